@@ -46,8 +46,10 @@ from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
 from app.services.tenancy.storage_usage import StorageQuota
 from app.services.tenancy.summariser_quota import SummariserQuota
-from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.collection import BlobCollector
+from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.stored_results import StoredResults
+from app.services.tool_output.uploads import BlobUploads
 from app.settings import Settings
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
@@ -78,7 +80,9 @@ class Parts:
     background: BackgroundCompactions
     blob_store: BlobStore
     outputs: StoredResults
-    blobs: BlobService
+    blobs: BlobReader
+    uploads: BlobUploads
+    blob_collector: BlobCollector
     search: SearchService
     conversations: ConversationService
     retention: RetentionService
@@ -149,7 +153,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         settings.policy,
         new_id,
         now,
-        outputs.forget,
+        outputs.delete_conversations,
         summariser.check_model,
     )
     retention = Retention(
@@ -175,14 +179,21 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         background=BackgroundCompactions(runner),
         blob_store=blob_store,
         outputs=outputs,
-        blobs=BlobService(
+        blobs=BlobReader(database, resolver, outputs),
+        uploads=BlobUploads(
             database,
             resolver,
             blob_store,
             outputs,
             new_id,
+            max_blob_bytes=settings.max_blob_bytes,
+        ),
+        blob_collector=BlobCollector(
+            database,
+            resolver,
+            blob_store,
+            outputs,
             utc_now,
-            most_bytes=settings.max_blob_bytes,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
         search=SearchService(database, resolver),

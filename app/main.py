@@ -28,7 +28,7 @@ from app.api.operation import health
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
-from app.api.tool_output import blobs
+from app.api.tool_output import blob_content, blob_slices, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common import json_text
 from app.domain.common.json_structure import StructureLimits
@@ -72,6 +72,8 @@ ROUTERS = (
     messages.page_router,
     context.router,
     blobs.router,
+    blob_content.router,
+    blob_slices.router,
     tools.router,
     reported_usage.router,
     compactions.router,
@@ -201,12 +203,14 @@ def _services(settings: Settings, parts: Parts) -> Services:
             policy,
             new_id,
             parts.active.now,
-            parts.outputs.forget,
+            parts.outputs.delete_conversations,
             parts.summariser.check_model,
         ),
         conversations=parts.conversations,
         log=log,
         blobs=parts.blobs,
+        uploads=parts.uploads,
+        blob_collector=parts.blob_collector,
         tools=search,
         tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
         usage=UsageService(database, resolver, parts.active, new_id),

@@ -284,7 +284,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         prepare=parts.search.prepare,
-        collect=parts.blobs.collect_due,
+        collect=parts.blob_collector.collect_due,
         collect_seconds=settings.blob_gc_seconds,
         forget=parts.retention.delete_expired,
         watch=parts.telemetry.working,

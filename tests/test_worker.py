@@ -269,7 +269,7 @@ async def test_the_settings_worker_collects_uploads(place: Place) -> None:
         yield b"nobody wants this"
 
     async with parts.opened():
-        uploaded = await parts.blobs.upload(
+        uploaded = await parts.uploads.upload(
             TENANT, conversation_id, pieces(), media_type="text/plain"
         )
 

@@ -1,11 +1,11 @@
-"""Ranks tools by BM25 over their names, descriptions and parameters (H2).
+"""Ranking of tools by BM25 over their names, descriptions and parameters [tools.search].
 
-1. Names are split into words at `_`, `-` and capitals; a word with capitals inside also stands as
-   a whole, because both "PowerPoint" and "powerpoint" are written. English words are stemmed.
-2. Scripts without spaces are searched by pairs of neighbouring characters.
-3. A name counts for more than a description, and that for more than the parameters: each has an
-   index of its own, and their scores are added by weight.
-4. Indexes are kept by what the caller calls its tools, the least recently used forgotten first.
+1. Names are split into words at `_`, `-` and capitals; a word with inner capitals is also indexed
+   as a whole, to match both "PowerPoint" and "powerpoint". English words are stemmed.
+2. Scripts without spaces are indexed by pairs of adjacent characters.
+3. Names, descriptions and parameters have an index each; their scores are added by weight, names
+   first.
+4. Indexes are cached by the caller's key; the least recently used are evicted first.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from cachetools import LRUCache
 
 from app.domain.formats import ToolDefinition
 
-MAX_HELD = 20_000
-"""Tools whose indexes are kept: about 1.5 KiB each."""
+MAX_INDEXED_TOOLS = 20_000
+"""The number of tools in cached indexes, at about 1.5 KiB each."""
 MAX_CHARACTERS = 8_192
-"""What is read of a tool's description, and of its parameters: the rest says little more."""
+"""The indexed length of a tool's description, and of its parameters."""
 
 _NAME, _DESCRIPTION, _PARAMETERS = 2.0, 1.0, 0.25
 _SATURATION, _LENGTH_SHARE = 1.2, 0.4
 
 _NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUNS = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
+_RUN = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
 _IS_UNSPACED = re.compile(f"[{_NO_SPACES}]")
-_HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
+_CAMEL_PARTS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 
 
 class Bm25Ranking:
-    """Finds tools by words; building an index leaves the event loop."""
+    """Ranks tools; an index is built in a thread."""
 
-    def __init__(self, most_held: int = MAX_HELD) -> None:
-        self._known: LRUCache[str, _Index]
-        self._known = LRUCache(most_held, getsizeof=lambda index: len(index.names))
+    def __init__(self, max_tools: int = MAX_INDEXED_TOOLS) -> None:
+        self._indexes: LRUCache[str, _Index]
+        self._indexes = LRUCache(max_tools, getsizeof=lambda index: len(index.names))
         self._building = asyncio.Lock()
 
     async def rank(
         self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
     ) -> list[str]:
-        """Return the names of up to `limit` tools that match, best first; `key` is the tools'."""
-        index = self._known.get(key)
+        """Return the names of up to `limit` matching tools, best first; `key` is theirs."""
+        index = self._indexes.get(key)
         if index is None:
             async with self._building:
-                index = self._known.get(key)
+                index = self._indexes.get(key)
                 if index is None:
                     index = await asyncio.to_thread(_Index, tools)
-                    if len(tools) <= self._known.maxsize:
-                        self._known[key] = index
+                    if len(tools) <= self._indexes.maxsize:
+                        self._indexes[key] = index
         return index.rank(query, limit)
 
 
 class _Index:
-    """What can be searched of one set of tools; it never changes."""
+    """The immutable index of one set of tools."""
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self.names = [tool.name for tool in tools]
@@ -74,7 +74,7 @@ class _Index:
         self._fields = [(weight, _bm25(texts)) for weight, texts in fields if any(texts)]
 
     def rank(self, query: str, limit: int) -> list[str]:
-        """Return the best names; of equal ones the earlier tool is first."""
+        """Return the best names; among equals the earlier tool is first."""
         scores = [0.0] * len(self.names)
         wanted = list(dict.fromkeys(words(query)))
         for weight, index in self._fields:
@@ -90,22 +90,22 @@ class _Index:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text as they are searched for, stop words left out (rules 1, 2)."""
+    """Return the indexed words of a text, without stop words (rules 1, 2)."""
     import Stemmer
 
     found = [word for word in _split(text) if word not in _stop_words()]
-    # A stemmer belongs to one thread at a time.
+    # A stemmer is not thread-safe.
     stemmed: list[str] = Stemmer.Stemmer("english", 0).stemWords(found)
     return stemmed
 
 
 def _split(text: str) -> Iterator[str]:
-    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+    for run in _RUN.findall(unicodedata.normalize("NFKC", text)):
         if _IS_UNSPACED.match(run):
             yield from map("".join, pairwise(run)) if len(run) > 1 else (run,)
             continue
         yield run.casefold()
-        parts = _HUMPS.findall(run)
+        parts = _CAMEL_PARTS.findall(run)
         if len(parts) > 1:
             yield from (part.casefold() for part in parts)
 
@@ -114,7 +114,7 @@ def _split(text: str) -> Iterator[str]:
 def _library() -> Any:
     import bm25s
 
-    # It sets its own logger to DEBUG, past whatever the process has chosen.
+    # The import sets its logger to DEBUG.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
@@ -131,7 +131,7 @@ def _bm25(texts: Sequence[Sequence[str]]) -> Any:
 
 
 def _parameters_text(schema: Mapping[str, Any]) -> str:
-    """Return names and descriptions of parameters, those inside others among them."""
+    """Return names and descriptions of parameters, nested ones included."""
     found: list[str] = []
     size = 0
     for text in _described(schema):
@@ -160,7 +160,7 @@ def _described(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _variants(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Return the schemas that stand for the same value as this one, or for its items."""
+    """Return the alternatives of a schema, and the schema of its items."""
     listed = (schema.get(key) for key in ("anyOf", "oneOf", "allOf"))
     several = chain.from_iterable(value for value in listed if isinstance(value, list))
     items = [schema.get("items"), *several]

@@ -78,7 +78,7 @@ async def test_an_exact_name_is_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["chess", "the of and", "", " ", "?!", "\x00", "\ud800", "月"])
-async def test_what_matches_nothing_finds_nothing(query: str) -> None:
+async def test_a_query_without_matches_finds_nothing(query: str) -> None:
     """H2: no arbitrary tools where no word matches."""
     assert await found(query) == []
 
@@ -147,7 +147,7 @@ async def test_an_index_is_built_once_and_beside_the_loop() -> None:
 
 async def test_the_least_recently_searched_set_is_forgotten() -> None:
     """H2: what is kept is bounded by the number of tools in it."""
-    ranking = Bm25Ranking(most_held=2 * len(TOOLS))
+    ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
     built = []
     for key in ("a", "b", "a", "c", "a", "b"):
         tools = Watched(TOOLS)

@@ -269,7 +269,7 @@ class Harness:
             self.service_policy,
             new_id,
             self.clock.utc,
-            self.outputs.forget,
+            self.outputs.delete_conversations,
             self.summariser.check_model,
         )
         self.agents = AgentService(
@@ -278,7 +278,7 @@ class Harness:
             self.service_policy,
             new_id,
             self.clock.utc,
-            self.outputs.forget,
+            self.outputs.delete_conversations,
             self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)

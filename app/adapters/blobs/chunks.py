@@ -1,9 +1,7 @@
-"""Chunks as they are stored: compressed one by one, so that a slice opens only what it needs (F4).
+"""Compression of chunks, and the blob store in rows [tool-output.compressed-chunks].
 
-1. A chunk is a zstd frame that tells its size and carries a checksum: one that is damaged, or
-   claims to be larger than its row says, is not opened.
-2. A few are compressed where they are asked for; many go to a thread, for the event loop must not
-   wait for them.
+Each chunk is a zstd frame with its size and a checksum, so that a slice decompresses only the
+chunks it needs. A damaged chunk, or one whose size differs from its row, is refused.
 """
 
 from __future__ import annotations
@@ -20,24 +18,26 @@ from app.domain.common.errors import ServiceUnavailable
 from app.domain.tool_output.blobs import Chunk, StoredChunk
 
 LEVEL = 3
-"""zstd's own default: higher ones cost several times more and gain little on text."""
+"""The default of zstd; higher levels are several times slower and gain little on text."""
 INLINE_BYTES = 262_144
-"""Up to so many raw bytes are done on the event loop, in about a millisecond (rule 2)."""
+"""More bytes are processed in a thread; this many take about a millisecond."""
 
-Packed = bytes | memoryview
+Compressed = bytes | memoryview
 _Result = TypeVar("_Result")
 
 
-async def pack(chunks: Sequence[Chunk]) -> list[bytes]:
-    """Compress chunks."""
-    return await _beside(sum(len(chunk.data) for chunk in chunks), lambda: _packed(chunks))
+async def compress(chunks: Sequence[Chunk]) -> list[bytes]:
+    """Compress the bytes of chunks."""
+    return await _off_loop(sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks))
 
 
-async def unpack(chunks: Sequence[StoredChunk], packed: Sequence[Packed]) -> list[bytes]:
-    """Return the raw bytes of compressed chunks; ServiceUnavailable where one is damaged."""
+async def decompress(
+    chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]
+) -> list[bytes]:
+    """Return the bytes of compressed chunks; raises ServiceUnavailable for a damaged one."""
     size = sum(chunk.size for chunk in chunks)
     try:
-        return await _beside(size, lambda: _unpacked(chunks, packed))
+        return await _off_loop(size, lambda: _decompress(chunks, compressed))
     except (zstandard.ZstdError, ValueError) as exc:
         raise ServiceUnavailable(
             "A stored chunk is damaged", {"reason": type(exc).__name__}
@@ -45,83 +45,88 @@ async def unpack(chunks: Sequence[StoredChunk], packed: Sequence[Packed]) -> lis
 
 
 class RowWriter:
-    """Takes the chunks of a content whose rows hold the bytes."""
+    """Fulfils `BlobWriter`; the rows hold the bytes."""
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
-        """Compress chunks, and return them with their bytes."""
-        packed = await pack(chunks)
+        """Return chunks with their compressed bytes."""
+        compressed = await compress(chunks)
         return [
             StoredChunk(chunk.number, chunk.start, chunk.newlines, len(chunk.data), data=data)
-            for chunk, data in zip(chunks, packed, strict=True)
+            for chunk, data in zip(chunks, compressed, strict=True)
         ]
 
     async def finish(self) -> None:
-        """Tell that no object holds the bytes: they last as long as the rows."""
+        """Return None: there is no object."""
 
 
 class RowStore:
-    """Fulfils the services' `BlobStore` where there is no other: the rows hold the bytes."""
+    """Fulfils `BlobStore` without an object store: the rows hold the bytes."""
 
     @asynccontextmanager
     async def writer(
         self, tenant_id: str, conversation_id: str, content_id: str
     ) -> AsyncIterator[RowWriter]:
-        """Open a content for writing; nothing of it stays unless its rows are stored."""
+        """Return a writer, which stores nothing itself."""
         yield RowWriter()
 
     async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """Return the raw bytes of chunks; ServiceUnavailable where only an object has them."""
-        packed = [chunk.data for chunk in chunks if chunk.data is not None]
-        if len(packed) < len(chunks):
+        """Return the bytes of chunks; raises ServiceUnavailable if an object holds them."""
+        compressed = [chunk.data for chunk in chunks if chunk.data is not None]
+        if len(compressed) < len(chunks):
             raise _no_object_store()
-        return await unpack(chunks, packed)
+        return await decompress(chunks, compressed)
 
     async def copy(
         self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
     ) -> str:
-        """Refuse to copy what an earlier setting put elsewhere, which cannot be reached."""
+        """Raise ServiceUnavailable: objects of an earlier configuration cannot be reached."""
         raise _no_object_store()
 
     async def remove(self, object_keys: Sequence[str]) -> None:
-        """Do nothing: what an earlier setting put elsewhere cannot be reached."""
+        """Do nothing: objects of an earlier configuration cannot be reached."""
 
-    async def forget(self, tenant_id: str, conversation_id: str) -> None:
-        """Do nothing: the rows go with the conversation."""
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
+        """Do nothing: the rows are deleted with the conversation."""
 
     async def drop_parts(self, older_than: datetime) -> int:
-        """Do nothing: rows are written whole or not at all."""
+        """Return 0: there are no objects."""
         return 0
 
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield nothing: there are no objects."""
-        found: tuple[tuple[str, str, str], ...] = ()
-        for orphan in found:
+        none: tuple[tuple[str, str, str], ...] = ()
+        for orphan in none:
             yield orphan
 
 
 def _no_object_store() -> ServiceUnavailable:
     return ServiceUnavailable(
-        "The blob lies in an object store, and no object store is configured",
+        "The blob is in an object store, and no object store is configured",
         {"reason": "NoObjectStore"},
     )
 
 
-async def _beside(size: int, work: Callable[[], _Result]) -> _Result:
+async def _off_loop(size: int, work: Callable[[], _Result]) -> _Result:
     return work() if size <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
-def _packed(chunks: Sequence[Chunk]) -> list[bytes]:
+def _compress(chunks: Sequence[Chunk]) -> list[bytes]:
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     return [compressor.compress(chunk.data) for chunk in chunks]
 
 
-def _unpacked(chunks: Sequence[StoredChunk], packed: Sequence[Packed]) -> list[bytes]:
+def _decompress(chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]) -> list[bytes]:
     decompressor = zstandard.ZstdDecompressor()
-    return [_opened(decompressor, chunk, data) for chunk, data in zip(chunks, packed, strict=True)]
+    return [
+        _decompress_chunk(decompressor, chunk, data)
+        for chunk, data in zip(chunks, compressed, strict=True)
+    ]
 
 
-def _opened(decompressor: zstandard.ZstdDecompressor, chunk: StoredChunk, data: Packed) -> bytes:
-    # The decompressor makes room for as much as the frame claims, whatever limit it is given.
+def _decompress_chunk(
+    decompressor: zstandard.ZstdDecompressor, chunk: StoredChunk, data: Compressed
+) -> bytes:
+    # The decompressor allocates the size in the frame, even above a given limit.
     if zstandard.frame_content_size(data) != chunk.size:
-        raise ValueError("not the size of its row")
+        raise ValueError("the size differs from its row")
     return decompressor.decompress(data)

@@ -1,11 +1,11 @@
-"""Blobs in an object store: S3 and its like, or a folder (F1, decision 29).
+"""Blobs in an object store: S3, GCS, Azure, or a folder [tool-output.object-layout].
 
-1. A content is one object, its compressed chunks one after another; their rows say where. Its key
-   is `{tenant_id}/{conversation_id}/{content_id}`, below the path that the store's URL names.
-2. An object is whole or not there: it is written in parts, and appears when the last one is in.
-   What a killed process leaves of parts is swept out of a folder; a bucket needs a rule for it.
-3. What fails here, takes too long or comes back incomplete is ServiceUnavailable (F8).
-4. Credentials come from the environment, as the store's own tools read them; never from a request.
+1. A content is one object with its compressed chunks; their rows have the positions. The key is
+   `{tenant_id}/{conversation_id}/{content_id}`, below the path of the store's URL.
+2. An object is whole or absent: it is written in parts, and exists once the last part is written.
+   Parts of a killed process are swept from a folder; a bucket needs a lifecycle rule.
+3. A failure, a timeout or an incomplete read raises ServiceUnavailable [tool-output.store-failure].
+4. Credentials come from the environment, in the variables of the store's own tools.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
-from app.adapters.blobs.chunks import RowStore, pack, unpack
+from app.adapters.blobs.chunks import RowStore, compress, decompress
 from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
 from app.domain.tool_output.blobs import Chunk, StoredChunk
 
 PART_BYTES = 5_242_880
-"""Bytes of a part of an upload: the least that S3 takes."""
+"""Bytes of a part of an upload: the minimum of S3."""
 PARTS_AT_ONCE = 2
-"""Parts on their way at the same time; with the one being filled, all that memory holds."""
+"""Parts sent at the same time; memory holds these and the one being filled."""
 SCHEMES = ("s3", "gs", "az", "file", "memory")
-"""The kinds of stores a URL may name."""
-_LISTED = 1000
+"""The supported URL schemes."""
+_LIST_PAGE = 1000
 _IS_FULL = f"os error {ENOSPC}"
 _PART = re.compile(r"(.+)#[0-9]+")
 
 
 class Aborted(Exception):
-    """Tells a writer that what it wrote is not wanted."""
+    """Passed to a writer to abort its object."""
 
 
 class ObjectWriter:
-    """Takes the chunks of one content, and puts them into one object."""
+    """Fulfils `BlobWriter`; writes the chunks of one content to one object."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
         self._store = store
@@ -51,36 +51,36 @@ class ObjectWriter:
         self._size = 0
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
-        """Write chunks, and return them with their places in the object."""
-        packed = await pack(chunks)
+        """Write chunks, and return them with their positions in the object."""
+        compressed = await compress(chunks)
         stored = []
-        for chunk, data in zip(chunks, packed, strict=True):
+        for chunk, data in zip(chunks, compressed, strict=True):
             place = StoredChunk(chunk.number, chunk.start, chunk.newlines, len(chunk.data))
             stored.append(replace(place, object_start=self._size, object_size=len(data)))
             self._size += len(data)
-        if packed:
-            await self.send(b"".join(packed))
+        if compressed:
+            await self.send(b"".join(compressed))
         return stored
 
     async def finish(self) -> str | None:
-        """Make the object appear, and return its key; None where nothing was written."""
+        """Complete the object, and return its key; None if nothing was written."""
         if self._sink is None:
             return None
-        async with self._store.answering():
+        async with self._store.client():
             await self._sink.close()
         self._sink = None
         return self._key
 
     async def abort(self) -> None:
-        """Take back what was written, unless it is finished; a store that is away keeps parts."""
+        """Abort the object unless it is complete; an unavailable store keeps its parts."""
         if self._sink is not None:
             with suppress(ServiceUnavailable):
-                async with self._store.answering():
+                async with self._store.client():
                     await self._sink.__aexit__(Aborted, Aborted(), None)
 
     async def send(self, data: bytes | memoryview) -> None:
-        """Write bytes as they are to stand in the object."""
-        async with self._store.answering() as opened:
+        """Write bytes to the object."""
+        async with self._store.client() as opened:
             if self._sink is None:
                 from obstore import open_writer_async
 
@@ -91,10 +91,10 @@ class ObjectWriter:
 
 
 class ObjectStore:
-    """Fulfils the services' `BlobStore` over obstore, which is loaded when it is first used."""
+    """Fulfils `BlobStore` with obstore, which is imported when it is first used."""
 
     def __init__(self, url: str, *, timeout_seconds: float = 30.0) -> None:
-        """Take the URL of a bucket or folder, with a path if wanted; ValueError for others."""
+        """Take the URL of a bucket or folder, with an optional path; else raise ValueError."""
         scheme, separator, _ = url.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(f"An object store's URL begins with one of {', '.join(SCHEMES)}")
@@ -108,7 +108,7 @@ class ObjectStore:
     async def writer(
         self, tenant_id: str, conversation_id: str, content_id: str
     ) -> AsyncIterator[ObjectWriter]:
-        """Open a content for writing; left without `finish`, nothing of it stays (rule 2)."""
+        """Return a writer; without `finish`, its object is aborted."""
         writer = ObjectWriter(self, _key(tenant_id, conversation_id, content_id))
         try:
             yield writer
@@ -116,43 +116,45 @@ class ObjectStore:
             await writer.abort()
 
     async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """Return the raw bytes of neighbouring chunks, with one request for all of them.
+        """Return the bytes of consecutive chunks, with one request.
 
-        Chunks whose rows hold them are read from there: the store may be younger than they are.
+        Rows from before the store was configured hold their own bytes.
         """
         if object_key is None or all(chunk.data is not None for chunk in chunks):
             return await self._rows.read(object_key, chunks)
         places = [(chunk.object_start or 0, chunk.object_size or 0) for chunk in chunks]
         start, end = places[0][0], sum(places[-1])
-        async with self.answering() as opened:
+        async with self.client() as opened:
             got = await opened.get_range_async(object_key, start=start, end=end)
         view = memoryview(got)
-        return await unpack(chunks, [view[at - start : at - start + size] for at, size in places])
+        return await decompress(
+            chunks, [view[at - start : at - start + size] for at, size in places]
+        )
 
     async def copy(
         self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
     ) -> str:
-        """Copy an object to a content of another conversation, and return the key it has there."""
+        """Copy an object to a content of another conversation, and return its key."""
         key = _key(tenant_id, conversation_id, content_id)
         if self._url.startswith("file:"):
             await self._rewrite(object_key, key)
         else:
-            async with self.answering() as opened:
+            async with self.client() as opened:
                 await opened.copy_async(object_key, key)
         return key
 
     async def _rewrite(self, object_key: str, key: str) -> None:
-        """Write an object anew under another key.
+        """Copy an object of a folder by writing it again.
 
-        A folder would make a link, which is as old as the object itself: a sweep of orphans would
-        take it before there are rows that name it.
+        obstore would make a hard link with the age of the object, which a sweep of orphans could
+        delete before a row names it.
         """
-        async with self.answering() as opened:
+        async with self.client() as opened:
             pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
         writer = ObjectWriter(self, key)
         try:
             while True:
-                async with self.answering():
+                async with self.client():
                     piece = await anext(pieces, None)
                 if piece is None:
                     break
@@ -162,44 +164,44 @@ class ObjectStore:
             await writer.abort()
 
     async def remove(self, object_keys: Sequence[str]) -> None:
-        """Delete objects; those that are not there are no error."""
-        if object_keys and not await self._removed(object_keys):
-            # Some stores stop at the first that is missing.
+        """Delete objects; missing ones are no error."""
+        if object_keys and not await self._delete(object_keys):
+            # Some stores stop at the first missing object.
             for key in object_keys:
-                await self._removed([key])
+                await self._delete([key])
 
-    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation, a page at a time."""
-        async with self.answering() as opened:
-            pages = opened.list(_folder(tenant_id, conversation_id), chunk_size=_LISTED)
+        async with self.client() as opened:
+            pages = opened.list(_folder(tenant_id, conversation_id), chunk_size=_LIST_PAGE)
         while True:
-            async with self.answering():
+            async with self.client():
                 page = await anext(pages, None)
             if page is None:
                 return
             await self.remove([found["path"] for found in page])
 
     async def drop_parts(self, older_than: datetime) -> int:
-        """Delete the parts in a folder that were last written before a time; returns how many.
+        """Delete parts in a folder that were written before a time; return their number.
 
-        obstore writes an object beside its place, as `{content_id}#1`, and lists no such file.
-        Nor does it list the unfinished uploads of a bucket.
+        obstore writes a part as `{content_id}#1` beside its object, and lists neither those files
+        nor the unfinished uploads of a bucket.
         """
         if not self._url.startswith("file:"):
             return 0
         folder = Path(unquote(urlsplit(self._url).path))
-        async with self.answering():
+        async with self.client():
             return await asyncio.to_thread(_drop_parts, folder, older_than.timestamp())
 
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
-        """Yield the key, conversation id and content id of every object written before a time.
+        """Yield the key, conversation id and content id of every object older than a time.
 
-        Objects whose keys are not of this service's making are left alone.
+        Objects with other keys than this service's are ignored.
         """
-        async with self.answering() as opened:
-            pages = opened.list(chunk_size=_LISTED)
+        async with self.client() as opened:
+            pages = opened.list(chunk_size=_LIST_PAGE)
         while True:
-            async with self.answering():
+            async with self.client():
                 page = await anext(pages, None)
             if page is None:
                 return
@@ -209,8 +211,8 @@ class ObjectStore:
                     yield (found["path"], *ids)
 
     @asynccontextmanager
-    async def answering(self) -> AsyncIterator[Any]:
-        """Yield the opened store, bound the block in time, and translate its failure (rule 3)."""
+    async def client(self) -> AsyncIterator[Any]:
+        """Yield the store, with a timeout, and convert errors to ServiceUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 async with self._opening:
@@ -228,8 +230,8 @@ class ObjectStore:
                 "The object store does not answer", {"reason": type(exc).__name__}
             ) from exc
 
-    async def _removed(self, object_keys: Sequence[str]) -> bool:
-        async with self.answering() as opened:
+    async def _delete(self, object_keys: Sequence[str]) -> bool:
+        async with self.client() as opened:
             try:
                 await opened.delete_async(list(object_keys))
             except FileNotFoundError:
@@ -248,7 +250,7 @@ def _open(url: str, timeout_seconds: float) -> Any:
 
     if url.startswith("file:"):
         return from_url(url, mkdir=True, automatic_cleanup=True)
-    # Options of the client stay unset: any of them would hide those of the environment.
+    # Client options stay unset, because they would override those of the environment.
     limit = timedelta(seconds=timeout_seconds)
     return from_url(url, retry_config={"max_retries": 3, "retry_timeout": limit})
 
@@ -259,7 +261,7 @@ def _drop_parts(folder: Path, before: float) -> int:
         part = _PART.fullmatch(str(file.relative_to(folder)))
         if part is None or _ids(part[1]) is None:
             continue
-        with suppress(FileNotFoundError):  # another sweep was first
+        with suppress(FileNotFoundError):  # another sweep deleted it
             if file.stat().st_mtime < before:
                 file.unlink()
                 dropped += 1
@@ -271,13 +273,13 @@ def _key(tenant_id: str, conversation_id: str, content_id: str) -> str:
 
 
 def _folder(tenant_id: str, conversation_id: str) -> str:
-    # A tenant's name may hold anything; quoted, and without dots, it is one step of a path.
+    # A tenant's id may have any character; quoted and without dots it is one path segment.
     tenant = quote(tenant_id, safe="").replace(".", "%2E")
     return f"{tenant}/{conversation_id}"
 
 
 def _ids(key: str) -> tuple[str, str] | None:
-    """Return the conversation and content ids in a key, None where it is no blob's."""
+    """Return the conversation and content ids of a key, None for another key."""
     try:
         _, conversation_id, content_id = key.split("/")
         return str(UUID(conversation_id)), str(UUID(content_id))

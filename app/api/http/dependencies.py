@@ -33,7 +33,9 @@ from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.snapshots import SnapshotService
 from app.services.tenancy.storage_usage import StorageQuota
-from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.collection import BlobCollector
+from app.services.tool_output.reading import BlobReader
+from app.services.tool_output.uploads import BlobUploads
 
 _MAX_NAME = 256
 
@@ -43,7 +45,9 @@ class Services:
     """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
 
     agents: AgentService
-    blobs: BlobService
+    blobs: BlobReader
+    uploads: BlobUploads
+    blob_collector: BlobCollector
     conversations: ConversationService
     log: LogService
     context: ContextService

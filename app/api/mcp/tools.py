@@ -35,7 +35,11 @@ from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import CONVERSATION, conversation_of
 from app.domain.common.errors import ContextError, NotFound, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
+from app.domain.prompt.agent_tools import (
+    AGENT_TOOLS,
+    AgentTool,
+    Parameter,
+)
 from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
 
 INSTRUCTIONS: Final = (
@@ -47,7 +51,7 @@ UNEXPECTED: Final = "Internal error; see the log of the service"
 
 _MAX_ID = 64
 _CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
-_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", least=1)
+_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", minimum=1)
 
 _Context = ServerRequestContext[Any, Request]
 

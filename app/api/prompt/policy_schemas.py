@@ -1,7 +1,7 @@
-"""The policy on the wire, made from the domain's dataclasses so that the two never differ.
+"""Schemas of the policy, generated from the domain's dataclasses.
 
-Every leaf may be absent, which inherits, or null, which goes back to inheriting (decision 22).
-Whether the values could work together is for the domain to say.
+Every setting may be absent, which leaves it unchanged, or null, which inherits it again. The domain
+validates combinations of values.
 """
 
 from __future__ import annotations
@@ -26,90 +26,109 @@ from app.domain.common.policy import (
 )
 
 ABOUT: Mapping[str, str] = {
-    "strategy": "How the history is kept inside the window; `GET /v1/strategies` lists them.",
+    "strategy": (
+        "How the history is kept inside the context window; `GET /v1/strategies` lists them."
+    ),
     "sandwich": "Settings of the strategy `sandwich`.",
     "sandwich.preserve_top": "Messages kept verbatim at the start.",
     "sandwich.preserve_bottom": "Messages kept verbatim at the end.",
-    "sandwich.compression_threshold": "Share of the effective window from which a summary is due.",
+    "sandwich.compression_threshold": "Share of the effective window at which a summary is due.",
     "sliding_window": "Settings of the strategy `sliding_window`.",
-    "sliding_window.keep_last_n": "How many of the newest messages are shown.",
+    "sliding_window.keep_last_n": "Number of the newest messages in a payload.",
     "tree_summary": "Settings of the strategy `tree_summary`.",
-    "tree_summary.chunk_size": "Messages that one summary takes in, about.",
-    "tree_summary.levels": "How often a summary may be summarised again, counting the first.",
-    "chain": "Steps of the strategy `chain`, in order; each runs only if still over the target.",
+    "tree_summary.chunk_size": "Approximate number of messages in one summary.",
+    "tree_summary.levels": (
+        "Maximum levels of summaries: 1 means that summaries are not summarised again."
+    ),
+    "chain": (
+        "Strategies that `chain` runs in order; each runs only while usage is above the target."
+    ),
     "compaction": "When and how summaries are made.",
-    "compaction.enabled": "false: never compact; a build over the window is refused.",
-    "compaction.auto": "false: compact only when asked to, or when the window would overflow.",
+    "compaction.enabled": (
+        "false: never compact; a build that exceeds the context window is refused."
+    ),
+    "compaction.auto": "false: compact only on request, or if the context window would overflow.",
     "compaction.threshold_ratio": (
-        "Share of the effective window from which `retain_summary`, `tree_summary` and `chain`"
+        "Share of the effective window at which `retain_summary`, `tree_summary` and `chain`"
         " are due."
     ),
-    "compaction.model": "Model that summarises; `extractive` is the built-in one.",
-    "compaction.summary_prompt": "What to ask of a summary, in the place of the built-in prompt.",
-    "compaction.summary_directives": "More wishes, added to the prompt as bullets.",
+    "compaction.model": "Model that writes summaries; `extractive` is built in and calls no model.",
+    "compaction.summary_prompt": "Prompt for summaries, instead of the built-in one.",
+    "compaction.summary_directives": "Additional instructions, added to the prompt as bullets.",
     "compaction.retain_prompt": (
-        "Asks for a text beside the summary that is kept word for word; null leaves that to"
-        " the directives."
+        "Prompt for a text that is kept verbatim beside the summary; null uses only the directives."
     ),
-    "compaction.retain_directives": "More wishes for that text, added to its prompt as bullets.",
-    "compaction.retain_last_turns": "Turns that `retain_summary` keeps verbatim at the end.",
+    "compaction.retain_directives": (
+        "Additional instructions for that text, added to its prompt as bullets."
+    ),
+    "compaction.retain_last_turns": (
+        "Number of turns that `retain_summary` keeps verbatim at the end."
+    ),
     "compaction.mode": (
-        "`background`: after the turn, once due; `inline`: only inside a build that needs it."
+        "`background`: after the turn, once due; `inline`: only during a build that needs it."
     ),
-    "compaction.target": "Share of the effective window that a compaction brings usage down to.",
-    "compaction.min_gain": "Share of the effective window that a compaction must free at least.",
-    "compaction.max_messages": "More verbatim messages than this make a compaction due.",
-    "budget": "The window and its thresholds.",
-    "budget.context_window": "Tokens of the window; null takes the model's.",
-    "budget.max_output_tokens": "Tokens kept free for the answer; fewer than the window has.",
-    "budget.notice_at": "Share of the effective window from which `notice` is true.",
-    "budget.compact_trigger": "Share from which a build compacts before it returns.",
+    "compaction.target": "Share of the effective window to which a compaction reduces usage.",
+    "compaction.min_gain": "Minimum share of the effective window that a compaction must free.",
+    "compaction.max_messages": "Number of verbatim messages above which a compaction is due.",
+    "budget": "The context window and its thresholds.",
+    "budget.context_window": "Tokens of the context window; null takes the model's.",
+    "budget.max_output_tokens": (
+        "Tokens reserved for the response; fewer than the context window has."
+    ),
+    "budget.notice_at": "Share of the effective window at which `notice` is true.",
+    "budget.compact_trigger": "Share at which a build compacts before it returns.",
     "budget.hard_block": (
-        "Share from which it compacts even where that is not automatic; not below"
+        "Share at which it compacts even if `compaction.auto` is false; not below"
         " `compact_trigger`."
     ),
-    "budget.on_unknown_model": "`derive`: an unknown model has max_output_tokens x 4.",
-    "budget.counter": "How tokens are counted; fixed with a conversation's first message.",
-    "tool_output": "How large tool results, and many of them, are kept and shown.",
-    "tool_output.enabled": "false: results stay in their messages whole, and in the context.",
-    "tool_output.offload_threshold_bytes": "Larger results are kept in a blob and shown as a view.",
+    "budget.on_unknown_model": (
+        "`derive`: the context window of an unknown model is max_output_tokens x 4."
+    ),
+    "budget.counter": "How tokens are counted; set with a conversation's first message.",
+    "tool_output": "How large tool results are stored and shortened in payloads.",
+    "tool_output.enabled": "false: results stay whole, in their messages and in payloads.",
+    "tool_output.offload_threshold_bytes": (
+        "Larger results are stored in a blob and shown as a preview."
+    ),
     "tool_output.context_budget_tokens": (
-        "Tool output in the context beyond this gives way, the oldest first; `auto` is a quarter"
-        " of the window, from 20000 to 60000."
+        "Tokens of tool results in a payload above which the oldest are cleared; `auto` is a"
+        " quarter of the context window, from 20000 to 60000."
     ),
-    "tool_output.max_message_bytes": "Bytes that the view of a result takes at most, its note too.",
+    "tool_output.max_message_bytes": "Maximum bytes of a preview, its note included.",
     "tool_output.max_line_length": (
-        "Characters of a line that is shown of a result at most, also of a small one."
+        "Maximum characters of a line in a preview. Longer lines are cut in small results too."
     ),
-    "tool_output.view": "`truncate`: as much as fits; `reference`: the size and the first words.",
+    "tool_output.view": (
+        "Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."
+    ),
     "tool_output.clear_at_least": (
-        "Tokens freed at once when results give way; `auto` is a quarter of their budget."
+        "Minimum tokens that a clearing frees; `auto` is a quarter of the budget."
     ),
-    "tool_output.exclude_tools": "Names of tools whose results never give way.",
-    "messages": "How user and assistant texts that are too large for the window are shown.",
+    "tool_output.exclude_tools": "Names of tools whose results are never cleared.",
+    "messages": "How user and assistant texts that exceed the context window are shortened.",
     "messages.offload_oversized": (
-        "true: in a payload that would not fit, such a text gives way to its beginning, a note with"
-        " its ref, and its end; false: the build is refused where only that would help."
+        "true: in a payload that would not fit, such a text is replaced by its beginning, a note"
+        " with its ref, and its end; false: such a build is refused."
     ),
-    "gc": "What the garbage collection takes besides uploads that no message refers to.",
-    "gc.drop_compacted": "true: also blobs whose messages are all compacted away.",
+    "gc": "What the garbage collection deletes besides uploads that no message refers to.",
+    "gc.drop_compacted": "true: also blobs whose messages are all compacted.",
     "tool_deferral_threshold": (
-        "Share of the effective window that tool definitions may take before some are held back."
+        "Share of the effective window that tool definitions may take before some are deferred."
     ),
-    "dynamic_position": "Where scratchpad, status and notes stand; `tail` keeps the cached prefix.",
+    "dynamic_position": "Position of scratchpad, status and notes; `tail` keeps the cached prefix.",
     "status_preamble": "`auto`: a build without a status names the agent's other active"
     " conversations; `none`: it does not.",
     "agent_tools": (
-        "Tools of the service added to a payload: `auto` those its texts mention, `none`, or the"
-        " names listed."
+        "Tools of the service in a payload: `auto` adds those its texts mention, `none` adds none,"
+        " a list adds the named ones."
     ),
     "summary_role": (
-        "Role a summary is shown with. Anthropic and Gemini have no system messages in a history:"
-        " `system` is shown as `user` there, and `degraded` names `summary_role_user`."
+        "Role of a summary. Anthropic and Gemini have no system messages in a history:"
+        " `system` becomes `user` there, and `degraded` has `summary_role_user`."
     ),
-    "preserve_user_messages": "true: the newest user messages stay verbatim where others do not.",
+    "preserve_user_messages": "true: the newest user messages stay verbatim in compactions.",
 }
-"""What each setting means, by its path."""
+"""The description of each setting, by its path."""
 
 _MAX_TEXT = 32_000
 _MAX_DIRECTIVES = 100
@@ -168,30 +187,30 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "tool_output.clear_at_least": _COUNT,
     "tool_deferral_threshold": _SHARE,
 }
-"""What the description says of a setting's values, which the domain checks in its own words."""
+"""The bounds of settings for the JSON schema; the domain validates them."""
 
 
-def _asked(kind: Any, path: str = "") -> type[BaseModel]:
+def _request_model(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
         if is_dataclass(hint):
-            wanted: Any = _asked(hint, place)
+            request_type: Any = _request_model(hint, place)
         else:
-            wanted = _NAMES.get(place, _wanted(hint, BOUNDS.get(place)))
-        members[name] = (wanted | None, Field(default=None, description=ABOUT[place]))
+            request_type = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
+        members[name] = (request_type | None, Field(default=None, description=ABOUT[place]))
     title = _title(path)
     return create_model(f"{title}Patch", __base__=Asked, __doc__=_doc(path), **members)
 
 
-def _shown(kind: Any, path: str = "") -> type[BaseModel]:
+def _response_model(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
-        given = _shown(hint, place) if is_dataclass(hint) else hint
-        if get_origin(given) is tuple:
-            given = list[get_args(given)[0]]  # type: ignore[misc]
-        elif given == AgentTools | tuple[str, ...]:
-            given = AddedTools | list[str]
-        members[name] = (given, Field(description=ABOUT[place]))
+        response_type = _response_model(hint, place) if is_dataclass(hint) else hint
+        if get_origin(response_type) is tuple:
+            response_type = list[get_args(response_type)[0]]  # type: ignore[misc]
+        elif response_type == AgentTools | tuple[str, ...]:
+            response_type = AddedTools | list[str]
+        members[name] = (response_type, Field(description=ABOUT[place]))
     return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
 
 
@@ -202,11 +221,11 @@ def _members(kind: Any, path: str) -> list[tuple[str, Any, str]]:
     ]
 
 
-def _wanted(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
+def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Annotated[hint, Field(strict=False)]
     if hint == int | Auto:
-        return _wanted(int, bounds) | Auto
+        return _request_type(int, bounds) | Auto
     # A linter wants no `maximum` beside an `exclusiveMaximum`.
     is_below = bounds is not None and "exclusiveMaximum" in bounds
     limited = hint if is_below else _LIMITS.get(hint, hint)
@@ -218,16 +237,16 @@ def _title(path: str) -> str:
 
 
 def _doc(path: str) -> str:
-    return ABOUT[path] if path else "How a conversation's context is kept."
+    return ABOUT[path] if path else "Settings for the context of a conversation."
 
 
-PolicyPatch: Any = _asked(Policy)
-"""Policy settings as a caller gives them."""
+PolicyPatch: Any = _request_model(Policy)
+"""Policy settings in a request."""
 
-ShownPolicy: Any = _shown(Policy)
-"""The effective policy: every setting, with its value."""
+ShownPolicy: Any = _response_model(Policy)
+"""The effective policy: every setting with its value."""
 
 
 def given_policy(policy: BaseModel | None) -> dict[str, Any] | None:
-    """Return the leaves a caller gave, nulls among them; None for a null policy."""
+    """Return the settings in a request, nulls included; None for a null policy."""
     return None if policy is None else policy.model_dump(exclude_unset=True)

@@ -1,4 +1,4 @@
-"""Sections and tools on the wire (G1, decision 21)."""
+"""Request and response schemas of sections and tools."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ class Section(Asked):
     name: str = Field(
         pattern=NAME_PATTERN,
         max_length=256,
-        description="Unique in its list; later layers replace by it.",
+        description="Unique in its list. A conversation's section replaces an agent's by name.",
     )
-    content: str = Field(max_length=MAX_CONTENT_CHARS, description="The text.")
+    content: str = Field(max_length=MAX_CONTENT_CHARS, description="Text of the section.")
     kind: Annotated[SectionKind, Field(strict=False)] | None = Field(
-        default=None, description="Where it stands in the prompt: static kinds first."
+        default=None,
+        description="Kind, which sets its position in the prompt: static kinds first.",
     )
     cacheable: bool | None = Field(
-        default=None, description="Whether a provider's cache may end after it; true by default."
+        default=None, description="Whether a cached prefix may end after it; true by default."
     )
     order: int | None = Field(
         default=None,
         ge=-1_000_000,
         le=1_000_000,
-        description="Its order among those of its kind; its place in the list by default.",
+        description="Order inside its kind; by default the position in the list.",
     )
 
 
@@ -68,7 +69,7 @@ StoredSections = Annotated[
 
 
 ExpectedVersion = Annotated[
-    int, Field(ge=0, le=MAX_SEQ, description="409 unless the newest version is this one.")
+    int, Field(ge=0, le=MAX_SEQ, description="Expected newest version; a `409` if it is another.")
 ]
 
 
@@ -84,7 +85,7 @@ class SectionList(Asked):
 
 
 class ToolList(Asked):
-    """All tools of an agent or a conversation, as they were given."""
+    """All tools of an agent or a conversation."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "expected_version": 1}]}
@@ -95,13 +96,13 @@ class ToolList(Asked):
 
 
 class ShownSection(Answered):
-    """A section with every setting."""
+    """A section with all its fields."""
 
     name: str = Field(description="Unique in its list.")
-    content: str = Field(description="The text.")
-    kind: SectionKind = Field(description="Where it stands in the prompt.")
-    cacheable: bool = Field(description="Whether a provider's cache may end after it.")
-    order: int = Field(description="Its order among those of its kind.")
+    content: str = Field(description="Text of the section.")
+    kind: SectionKind = Field(description="Kind, which sets its position in the prompt.")
+    cacheable: bool = Field(description="Whether a cached prefix may end after it.")
+    order: int = Field(description="Order inside its kind.")
 
 
 class ShownSections(Answered):
@@ -113,8 +114,8 @@ class ShownSections(Answered):
         }
     )
 
-    sections: list[ShownSection] = Field(description="In the order they were given.")
-    version: int = Field(description="1 for the first that were given, 0 for none.")
+    sections: list[ShownSection] = Field(description="The sections, in the order of the request.")
+    version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")
 
 
 class ShownTools(Answered):
@@ -124,8 +125,8 @@ class ShownTools(Answered):
         json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "version": 2}]}
     )
 
-    tools: list[AnyTool] = Field(description="As they were given.")
-    version: int = Field(description="1 for the first that were given, 0 for none.")
+    tools: list[AnyTool] = Field(description="The tools, as in the request.")
+    version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")
 
 
 Version = Annotated[
@@ -135,22 +136,22 @@ Version = Annotated[
 
 
 def given(sections: list[Section] | None) -> list[dict[str, Any]]:
-    """Return sections as they are stored, without what was left out."""
+    """Return sections as they are stored, without null fields."""
     return [section.model_dump(exclude_none=True) for section in sections or ()]
 
 
 def shown_sections(stored: str, version: int) -> dict[str, Any]:
-    """Return a version of a list of sections as it is answered."""
+    """Return the response for a version of a list of sections."""
     return {"sections": shown(json_text.loads(stored)), "version": version}
 
 
 def shown_tools(stored: str, version: int) -> dict[str, Any]:
-    """Return a version of a list of tools as it is answered."""
+    """Return the response for a version of a list of tools."""
     return {"tools": json_text.loads(stored), "version": version}
 
 
 def shown(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return stored sections with every setting."""
+    """Return stored sections with all their fields."""
     return [
         {
             "name": section["name"],

@@ -1,4 +1,4 @@
-"""The tools an LLM calls, and their calls, on the wire (L1)."""
+"""Request and response schemas of the service's own tools and of tool search."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ToolCallObject = TypeAliasType(
             {
                 "type": "object",
                 "additionalProperties": True,
-                "description": "A call as the provider gave it. `openai_chat`: an element of"
+                "description": "A call as the provider returned it. `openai_chat`: an element of"
                 " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
                 " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
                 "examples": [_CALL],
@@ -54,18 +54,18 @@ ToolCallObject = TypeAliasType(
 
 
 class ToolDefinitions(Answered):
-    """The service's own tools, as a provider's call takes them."""
+    """The service's own tools in a provider's format."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
 
     format: FormatName = Field(description="The format of the definitions.")
     tools: list[AnyTool] = Field(
-        description="To be added to `tools`. Gemini: one tool that declares all functions."
+        description="Definitions to add to `tools`. Gemini: one tool that declares all functions."
     )
 
 
 class ToolCallRequest(Asked):
-    """One call of one of the service's tools, as the model made it."""
+    """One call of a tool of the service."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
 
@@ -73,13 +73,13 @@ class ToolCallRequest(Asked):
     tool_call: ToolCallObject
     native: bool = Field(
         default=False,
-        description="Whether the payload the call answers holds tools back in the provider's own"
-        " way: then `anthropic` gets references to the tools found, and not their definitions.",
+        description="Whether the call's payload defers tools with the provider's own mechanism:"
+        " then `anthropic` gets references to the tools found instead of their definitions.",
     )
 
 
 class ToolCallAnswer(Answered):
-    """The message that answers the call; appending it is the caller's part."""
+    """The message that answers the call. The caller appends it."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -98,12 +98,14 @@ class ToolCallAnswer(Answered):
     )
 
     format: FormatName = Field(description="The format of the message.")
-    message: MessageObject = Field(description="The tool message, for the log and the model.")
-    is_error: bool = Field(description="Whether it tells the model what is wrong with its call.")
+    message: MessageObject = Field(
+        description="The tool message, to append and to send to the model."
+    )
+    is_error: bool = Field(description="Whether the message is an error for the model.")
 
 
 class ToolSearchRequest(Asked):
-    """What a tool should do."""
+    """A search for tools."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"query": "weather forecast"}]})
 
@@ -111,20 +113,22 @@ class ToolSearchRequest(Asked):
         min_length=1,
         max_length=MAX_QUERY,
         pattern=r"\S",
-        description="A few words on what the tool should do, or its exact name.",
+        description="What the tool does, in a few words, or its exact name.",
         examples=["weather forecast"],
     )
-    limit: int = Field(default=USUALLY_FOUND, ge=1, le=MAX_FOUND, description="Most tools.")
+    limit: int = Field(
+        default=USUALLY_FOUND, ge=1, le=MAX_FOUND, description="Maximum number of tools."
+    )
     format: NativeFormat = FormatName.OPENAI_CHAT
     tools: Tools | None = Field(
         default=None,
-        description="Definitions sent with builds only: searched as well, in the place of stored"
-        " ones of the same name.",
+        description="Definitions that are sent with builds only. They are searched as well, and"
+        " replace stored ones of the same name.",
     )
 
 
 class ToolSearchAnswer(Answered):
-    """The tools that match."""
+    """The matching tools."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})
 
@@ -132,8 +136,8 @@ class ToolSearchAnswer(Answered):
     tools: list[AnyTool] = Field(
         description="Full definitions, best first. Gemini: one tool that declares all functions."
     )
-    names: list[str] = Field(description="The names of the tools found, best first.")
-    total: int = Field(description="How many tools were searched.")
+    names: list[str] = Field(description="Names of the matching tools, best first.")
+    total: int = Field(description="Number of tools that were searched.")
     promoted: list[str] = Field(
-        description="All tools promoted in the current turn: builds do not hold them back."
+        description="All tools promoted in the current turn; builds do not defer them."
     )

@@ -1,4 +1,4 @@
-"""The tools an LLM calls: their definitions, their calls, and the search for others (L1, H2)."""
+"""Routes of the service's own tools: definitions, calls, and tool search."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ async def list_tool_definitions(
         FormatName, Query(description="The provider's format.")
     ] = FormatName.OPENAI_CHAT,
 ) -> Response:
-    """Return the tools that read stored output, find tools and earlier messages, and free space.
+    """Return the tools for reading stored output, searching tools and messages, and compacting.
 
-    Add them to the tools of the model, and send the calls it makes to `…/tool-calls`.
+    Add them to the tools of a model request, and send the model's calls to `…/tool-calls`.
     """
     return Json({"format": format, "tools": definitions_in(format)})
 
@@ -70,10 +70,10 @@ async def answer_tool_call(
 ) -> Response:
     """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
 
-    Nothing is appended: append the message yourself, beside the results of your other tools.
+    Nothing is appended: append the message yourself, with the results of your other tools.
     Tools that `tool_search` finds are promoted: the next builds of the turn have them.
-    What the model can mend, such as an unknown ref, is a `200` with `is_error` and a message that
-    tells the model so. A call that is malformed or of another tool is `422`.
+    An error that the model can correct, such as an unknown ref, is a `200` with `is_error` and an
+    error message for the model. A malformed call, or a call of another tool, is a `422`.
     """
     known_id = conversation_id_from(conversation_id)
     answered = await services(request).tool_calls.answer(
@@ -96,8 +96,9 @@ async def search_tools(
 ) -> Response:
     """Return the definitions of the tools that match, best first, and promote them.
 
-    Name, description and parameters of every tool of the conversation are searched, held back or
-    not. What is found is not held back until the next user message. Nothing matches: no tools.
+    The search covers the name, description and parameters of every tool of the conversation,
+    deferred or not. Matches are not deferred until the next user message. Without a match the list
+    is empty.
     """
     known_id = conversation_id_from(conversation_id)
     tools = json_text.dumps(body.tools or [])

@@ -1,4 +1,4 @@
-"""Blobs on the wire (F)."""
+"""Request and response schemas of blobs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
 class ToolOutputRef(Answered):
-    """How a tool result is called for."""
+    """Reference to a tool result."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"id": REF, "byte_size": 48_231, "line_count": 912}]}
     )
 
-    id: str = Field(description="Id of its blob, or of its message where it has none.")
-    byte_size: int = Field(description="Bytes of the whole output.")
-    line_count: int = Field(description="Lines of it; what follows the last newline is one.")
+    id: str = Field(description="Id of its blob, or of its message if it has no blob.")
+    byte_size: int = Field(description="Size of the whole output in bytes.")
+    line_count: int = Field(description="Number of lines; text after the last newline is a line.")
 
 
 _BLOB: dict[str, Any] = {
@@ -40,26 +40,26 @@ _BLOB: dict[str, Any] = {
 
 
 class Blob(ToolOutputRef):
-    """A stored output; the same bytes are one blob of their conversation."""
+    """A stored output. Equal bytes are stored once in a conversation."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_BLOB]})
 
-    sha256: str = Field(description="Hash of its bytes, in hex.")
-    media_type: str = Field(description="What kind of content it is.")
-    tool_name: str | None = Field(description="The tool it comes from, if that is known.")
-    tool_call_id: str | None = Field(description="The call it answers, if that is known.")
-    attached: bool = Field(description="Whether a message refers to it; others are collected.")
-    created_at: datetime | None = Field(description="When it was stored.")
+    sha256: str = Field(description="SHA-256 of the bytes, in hex.")
+    media_type: str = Field(description="Media type of the content.")
+    tool_name: str | None = Field(description="Name of the tool, if known.")
+    tool_call_id: str | None = Field(description="Id of the tool call, if known.")
+    attached: bool = Field(description="Whether a message refers to it; if not, it is collected.")
+    created_at: datetime | None = Field(description="Time at which it was stored.")
 
 
 class UploadedBlob(Blob):
-    """An upload, and how a message that refers to it will show it."""
+    """An uploaded blob and its preview."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{**_BLOB, "attached": False, "view": "PASS test_one\n"}]}
     )
 
-    view: str = Field(description="The text that a message without content gets for it.")
+    view: str = Field(description="The preview that a message without content shows.")
 
 
 class BlobPage(Page[Blob]):
@@ -71,7 +71,7 @@ class BlobPage(Page[Blob]):
 
 
 class LineSlice(Answered):
-    """Some lines, numbered as an editor's read tool shows them."""
+    """Numbered lines of an output."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -87,15 +87,15 @@ class LineSlice(Answered):
         }
     )
 
-    text: str = Field(description="The lines, each after its number and a tab.")
-    first_line: int = Field(description="Number of the first of them, from 1.")
-    line_count: int = Field(description="How many there are.")
-    total_lines: int = Field(description="Lines of the whole output.")
+    text: str = Field(description="The lines, each with its number and a tab before it.")
+    first_line: int = Field(description="Number of the first line, from 1.")
+    line_count: int = Field(description="Number of lines in `text`.")
+    total_lines: int = Field(description="Number of lines of the whole output.")
     next_offset: int | None = Field(description="The next `offset`; null at the end.")
 
 
 class ByteSlice(Answered):
-    """The text of some bytes; no character of it is split."""
+    """A slice of an output's bytes as text. No character is split."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -111,24 +111,24 @@ class ByteSlice(Answered):
         }
     )
 
-    text: str = Field(description="What the bytes say as UTF-8.")
-    offset: int = Field(description="Where they begin; a character's start at or after the asked.")
-    byte_count: int = Field(description="How many there are.")
-    total_bytes: int = Field(description="Bytes of the whole output.")
+    text: str = Field(description="The bytes, decoded as UTF-8.")
+    offset: int = Field(description="Offset of the first byte, at a character.")
+    byte_count: int = Field(description="Number of bytes in `text`.")
+    total_bytes: int = Field(description="Size of the whole output in bytes.")
     next_offset: int | None = Field(description="The next `offset`; null at the end.")
 
 
 class GrepMatch(Answered):
-    """A line that matches, with its neighbours."""
+    """A matching line and the lines around it."""
 
-    line: int = Field(description="Its number, from 1.")
-    text: str = Field(description="The line; a long one around what matches.")
-    before: list[str] = Field(description="The lines before it, as many as asked for.")
-    after: list[str] = Field(description="The lines after it, as many as asked for.")
+    line: int = Field(description="Line number, from 1.")
+    text: str = Field(description="The line; of a long line the part around the match.")
+    before: list[str] = Field(description="Lines before it, as many as requested.")
+    after: list[str] = Field(description="Lines after it, as many as requested.")
 
 
 class GrepMatches(Answered):
-    """The lines that match, in order."""
+    """The matching lines, in order."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -148,20 +148,22 @@ class GrepMatches(Answered):
         }
     )
 
-    matches: list[GrepMatch] = Field(description="At most `limit` of them.")
-    truncated: bool = Field(description="Whether more lines match.")
+    matches: list[GrepMatch] = Field(description="The matches, at most `limit`.")
+    truncated: bool = Field(description="Whether there are more matches.")
 
 
 class CollectRequest(Asked):
-    """How to collect."""
+    """Options of a collection."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}]})
 
-    dry_run: bool = Field(default=False, description="true: only tell what would be taken.")
+    dry_run: bool = Field(
+        default=False, description="true: report what would be collected, without collecting it."
+    )
 
 
 class CollectedBlobs(Answered):
-    """What a collection took, or would take."""
+    """The blobs that were collected, or would be in a dry run."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -176,7 +178,7 @@ class CollectedBlobs(Answered):
         }
     )
 
-    dry_run: bool = Field(description="Whether nothing was taken.")
-    collected: list[ToolOutputRef] = Field(description="The blobs; reading one is a 410 from now.")
-    byte_size: int = Field(description="Bytes of them together.")
-    uploads: int = Field(description="Uploads that did not end, and were dropped.")
+    dry_run: bool = Field(description="Whether this was a dry run, which collects nothing.")
+    collected: list[ToolOutputRef] = Field(description="The blobs; reading one is now a `410`.")
+    byte_size: int = Field(description="Total size of the blobs in bytes.")
+    uploads: int = Field(description="Number of unfinished uploads that were dropped.")

@@ -9,7 +9,11 @@ from app.domain.common.ids import MessageId
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.log.row import parse_stored
 from app.domain.tool_output.blobs import ToolOutputRef
-from app.domain.tool_output.offloading import Output, inline_output, output_from
+from app.domain.tool_output.stored_output import (
+    StoredOutput,
+    inline_output,
+    stored_output_from,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +39,10 @@ class StoredMessage:
         return len(self.body) if self.body.isascii() else len(self.body.encode())
 
     @property
-    def output(self) -> Output | None:
+    def output(self) -> StoredOutput | None:
         """The output of a tool result; computed for a small one, None for other messages."""
         if self.stored_output is not None:
-            return output_from(self.stored_output)
+            return stored_output_from(self.stored_output)
         if self.role != Role.TOOL:
             return None
         return inline_output(parse_stored(self.body.encode(), FormatName(self.format)))

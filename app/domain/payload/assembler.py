@@ -32,8 +32,13 @@ from app.domain.formats.openai_chat.reasoning_conversion import convert_reasonin
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText
 from app.domain.prompt.sections import NO_TAIL, Tail
-from app.domain.tool_output.offloading import Output, inline_output, message_ref, viewed
 from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
+from app.domain.tool_output.stored_output import (
+    StoredOutput,
+    inline_output,
+    message_ref,
+    without_tool_names,
+)
 
 ALL_TOOLS = frozenset(TOOL_NAMES)
 NO_NAMES: frozenset[str] = frozenset()
@@ -67,7 +72,7 @@ def placeholder_of(row: LogRow, *, named: bool = True) -> str:
     return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=named)
 
 
-def output_of(row: LogRow) -> Output:
+def output_of(row: LogRow) -> StoredOutput:
     """Return how a row shows its tool result, whole by default."""
     if (output := row.output) is not None:
         return output
@@ -352,12 +357,12 @@ def with_breakpoints(item: bytes, json: bytes, offsets: Collection[int]) -> byte
     return item
 
 
-def _plain(message: Message, output: Output) -> Message:
+def _plain(message: Message, output: StoredOutput) -> Message:
     """Return a truncated result whose note, at the end of its last text, names no tool."""
     parts: list[Part] = list(message.parts)
     for place in reversed(range(len(parts))):
         part = parts[place]
         if isinstance(part, Text):
-            parts[place] = Text(viewed(part.text, output))
+            parts[place] = Text(without_tool_names(part.text, output))
             break
     return replace(message, parts=tuple(parts))

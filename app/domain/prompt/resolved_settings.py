@@ -1,8 +1,7 @@
-"""The frame: everything of a payload that does not come from the log.
+"""Resolved settings: all inputs of a payload that do not come from the log.
 
-Policy, model, window, sections and tools of one request, resolved from their layers and counted
-once. Two requests with equal frames and equal views build payloads of which the later extends
-the earlier (G3).
+The policy, model, limits, sections and tools of one request, merged from the settings levels and
+counted once.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from app.domain.prompt.tool_deferral import is_fixed, plan_deferral, with_deferr
 from app.domain.tool_output.preview import TOOL_SEARCH
 
 MAX_CHAT_TOOLS = 128
-"""So many tools OpenAI takes, in either of its formats."""
-_NEVER: Mapping[str, int] = MappingProxyType({})
+"""The maximum number of tools in a request to OpenAI, in either of its formats."""
+_NEVER_USED: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
     name="no_tools_available",
     description="Stands for tools used earlier in the conversation; it cannot be called now.",
     parameters={"type": "object", "properties": {}},
 )
-"""Sent where a provider demands tools with a history that calls some (A6, decision 20)."""
+"""Sent if a history has tool calls, no tools are given and the provider requires some."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What a build request itself brings; JSON lists as text, so that it can be a key."""
+    """The settings of a build request. JSON lists are strings, so that it is hashable."""
 
     format: FormatName = FormatName.OPENAI_CHAT
     model: str | None = None
@@ -67,10 +66,10 @@ class RequestSettings:
 
 @dataclass(frozen=True, slots=True)
 class PayloadTools:
-    """The tools of a payload besides the caller's, and which of the caller's it holds back.
+    """The tools that a payload adds to the caller's, and those of the caller's it defers.
 
-    `extra` are the service's own, or the stub (L1, A6). `native` tells that the provider knows of
-    the tools held back and finds them by itself, so that none of them is ever shown anew (H3).
+    `extra` are the service's own tools, or the stub. `native` is true if the provider gets the
+    definitions of deferred tools and searches them itself [tools.native-deferral].
     """
 
     extra: tuple[str, ...] = ()
@@ -83,34 +82,34 @@ _Value = TypeVar("_Value")
 
 
 class Memo:
-    """What was worked out once; forgotten when it is too much, as conversations differ."""
+    """A cache of computed values, cleared when it is full."""
 
-    def __init__(self, most: int = 256) -> None:
-        self._most = most
-        self._held: dict[Hashable, Any] = {}
+    def __init__(self, max_entries: int = 256) -> None:
+        self._max_entries = max_entries
+        self._values: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
-        """Return what was made for a key; the key says which kind it is."""
-        value: _Value | None = self._held.get(key)
+        """Return the cached value of a key; its first element names the kind of value."""
+        value: _Value | None = self._values.get(key)
         if value is None:
             value = make()
-            if len(self._held) >= self._most:  # another thread may use it at the same time
-                self._held.clear()
-            self._held[key] = value
+            if len(self._values) >= self._max_entries:  # another thread may add at the same time
+                self._values.clear()
+            self._values[key] = value
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """A resolved frame; `raw_fixed` counts sections and tools before the factor.
+    """The resolved settings of a request.
 
-    Of the tools it counts those that are not held back as long as nothing is known of their use;
-    `raw_dynamic` of it is for the dynamic ones among the sections. `texts` holds sections, tools
-    and policy as JSON by their hashes, for the epoch's record.
+    `raw_fixed` are the tokens of sections and tools, before the calibration factor. It leaves out
+    tools that are deferred while none has been used. `raw_dynamic` is the part for dynamic
+    sections. `texts` has the JSON of sections, tools and policy by hash, for the epoch's record.
 
-    `limits` is what this request may use, None with `problem` saying why no window is known.
-    `policy_limits` leaves the request's own window, model and reserve out: what compaction is
-    judged by (decision 13).
+    `limits` are the limits of this request; None if the context window is unknown, with the error
+    in `problem`. `policy_limits` ignore the request's own context window, model and output limit:
+    compaction uses them.
     """
 
     policy: Policy
@@ -130,75 +129,77 @@ class ResolvedSettings:
     texts: Mapping[str, str]
     tool_costs: tuple[int, ...] = ()
     raw_dynamic: int = 0
-    _worked_out: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
+    _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
-        """Return the limits, or raise what makes them unknown."""
+        """Return the limits; raises `problem` without them."""
         if self.limits is None:
             assert self.problem is not None
             raise self.problem
         return self.limits
 
     def judging_limits(self) -> Limits:
-        """Return what compaction is judged by: the policy's own limits, where there are any."""
+        """Return the limits for compaction: the policy's, or else the request's."""
         return self.policy_limits or self.required_limits()
 
     def takes_reasoning_of(self, format: FormatName) -> tuple[str, ...]:
-        """Return whose reasoning the model takes of what came in the Chat format (N12)."""
+        """Return the providers whose reasoning in Chat messages the model accepts."""
         return accepted_families(self.model or "", format)
 
     # --- tools ---------------------------------------------------------------------------
 
-    def wire_tools(self, format: FormatName, offer: PayloadTools) -> bytes | None:
-        """Return the tool list of a payload as JSON, written once; None without tools."""
-        key = "wire_tools", format, offer
-        return self._worked_out.once(key, lambda: self._written_tools(format, offer))
+    def wire_tools(self, format: FormatName, payload_tools: PayloadTools) -> bytes | None:
+        """Return the tool list of a payload as JSON, cached; None without tools."""
+        key = "wire_tools", format, payload_tools
+        return self._memo.once(key, lambda: self._render_tools(format, payload_tools))
 
-    def _written_tools(self, format: FormatName, offer: PayloadTools) -> bytes | None:
-        own = tuple(map(own_tool, offer.extra))
-        if offer.native and offer.deferred:
-            shown = with_deferred(format, (*self.tools, *own), offer.deferred)
+    def _render_tools(self, format: FormatName, payload_tools: PayloadTools) -> bytes | None:
+        own = tuple(map(service_tool, payload_tools.extra))
+        if payload_tools.native and payload_tools.deferred:
+            shown = with_deferred(format, (*self.tools, *own), payload_tools.deferred)
             return json_text.dump_payload(shown)
-        held = set(offer.deferred)
-        return wire_tools((*(tool for tool in self.tools if tool.name not in held), *own), format)
+        deferred = set(payload_tools.deferred)
+        return wire_tools(
+            (*(tool for tool in self.tools if tool.name not in deferred), *own), format
+        )
 
-    def tool_tokens(self, offer: PayloadTools, references: tuple[str, ...] = ()) -> int:
-        """Return what the tools of a payload cost, before the factor.
+    def tool_tokens(self, payload_tools: PayloadTools, references: tuple[str, ...] = ()) -> int:
+        """Return the tokens of a payload's tools, before the factor.
 
-        `references` are tools that a search has shown the model although they are held back.
+        `references` are deferred tools that the model has seen in a search result.
         """
 
         def counted() -> int:
-            hidden = set(offer.deferred).difference(references)
+            hidden = set(payload_tools.deferred).difference(references)
             costs = zip(self.tools, self.tool_costs, strict=True)
             given = sum(cost for tool, cost in costs if tool.name not in hidden)
-            return given + self.extra_tokens(offer.extra)
+            return given + self.extra_tokens(payload_tools.extra)
 
-        return self._worked_out.once(("tool_tokens", offer, references), counted)
+        return self._memo.once(("tool_tokens", payload_tools, references), counted)
 
     def extra_tokens(self, extra: tuple[str, ...]) -> int:
-        """Return what own tools cost in a payload, before the factor."""
-        own = map(own_tool, extra)
-        return self._worked_out.once(
+        """Return the tokens of the service's own tools in a payload, before the factor."""
+        own = map(service_tool, extra)
+        return self._memo.once(
             ("extra_tokens", extra), lambda: estimate_tool_defs_tokens(own, self.count)
         )
 
-    def defined(self, offer: PayloadTools) -> frozenset[str]:
-        """Return which of the caller's tools a payload defines, those held back natively too."""
+    def defined(self, payload_tools: PayloadTools) -> frozenset[str]:
+        """Return the caller's tools that a payload defines, natively deferred ones included."""
 
         def names() -> frozenset[str]:
             found = frozenset(tool.name for tool in self.tools)
-            return found if offer.native else found.difference(offer.deferred)
+            return found if payload_tools.native else found.difference(payload_tools.deferred)
 
-        return self._worked_out.once(("defined", offer), names)
+        return self._memo.once(("defined", payload_tools), names)
 
     @property
     def is_searchable(self) -> bool:
-        """Whether a payload can have `tool_search`, without which nothing is held back (H4)."""
+        """Whether a payload can have `tool_search`, which deferral requires."""
         return self._has_search or TOOL_SEARCH in self._offered
 
     def usually_deferred(self, format: FormatName) -> ResolvedSettings:
-        """Return the frame with what it counts for tools where only the unused are held back."""
+        """Return these settings with the tokens of tools as deferred when no tool has been used."""
         deferred = self.deferral(format)
         if not deferred:
             return self
@@ -209,39 +210,39 @@ class ResolvedSettings:
     def deferral(
         self,
         format: FormatName,
-        last_used: Mapping[str, int] = _NEVER,
+        last_used: Mapping[str, int] = _NEVER_USED,
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """Return the tools to hold back: none while all together are within their share (H1)."""
+        """Return the tools to defer: none while all are within their share of the window."""
         if self.limits is None or not self.is_searchable:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
         if sum(self.tool_costs) > allowed and not self._has_search:
-            # What is held back has to be found, by a tool that costs something as well.
+            # Deferral adds `tool_search`, whose definition counts as well.
             allowed -= self.extra_tokens((TOOL_SEARCH,))
-        most = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
-        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, most)
+        max_entries = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_entries)
 
     def defers_natively(self, format: FormatName) -> bool:
-        """Whether the provider itself can hold tools back with this model (H3)."""
+        """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
         known = self.info is not None and self.info.tool_search
         return known and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
     @property
     def nameable(self) -> frozenset[str]:
-        """The agent's own tools that texts of a payload may name (L1)."""
+        """The service's tools that texts of a payload may name."""
 
         def names() -> frozenset[str]:
             given = {tool.name for tool in self.tools}
             return frozenset(name for name in AGENT_TOOLS if name in given or name in self._offered)
 
-        return self._worked_out.once("nameable", names)
+        return self._memo.once("nameable", names)
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
-        """Return which of the agent's own tools a payload gets that mentions these (L1).
+        """Return the service's tools of a payload whose texts mention `mentions`.
 
-        What the caller gives under such a name takes its place.
+        A caller's tool of the same name replaces the service's [agent-tools.auto].
         """
         is_auto = self.policy.agent_tools == "auto"
         wanted = self._offered & set(mentions) if is_auto else self._offered
@@ -257,7 +258,7 @@ class ResolvedSettings:
 
     @property
     def _offered(self) -> frozenset[str]:
-        """The own tools that may be added: none where a provider would not take all of them."""
+        """The service's tools that may be added: none if a provider would not take all of them."""
         listed, count = self._listed, len(self.tools)
         if self._has_search or TOOL_SEARCH in listed:
             count = sum(is_fixed(tool) for tool in self.tools)
@@ -269,37 +270,37 @@ class ResolvedSettings:
 
     # --- dynamic text --------------------------------------------------------------------
 
-    def dynamic(self, ask: RequestSettings) -> tuple[str, ...]:
-        """Return the texts that stand outside the cached prefix, as a request brings them (B4)."""
+    def dynamic(self, request: RequestSettings) -> tuple[str, ...]:
+        """Return the texts outside the cached prefix [sections.dynamic-in-tail]."""
         sections = self.sections
-        if ask.dynamic:
-            sections = merge_sections([sections, ask.dynamic])
-        return dynamic_texts(sections, ask.status)
+        if request.dynamic:
+            sections = merge_sections([sections, request.dynamic])
+        return dynamic_texts(sections, request.status)
 
-    def derives_status(self, ask: RequestSettings) -> bool:
-        """Whether nobody says what the agent is doing besides, so that it is worked out (B4)."""
-        if self.policy.status_preamble is StatusPreamble.NONE or ask.status is not None:
+    def derives_status(self, request: RequestSettings) -> bool:
+        """Whether the build derives the status, because neither request nor sections have one."""
+        if self.policy.status_preamble is StatusPreamble.NONE or request.status is not None:
             return False
-        sections = (*self.sections, *ask.dynamic)
+        sections = (*self.sections, *request.dynamic)
         return all(section.kind is not SectionKind.STATUS for section in sections)
 
     def tail(self, texts: tuple[str, ...]) -> Tail:
-        """Return texts as a tail in the role that the model's provider takes them in."""
+        """Return texts as a tail, in a role that the model's provider accepts."""
         as_system = self.info is not None and self.info.mid_conversation_system
         return Tail(texts, as_system)
 
     def system_tokens(self, texts: Sequence[str]) -> int:
-        """Return what texts cost in messages of their own, before the factor."""
+        """Return the tokens of texts, each in its own message, before the factor."""
         return message_tokens(texts, self.count)
 
     def section_tokens(self, section: PromptSection) -> int:
-        """Return what one section costs in the system prompt, counted once."""
+        """Return the tokens of one section in the system prompt, cached."""
         key = "section_tokens", section.content
-        return self._worked_out.once(key, lambda: self.count(section.content))
+        return self._memo.once(key, lambda: self.count(section.content))
 
     @property
     def is_reduction(self) -> bool:
-        """Whether the request's window is smaller than the policy's (decision 13)."""
+        """Whether the request's effective window is smaller than the policy's."""
         if self.limits is None or self.policy_limits is None:
             return self.policy_limits is None
         return self.limits.effective_window < self.policy_limits.effective_window
@@ -307,7 +308,7 @@ class ResolvedSettings:
     def usage(
         self, conversation: int, summary: int, extra_tools: int = 0, extra_system: int = 0
     ) -> Usage:
-        """Return the usage of a payload from raw counts (decision 12)."""
+        """Return the usage of a payload from counts before the factor."""
         return Usage(
             system_prompt=scaled(self.raw_fixed.system_prompt + extra_system, self.factor),
             skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
@@ -317,43 +318,43 @@ class ResolvedSettings:
         )
 
 
-def own_tool(name: str) -> ToolDefinition:
-    """Return the definition of one of the service's own tools."""
+def service_tool(name: str) -> ToolDefinition:
+    """Return the definition of a tool of the service, or of the stub."""
     return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
 
 
-def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:
-    """Return the tools of all layers, later ones replacing earlier ones of the same name."""
+def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:
+    """Return the tools of all settings levels; a later tool replaces one of the same name."""
     by_name: dict[str, ToolDefinition] = {}
-    for layer in layers:
-        for index, raw in enumerate(layer):
+    for level in levels:
+        for index, raw in enumerate(level):
             tool = parse_tool(raw, f"/tools/{index}")
             by_name[tool.name] = tool
     return tuple(by_name.values())
 
 
 def takes_all(resolved: ResolvedSettings, format: FormatName) -> bool:
-    """Whether a format takes as many tools as there are (B4)."""
+    """Whether a format accepts all tools at once."""
     return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
 
 
 def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
-    """Refuse more tools than a format takes, where not enough of them can be held back (B4)."""
+    """Raise ValidationError if too few tools can be deferred for the format's limit."""
     if format not in OPENAI_FORMATS or len(resolved.tools) <= MAX_CHAT_TOOLS:
         return
-    held = len(resolved.deferral(format))
-    if len(resolved.tools) - held > MAX_CHAT_TOOLS:
+    deferred = len(resolved.deferral(format))
+    if len(resolved.tools) - deferred > MAX_CHAT_TOOLS:
         raise ValidationError.at(
             "/tools",
-            f"{len(resolved.tools)} tools, and OpenAI takes at most {MAX_CHAT_TOOLS}; tools of the"
-            " category mcp or skill would be held back",
+            f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Only tools of"
+            " the category mcp or skill are held back",
         )
 
 
 def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: CountText) -> Usage:
-    """Count sections, beside tools that are counted already.
+    """Return the usage of sections and of tools whose tokens are given.
 
-    The system prompt is counted whole, as it is sent, and each dynamic text as a message.
+    The system prompt is counted as one text, and each dynamic text as a message.
     """
     static = static_sections(sections)
     text = system_text(static)
@@ -368,12 +369,12 @@ def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: Coun
 
 
 def message_tokens(texts: Iterable[str], count: CountText) -> int:
-    """Count texts, each as a message of its own."""
+    """Return the tokens of texts, each in its own message."""
     return sum(MESSAGE_OVERHEAD + count(text) for text in texts)
 
 
 def tool_costs(tools: Iterable[ToolDefinition], count: CountText) -> tuple[int, ...]:
-    """Count each tool's definition."""
+    """Return the tokens of each tool's definition."""
     return tuple(estimate_tool_defs_tokens([tool], count) for tool in tools)
 
 
@@ -385,5 +386,5 @@ def wire_tools(tools: Sequence[ToolDefinition], format: FormatName) -> bytes | N
 
 
 def digest(text: str) -> str:
-    """Return the content address of a text."""
+    """Return the SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

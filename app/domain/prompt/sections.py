@@ -1,12 +1,10 @@
-"""Sections: the parts of a system prompt, ordered static to dynamic (G1).
+"""Sections: the parts of a system prompt, ordered from static to dynamic [sections.order].
 
-1. Kinds have a fixed order, what changes least first, so that a provider's cache holds longest.
-   Inside a kind, `order` decides, then the place in the list.
-2. Layers merge by name: a later layer's section replaces an earlier one's (decision 21).
-3. Every kind belongs to one budget component: skills to `skill_prompts`, all others to
-   `system_prompt` (C1).
-4. Scratchpad and status are dynamic: by default they stand in the tail, where their changes break
-   no cached prefix (G5).
+1. Kinds have a fixed order: those that change least come first, so that the cached prefix stays
+   long. Inside a kind, `order` decides, then the position in the list.
+2. Settings levels merge by name: a later level's section replaces an earlier one.
+3. Scratchpad and status are dynamic: by default they are in the tail, outside the cached prefix
+   [sections.dynamic-in-tail].
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from app.domain.common.messages import sendable
 
 
 class SectionKind(StrEnum):
-    """What a section holds, in the order of the prompt."""
+    """The kind of a section, in the order of the prompt."""
 
     BASE = "base"
     RULES = "rules"
@@ -33,13 +31,13 @@ class SectionKind(StrEnum):
 
 _RANK = {kind: rank for rank, kind in enumerate(SectionKind)}
 DYNAMIC_KINDS = (SectionKind.SCRATCHPAD, SectionKind.STATUS)
-"""What may change with every build."""
+"""Kinds that may change with every build."""
 _CACHED_KINDS = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSection:
-    """One part of the system prompt; S2's PromptSection with its kind and order."""
+    """One part of the system prompt."""
 
     name: str
     content: str
@@ -49,45 +47,45 @@ class PromptSection:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it may change with every build (rule 4)."""
+        """Whether it may change with every build."""
         return self.kind in DYNAMIC_KINDS
 
     @property
     def ends_a_prefix(self) -> bool:
-        """Whether a cache breakpoint is of use after it (S2 section 4)."""
+        """Whether a cache breakpoint after it is useful."""
         return self.cacheable and self.kind in _CACHED_KINDS
 
 
-def section_from(raw: Mapping[str, Any], place: int) -> PromptSection:
-    """Read a stored or given section; `place` is its index in its list."""
+def section_from(raw: Mapping[str, Any], index: int) -> PromptSection:
+    """Parse the JSON of a section; `index` is its position in the list."""
     return PromptSection(
         name=raw["name"],
         content=sendable(raw["content"]),
         kind=SectionKind(raw.get("kind") or SectionKind.BASE),
         cacheable=raw.get("cacheable", True),
-        order=raw["order"] if raw.get("order") is not None else place,
+        order=raw["order"] if raw.get("order") is not None else index,
     )
 
 
-def merge_sections(layers: Iterable[Sequence[PromptSection]]) -> tuple[PromptSection, ...]:
-    """Return the sections of all layers by name, in prompt order, the empty ones left out."""
+def merge_sections(levels: Iterable[Sequence[PromptSection]]) -> tuple[PromptSection, ...]:
+    """Return the non-empty sections of all settings levels, merged by name, in prompt order."""
     by_name: dict[str, PromptSection] = {}
-    for layer in layers:
-        for section in layer:
+    for level in levels:
+        for section in level:
             by_name[section.name] = section
-    shown = [section for section in by_name.values() if section.content.strip()]
-    return tuple(sorted(shown, key=lambda section: (_RANK[section.kind], section.order)))
+    filled = [section for section in by_name.values() if section.content.strip()]
+    return tuple(sorted(filled, key=lambda section: (_RANK[section.kind], section.order)))
 
 
 def static_sections(sections: Iterable[PromptSection]) -> tuple[PromptSection, ...]:
-    """Return the sections that make the system prompt."""
+    """Return the sections of the system prompt."""
     return tuple(section for section in sections if not section.is_dynamic)
 
 
 def dynamic_texts(sections: Sequence[PromptSection], status: str | None = None) -> tuple[str, ...]:
-    """Return what stands outside the system prompt, each labelled, status first (B4).
+    """Return the labelled dynamic texts, status first.
 
-    `status` is given with a build and stands for the stored sections of that kind.
+    The `status` of a build replaces the stored sections of that kind.
     """
     preambles = [section.content for section in sections if section.kind is SectionKind.STATUS]
     if status is not None:
@@ -103,22 +101,22 @@ def system_text(sections: Sequence[PromptSection]) -> str:
 
 
 def prefix_sections(sections: Sequence[PromptSection]) -> list[int]:
-    """Return the indices of sections a cacheable prefix may end with: the last of each kind."""
-    found = []
+    """Return the indices of sections after which a cached prefix may end: the last of each kind."""
+    indices = []
     for index, section in enumerate(sections):
         following = sections[index + 1] if index + 1 < len(sections) else None
         if not section.cacheable:
             break
         if section.ends_a_prefix and (following is None or following.kind is not section.kind):
-            found.append(index)
-    return found
+            indices.append(index)
+    return indices
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Texts that are no messages: after the history, or as an opening before it (G5, B4).
+    """Dynamic texts after the history, or before it.
 
-    `as_system` where the provider takes system text inside a conversation.
+    `as_system` is true if the provider accepts system messages inside a conversation.
     """
 
     texts: tuple[str, ...] = ()

@@ -1,14 +1,15 @@
-"""Deferral: which tool definitions are held back, and how providers are told of them (H).
+"""Deferral of tool definitions: which ones are left out of a payload [tools.deferral].
 
-1. Nothing is held back while all definitions together cost no more than they may, and are no more
-   than a provider takes.
-2. Else so much is held back that the rest costs no more than that, the service's `tool_search`
-   with it: `mcp` goes first, then `skill`; inside a category what was never called, then what was
-   called longest ago; of equals the last in the list. `builtin` and what is promoted stay, and
-   may cost more.
-3. No more is held back than needed, so that a larger allowance never holds back more.
-4. A provider that searches by itself knows the tools held back, which leaves the list as it is
-   when one is found; to others they are absent until a search promotes them (H3).
+1. No tool is deferred while all definitions are within their allowed tokens and within the
+   provider's maximum number of tools.
+2. Otherwise tools are deferred until the rest, with the service's `tool_search`, is within both:
+   first `mcp` tools, then `skill` tools; inside a category those never called, then those called
+   longest ago; among equals the last in the list. `builtin` and promoted tools stay, even if they
+   exceed the allowed tokens.
+3. No more tools are deferred than needed, so that a larger allowance never defers more.
+4. A provider with its own tool search gets all definitions, so that the list does not change when a
+   tool is found [tools.native-deferral]. For other providers, deferred tools are absent until a
+   search promotes them.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from app.domain.formats import FORMATS, ToolDefinition
 from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
 
 MAX_QUERY: Final = 1000
-"""Characters of a search."""
+"""The maximum length of a query, in characters."""
 USUALLY_FOUND: Final = 5
 MAX_FOUND: Final = 50
 
-_HELD_BACK = {"mcp": 0, "skill": 1}
+_DEFERRABLE = {"mcp": 0, "skill": 1}
 _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found among `total` tools, best first, and all that is promoted now (H2)."""
+class ToolSearchResult:
+    """The matches among `total` tools, best first, and all tools promoted now."""
 
     tools: tuple[ToolDefinition, ...]
     total: int
@@ -45,91 +46,91 @@ def plan_deferral(
     allowed_tokens: int,
     last_used: Mapping[str, int],
     promoted: Sequence[str],
-    most_tools: int | None = None,
+    max_tools: int | None = None,
 ) -> tuple[str, ...]:
-    """Return the names of the tools to hold back, in the order of `tools` (H1).
+    """Return the names of the tools to defer, in the order of `tools`.
 
-    `promoted` are those found in this turn, the first found first.
-
-    `costs` are the tools' tokens, `last_used` the seqs at which they were last called; what is
-    left may be at most `most_tools`. Where all that may go is not enough, all of it goes.
+    `costs` are the tools' tokens, `last_used` the seqs of their last calls. `promoted` are the
+    tools found in this turn, the first found first. If deferring every possible tool is not
+    enough, all of them are deferred.
     """
     tokens, count = sum(costs), len(tools)
-    most = count if most_tools is None else most_tools
-    held: set[str] = set()
+    limit = count if max_tools is None else max_tools
+    deferred: set[str] = set()
     movable = {tool.name for tool in tools if not is_fixed(tool)}
-    for place in _order(tools, last_used, promoted):
-        if tokens <= allowed_tokens and count <= most:
+    for index in _order(tools, last_used, promoted):
+        if tokens <= allowed_tokens and count <= limit:
             break
-        held.add(tools[place].name)
-        tokens -= costs[place]
+        deferred.add(tools[index].name)
+        tokens -= costs[index]
         count -= 1
-    for name in (name for name in promoted if name in movable and count > most):
-        held.add(name)  # more was found in this turn than the provider takes: the oldest goes
+    for name in (name for name in promoted if name in movable and count > limit):
+        deferred.add(name)  # more tools were found than the provider takes: defer the first found
         count -= 1
-    return tuple(tool.name for tool in tools if tool.name in held)
+    return tuple(tool.name for tool in tools if tool.name in deferred)
 
 
 def is_fixed(tool: ToolDefinition) -> bool:
-    """Whether a tool is never held back: a builtin one, and every one of the service's own (H1)."""
-    return tool.category not in _HELD_BACK or tool.name in TOOL_NAMES
+    """Whether a tool is never deferred: a builtin tool, or one of the service's own."""
+    return tool.category not in _DEFERRABLE or tool.name in TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:
-    """Return the note that tells the model of tools held back (H2)."""
+    """Return the note for the model about deferred tools [tools.deferral-note]."""
     return f"[{count} tools deferred to save context. Use {TOOL_SEARCH} to find them.]"
 
 
 def with_deferred(
     format: FormatName, tools: Sequence[ToolDefinition], deferred: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return a payload's tool list that holds some back in the provider's own way (rule 4, H3).
+    """Return a payload's tool list with tools deferred in the provider's own way (rule 4).
 
-    Anthropic gets all of them, marked, and wants one at least that is not; OpenAI Responses gets
-    its own search in the place of the function `tool_search`, and the others without a trace.
+    Anthropic gets all tools, deferred ones with `defer_loading`, and requires at least one without.
+    OpenAI Responses gets its tool search instead of the function `tool_search`, and no deferred
+    tools.
     """
     if format is FormatName.ANTHROPIC:
-        shown = FORMATS[format].tools_to_wire(tools)
+        wire_tools = FORMATS[format].tools_to_wire(tools)
         return [
             {**wire, "defer_loading": True} if tool.name in deferred else wire
-            for tool, wire in zip(tools, shown, strict=True)
+            for tool, wire in zip(tools, wire_tools, strict=True)
         ]
-    kept = [tool for tool in tools if tool.name not in deferred]
-    shown = FORMATS[format].tools_to_wire(kept)
+    remaining = [tool for tool in tools if tool.name not in deferred]
+    wire_tools = FORMATS[format].tools_to_wire(remaining)
     if format is FormatName.OPENAI_RESPONSES:
         return [
             _client_search(tool) if tool.name == TOOL_SEARCH else wire
-            for tool, wire in zip(kept, shown, strict=True)
+            for tool, wire in zip(remaining, wire_tools, strict=True)
         ]
-    return shown
+    return wire_tools
 
 
-def references(found: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the blocks with which a tool result names tools that Anthropic knows already (A6)."""
-    return [{"type": "tool_reference", "tool_name": tool.name} for tool in found]
+def tool_references(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Return Anthropic's content blocks for references to deferred tools."""
+    return [{"type": "tool_reference", "tool_name": tool.name} for tool in tools]
 
 
-def loaded(found: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return definitions as an output of OpenAI's tool search hands them to the model (C7)."""
-    shown = FORMATS[FormatName.OPENAI_RESPONSES].tools_to_wire(found)
-    return [{**wire, "defer_loading": True} for wire in shown]
+def loaded_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Return definitions for an output of OpenAI's tool search."""
+    wire_tools = FORMATS[FormatName.OPENAI_RESPONSES].tools_to_wire(tools)
+    return [{**wire, "defer_loading": True} for wire in wire_tools]
 
 
 def _order(
     tools: Sequence[ToolDefinition], last_used: Mapping[str, int], promoted: Collection[str]
 ) -> list[int]:
-    """Return the places of the tools that may be held back, the first to go first (rule 2)."""
-    places = [
-        place
-        for place, tool in enumerate(tools)
+    """Return the indices of the tools that may be deferred, in the order of rule 2."""
+    indices = [
+        index
+        for index, tool in enumerate(tools)
         if not is_fixed(tool) and tool.name not in promoted
     ]
 
-    def rank(place: int) -> tuple[int, int, int]:
-        tool = tools[place]
-        return _HELD_BACK[tool.category], last_used.get(tool.name, _NEVER), -place
+    def rank(index: int) -> tuple[int, int, int]:
+        tool = tools[index]
+        return _DEFERRABLE[tool.category], last_used.get(tool.name, _NEVER), -index
 
-    return sorted(places, key=rank)
+    return sorted(indices, key=rank)
 
 
 def _client_search(tool: ToolDefinition) -> dict[str, Any]:

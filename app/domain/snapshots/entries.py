@@ -23,7 +23,7 @@ from app.domain.conversations.log.draft import Draft, draft
 from app.domain.formats import json_fields
 from app.domain.snapshots.copies import NAMESPACE, SourceMessage, without_ref
 from app.domain.snapshots.snapshots import SnapshotModel
-from app.domain.tool_output.offloading import Terms
+from app.domain.tool_output.offloading import OffloadRules
 
 ENTRY_FIELDS = (
     "id",
@@ -38,7 +38,7 @@ ENTRY_FIELDS = (
 """The fields that an entry adds to its message."""
 
 
-_WHOLE = Terms(replace(ToolOutputPolicy(), enabled=False))
+_WHOLE = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""Blobs: full tool outputs, kept byte-exact and cut into chunks (F1, F6).
+"""Blobs: whole tool outputs, stored byte for byte in chunks [tool-output.byte-exact].
 
-1. A blob is addressed by its content inside a conversation: the same bytes are one blob.
-2. Text is stored as UTF-8 in which lone surrogates survive, so that it comes back identical.
-3. A line ends at a newline; what follows the last newline is a line if it is not empty.
-4. Every chunk knows how many bytes and newlines stand before it: a slice costs what it shows,
-   wherever it stands (F4).
-5. Where bytes are shown as text, a byte that belongs to no UTF-8 character is a character of its
-   own, shown as U+FFFD: what is shown of a part never depends on where the part was cut.
+1. A blob's id is made from its content: equal bytes in a conversation are one blob.
+2. Text is stored as UTF-8 that allows lone surrogates, so that every string is restored exactly.
+3. A line ends at a newline; non-empty text after the last newline is a line.
+4. Every chunk has the number of bytes and newlines before it, so that the cost of a slice does not
+   depend on its position [tool-output.slice-cost].
+5. When bytes are decoded as text, each byte outside a UTF-8 character becomes one U+FFFD. The text
+   of a part therefore does not depend on where the part was cut.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from datetime import datetime
 from itertools import islice
 
 CHUNK_BYTES = 65_536
-"""Bytes of a chunk before it is compressed; only a blob's last one is shorter."""
+"""Bytes of a chunk before compression; only a blob's last chunk is shorter."""
 TEXT = "text/plain; charset=utf-8"
-"""The media type of what came as a string."""
+"""The media type of an output that was a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputRef:
-    """How a tool result is called for: its blob's id, or its message's where it has none."""
+    """Reference to a tool result: the id of its blob, or of its message if it has no blob."""
 
     id: str
     byte_size: int
@@ -36,7 +36,7 @@ class ToolOutputRef:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a blob: `start` bytes and `newlines` stand before it."""
+    """A piece of a blob, with the number of bytes and newlines before it."""
 
     number: int
     start: int
@@ -46,7 +46,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as its row keeps it: compressed in `data`, or at a place of the blob's object."""
+    """A chunk as its row stores it: compressed in `data`, or as a range of the blob's object."""
 
     number: int
     start: int
@@ -59,10 +59,10 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A stored blob; its chunks are found by `content_id`.
+    """A stored blob; `content_id` is the key of its chunks.
 
-    `object_key` names the object that holds them, None where the rows do. One that no message
-    was `attached` to may be collected; `collected_at` tells that it was (F7).
+    `object_key` is the key of the object with its chunks, None if the rows hold them. A blob that
+    is not `attached` to a message may be collected; `collected_at` is the time at which it was.
     """
 
     id: str
@@ -80,45 +80,45 @@ class Blob:
 
     @property
     def ref(self) -> ToolOutputRef:
-        """What messages and answers call it by."""
+        """The reference in messages and responses."""
         return ToolOutputRef(self.id, self.byte_size, self.line_count)
 
 
 def blob_id(sha256: str) -> str:
-    """Return the id of the blob whose bytes have this hash (rule 1)."""
+    """Return the id of the blob whose bytes have this hash."""
     return f"blob_{sha256[:24]}"
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes a text is kept as; `decode` gives the identical text back (rule 2)."""
+    """Return the stored bytes of a text; `decode` returns the identical text (rule 2)."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes) -> str:
-    """Return the text that `encode` made these bytes of."""
+    """Return the text of bytes that `encode` returned."""
     return data.decode("utf-8", "surrogatepass")
 
 
-# Surrogates are among the characters of three bytes (rule 2).
+# The characters of three bytes include surrogates (rule 2).
 _LONG_CHARACTER = (
     rb"[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]|[\xE1-\xEF][\x80-\xBF]{2}"
     rb"|\xF0[\x90-\xBF][\x80-\xBF]{2}|[\xF1-\xF3][\x80-\xBF]{3}|\xF4[\x80-\x8F][\x80-\xBF]{2}"
 )
-_STRADDLING = re.compile(_LONG_CHARACTER)
+_LONG = re.compile(_LONG_CHARACTER)
 _CHARACTER = re.compile(_LONG_CHARACTER + rb"|.", re.DOTALL)
 _SURROGATE = re.compile(rb"\xED[\xA0-\xBF][\x80-\xBF]")
 
 MAX_CHARACTER_BYTES = 4
-"""No character of UTF-8 is longer."""
+"""The length of the longest UTF-8 character."""
 
 
-def show(data: bytes) -> str:
-    """Return bytes as text whatever they are; those of a text as `decode` does (rule 5)."""
-    return data.decode("utf-8", _SHOWN)
+def decode_lossy(data: bytes) -> str:
+    """Decode any bytes as text; valid UTF-8 as `decode` does (rule 5)."""
+    return data.decode("utf-8", _LOSSY)
 
 
 def prefix_size(data: bytes, characters: int) -> int:
-    """Return how many bytes the first characters of what `show` makes of the data stand for."""
+    """Return the size in bytes of the first characters of the data, as `decode_lossy` counts."""
     try:
         return len(encode(decode(data)[:characters]))
     except UnicodeDecodeError:
@@ -126,19 +126,19 @@ def prefix_size(data: bytes, characters: int) -> int:
         return next(islice(ends, characters - 1, None), len(data)) if characters > 0 else 0
 
 
-def character_across(data: bytes, position: int) -> tuple[int, int] | None:
-    """Return where the character that a cut at `position` would split begins and ends.
+def split_character(data: bytes, position: int) -> tuple[int, int] | None:
+    """Return the start and end of the character that a cut at `position` splits, else None.
 
-    None where a cut splits nothing. Three bytes on both sides of the position are enough to say.
+    The data must have three bytes on both sides of the position, unless it begins or ends there.
     """
     for start in range(max(0, position - MAX_CHARACTER_BYTES + 1), position):
-        found = _STRADDLING.match(data, start)
-        if found is not None and found.end() > position:
-            return found.span()
+        match = _LONG.match(data, start)
+        if match is not None and match.end() > position:
+            return match.span()
     return None
 
 
-def _show_invalid(error: UnicodeError) -> tuple[str, int]:
+def _decode_invalid(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
     surrogate = _SURROGATE.match(error.object, error.start)
@@ -147,49 +147,49 @@ def _show_invalid(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd", error.start + 1
 
 
-_SHOWN = "context-service.shown"
-codecs.register_error(_SHOWN, _show_invalid)
+_LOSSY = "context-service.lossy"
+codecs.register_error(_LOSSY, _decode_invalid)
 
 
 class Chunker:
-    """Cuts a stream of bytes into chunks, counting and hashing on the way, in constant memory."""
+    """Cuts a stream of bytes into chunks, and counts and hashes it, in constant memory."""
 
     def __init__(self) -> None:
         self.byte_size = 0
-        self._cut = 0
+        self._number = 0
         self._newlines = 0
         self._last = b""
-        self._rest = bytearray()
+        self._pending = bytearray()
         self._hash = hashlib.sha256()
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
-        """Take in more bytes, and yield every chunk that is full; exhaust it before the next."""
+        """Add bytes, and yield every full chunk; consume all of them before the next call."""
         self.byte_size += len(piece)
         self._hash.update(piece)
         self._last = piece[-1:] or self._last
-        self._rest += piece
-        while len(self._rest) >= CHUNK_BYTES:
-            yield self._cut_off(CHUNK_BYTES)
+        self._pending += piece
+        while len(self._pending) >= CHUNK_BYTES:
+            yield self._next_chunk(CHUNK_BYTES)
 
     def finish(self) -> Iterator[Chunk]:
-        """Yield the last chunk, if there is anything left."""
-        if self._rest:
-            yield self._cut_off(len(self._rest))
+        """Yield the last chunk, if bytes are left."""
+        if self._pending:
+            yield self._next_chunk(len(self._pending))
 
     @property
     def sha256(self) -> str:
-        """The hash of all that was fed, in hex."""
+        """The SHA-256 of all bytes, in hex."""
         return self._hash.hexdigest()
 
     @property
     def line_count(self) -> int:
-        """The lines of all that was fed, once it is finished (rule 3)."""
+        """The number of lines of all bytes, after `finish` (rule 3)."""
         return self._newlines + (self._last not in (b"", b"\n"))
 
-    def _cut_off(self, size: int) -> Chunk:
-        data = bytes(self._rest[:size])
-        del self._rest[:size]
-        chunk = Chunk(self._cut, self._cut * CHUNK_BYTES, self._newlines, data)
-        self._cut += 1
+    def _next_chunk(self, size: int) -> Chunk:
+        data = bytes(self._pending[:size])
+        del self._pending[:size]
+        chunk = Chunk(self._number, self._number * CHUNK_BYTES, self._newlines, data)
+        self._number += 1
         self._newlines += data.count(b"\n")
         return chunk

@@ -1,16 +1,15 @@
-"""Grep: the lines of a blob that match a pattern, and those around them (F5).
+"""Grep: the lines of a blob that match a pattern, with lines around them [tool-output.grep].
 
-1. A pattern is matched against one line at a time: no match reaches over a newline, `^` and `$`
-   are the ends of a line, and one carriage return before a newline belongs to no line.
-2. RE2 takes time in proportion to the text, whatever the pattern; one that would take too much
-   for each byte is refused. It lets other threads run meanwhile.
-3. Whole blocks of lines are searched at once, as `^` and `$` stand for the ends of lines there
-   too. Patterns with something that tells a block from a line are matched line by line.
-4. A line of more than LONGEST_LINE bytes is searched in windows of that size, each OVERLAP bytes
-   into the one before: there, a match longer than the overlap may go unfound.
-5. Text is UTF-8, in patterns and in blobs. No pattern but `\\C` matches a byte that is in no
-   character.
-6. What is kept is the line under way, and what is shown.
+1. A pattern is matched against one line at a time: a match never contains a newline, `^` and `$`
+   match at the ends of a line, and one carriage return before a newline is left out.
+2. RE2 needs time proportional to the text for every pattern; a pattern that needs too much time
+   for each byte is refused [tool-output.grep-linear]. RE2 releases the GIL.
+3. Blocks of lines are searched at once, because `^` and `$` match at the ends of lines there too.
+   A pattern that can tell a block from a line is matched line by line.
+4. A line of more than MAX_WHOLE_LINE_BYTES is searched in segments of that size, which overlap by
+   OVERLAP_BYTES: there, a match longer than the overlap may not be found.
+5. Patterns and blobs are UTF-8. Only the pattern `\\C` matches a byte outside a character.
+6. Memory holds the current line and the result.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from typing import Any
 import re2
 
 from app.domain.common.errors import ValidationError
-from app.domain.tool_output.blobs import MAX_CHARACTER_BYTES, character_across, show
+from app.domain.tool_output.blobs import MAX_CHARACTER_BYTES, decode_lossy, split_character
 
-LONGEST_LINE = 262_144
-"""Bytes of a line up to which it is searched as a whole (rule 4)."""
-OVERLAP = 65_536
-"""Bytes that two windows of a longer line share."""
+MAX_WHOLE_LINE_BYTES = 262_144
+"""The largest line that is searched as a whole (rule 4)."""
+OVERLAP_BYTES = 65_536
+"""Bytes that two segments of a longer line share."""
 MAX_PATTERN_CHARACTERS = 1000
 MAX_RESULT_CHARACTERS = 1_000_000
-"""The text of matches and their neighbours from which on no more are taken."""
+"""The size of a result at which the search ends."""
 MAX_INSTRUCTIONS = 10_000
-"""A pattern whose program is longer may take seconds for a few hundred kilobytes (rule 2)."""
-CUT = "…"
-"""Stands where a line goes on that is shown in part."""
+"""A longer RE2 program may need seconds for a few hundred kilobytes (rule 2)."""
+ELLIPSIS = "…"
+"""Marks the end of a line that is cut."""
 
 _BLOCK_BYTES = 65_536
-_REACH = MAX_CHARACTER_BYTES - 1  # bytes behind a place that say whether it is in a character
+_REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it splits a character
 _NOT_BY_BLOCK = re.compile(r"\\[AzC]|\(\?\w*-\w*m")
 
 
 @dataclass(frozen=True, slots=True)
-class GrepMatch:
-    """A line that matches, counted from 1, and its neighbours, as far as there are any."""
+class MatchedLine:
+    """A matching line, counted from 1, with the lines before and after it."""
 
     line: int
     text: str
@@ -55,15 +54,15 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True)
 class GrepResult:
-    """The first matches in order; `truncated` if there are more."""
+    """The first matches in order; `truncated` is true if there are more."""
 
-    matches: tuple[GrepMatch, ...]
+    matches: tuple[MatchedLine, ...]
     truncated: bool
 
 
 @dataclass(slots=True)
-class _Found:
-    """A match whose following lines are still to come."""
+class _OpenMatch:
+    """A match to which lines after it are added."""
 
     line: int
     text: str
@@ -72,8 +71,8 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hit:
-    """A line at [start, end) of a block, `lines` after the block's first, and its match."""
+class _LineMatch:
+    """A line at [start, end) of a block, `lines` after the first line, and its match."""
 
     lines: int
     start: int
@@ -83,10 +82,10 @@ class _Hit:
 
 
 class Grep:
-    """Searches what it is fed piece by piece, in constant memory.
+    """Searches a stream of bytes, in constant memory.
 
-    Raises ValidationError at `pointer` for a pattern that RE2 cannot match in linear time, such as
-    look-around and back-references, and for one that is too long or takes too much time.
+    Raises ValidationError at `pointer` for a pattern that RE2 does not support, such as look-around
+    and backreferences, and for one that is too long or needs too much time.
     """
 
     def __init__(
@@ -100,53 +99,55 @@ class Grep:
         max_line_length: int,
         pointer: str = "/query/pattern",
     ) -> None:
-        self._pattern = _compiled(pattern, ignore_case, pointer)
-        self._hits = _hits_by_line if _NOT_BY_BLOCK.search(pattern) else _hits_in_block
+        self._pattern = _compile(pattern, ignore_case, pointer)
+        self._find_matches = (
+            _matches_by_line if _NOT_BY_BLOCK.search(pattern) else _matches_in_block
+        )
         self._before: deque[str] = deque(maxlen=before)
         self._after = after
         self._limit = limit
         self._max_line_length = max_line_length
         self._line = 1
-        self._rest = bytearray()
+        self._pending = bytearray()
         self._long: _LongLine | None = None
-        self._found: list[_Found] = []
-        self._open: list[_Found] = []
+        self._matches: list[_OpenMatch] = []
+        self._open: list[_OpenMatch] = []
         self._truncated = False
-        self._room = MAX_RESULT_CHARACTERS
+        self._remaining_characters = MAX_RESULT_CHARACTERS
 
     @property
     def _is_full(self) -> bool:
-        return len(self._found) >= self._limit or self._room <= 0
+        return len(self._matches) >= self._limit or self._remaining_characters <= 0
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing fed from here on can change the result."""
+        """Whether more bytes cannot change the result."""
         return self._truncated and not self._open
 
     def feed(self, piece: bytes) -> None:
-        """Take in the bytes that follow, and search the lines that end in them."""
+        """Add bytes, and search the lines that end in them."""
         for start in range(0, len(piece), _BLOCK_BYTES):
             if self.is_done:
                 return
             self._feed(piece[start : start + _BLOCK_BYTES])
 
     def finish(self) -> GrepResult:
-        """Search the last line, and return what was found."""
+        """Search the last line, and return the result."""
         if self._long is not None:
             self._end_long_line(self._long, b"")
-        elif self._rest and not self.is_done:
-            self._search(bytes(self._rest.removesuffix(b"\r")))
+        elif self._pending and not self.is_done:
+            self._search(bytes(self._pending.removesuffix(b"\r")))
         matches = (
-            GrepMatch(found.line, found.text, found.before, tuple(found.after))
-            for found in self._found
+            MatchedLine(match.line, match.text, match.before, tuple(match.after))
+            for match in self._matches
         )
         return GrepResult(tuple(matches), self._truncated)
 
     def _feed(self, piece: bytes) -> None:
-        if len(self._rest) + _line_end(piece, 0) > LONGEST_LINE and self._long is None:
+        if len(self._pending) + _line_end(piece, 0) > MAX_WHOLE_LINE_BYTES and self._long is None:
             self._long = _LongLine(self._pattern, self._max_line_length)
-            self._long.feed(bytes(self._rest))
-            self._rest.clear()
+            self._long.feed(bytes(self._pending))
+            self._pending.clear()
         if self._long is not None:
             end = piece.find(b"\n")
             if end < 0:
@@ -156,110 +157,109 @@ class Grep:
             piece = piece[end + 1 :]
         end = piece.rfind(b"\n")
         if end < 0:
-            self._rest += piece
+            self._pending += piece
             return
-        block = bytes(self._rest) + piece[: end + 1]
+        block = bytes(self._pending) + piece[: end + 1]
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
-        self._rest[:] = piece[end + 1 :]
+        self._pending[:] = piece[end + 1 :]
         self._search(block[:-1])
 
     def _search(self, block: bytes) -> None:
-        """Search lines, of which the last one lacks its newline."""
+        """Search a block of lines, without the newline of the last one."""
         self._continue_open(block)
         if not self._truncated:
-            for hit in self._hits(self._pattern, block):
+            for match in self._find_matches(self._pattern, block):
                 if self._is_full:
                     self._truncated = True
                     break
-                self._add(block, hit)
+                self._add(block, match)
         self._line += block.count(b"\n") + 1
-        most = self._before.maxlen or 0
-        self._before.extend(reversed([*self._lines_before(block, len(block) + 1, most)]))
+        limit = self._before.maxlen or 0
+        self._before.extend(reversed([*self._lines_before(block, len(block) + 1, limit)]))
 
-    def _add(self, block: bytes, hit: _Hit) -> None:
-        most = self._before.maxlen or 0
-        before = [*self._lines_before(block, hit.start, most)]
-        missing = most - len(before)
+    def _add(self, block: bytes, hit: _LineMatch) -> None:
+        limit = self._before.maxlen or 0
+        before = [*self._lines_before(block, hit.start, limit)]
+        missing = limit - len(before)
         if missing:
             before += [*reversed(self._before)][:missing]
         line = block[hit.start : hit.end]
-        text = _around(
-            line, hit.match_start - hit.start, hit.match_end - hit.start, self._max_line_length
-        )
-        found = _Found(self._line + hit.lines, text, tuple(reversed(before)))
-        found.after += self._lines_from(block, hit.end + 1, self._after)
-        self._keep(found)
+        match_start, match_end = hit.match_start - hit.start, hit.match_end - hit.start
+        text = _excerpt_around(line, match_start, match_end, self._max_line_length)
+        match = _OpenMatch(self._line + hit.lines, text, tuple(reversed(before)))
+        match.after += self._lines_from(block, hit.end + 1, self._after)
+        self._add_match(match)
 
-    def _keep(self, found: _Found) -> None:
-        self._found.append(found)
-        self._room -= sum(map(len, (found.text, *found.before, *found.after)))
-        if len(found.after) < self._after:
-            self._open.append(found)
+    def _add_match(self, match: _OpenMatch) -> None:
+        self._matches.append(match)
+        self._remaining_characters -= sum(map(len, (match.text, *match.before, *match.after)))
+        if len(match.after) < self._after:
+            self._open.append(match)
 
     def _continue_open(self, block: bytes) -> None:
         if self._open:
-            self._give_open([*self._lines_from(block, 0, self._after)])
+            self._add_after([*self._lines_from(block, 0, self._after)])
 
-    def _give_open(self, lines: list[str]) -> None:
-        for found in self._open:
-            more = lines[: self._after - len(found.after)]
-            found.after += more
-            self._room -= sum(map(len, more))
-            if self._room <= 0:  # what is still open ends here as well
+    def _add_after(self, lines: list[str]) -> None:
+        for match in self._open:
+            more = lines[: self._after - len(match.after)]
+            match.after += more
+            self._remaining_characters -= sum(map(len, more))
+            if self._remaining_characters <= 0:  # the result is full: no match gets more lines
                 self._truncated = True
                 self._open.clear()
                 return
-        self._open = [found for found in self._open if len(found.after) < self._after]
+        self._open = [match for match in self._open if len(match.after) < self._after]
 
     def _end_long_line(self, line: _LongLine, last: bytes) -> None:
         line.finish(last)
         self._long = None
-        self._give_open([line.opening])
+        self._add_after([line.excerpt])
         if line.text is not None and not self._truncated:
             if self._is_full:
                 self._truncated = True
             else:
-                self._keep(_Found(self._line, line.text, tuple(self._before)))
-        self._before.append(line.opening)
+                self._add_match(_OpenMatch(self._line, line.text, tuple(self._before)))
+        self._before.append(line.excerpt)
         self._line += 1
 
-    def _lines_before(self, block: bytes, position: int, most: int) -> Iterator[str]:
-        """Yield up to so many lines that end before a line's beginning, the nearest first."""
-        while most > 0 and position > 0:
+    def _lines_before(self, block: bytes, position: int, limit: int) -> Iterator[str]:
+        """Yield up to `limit` lines before the line at a position, the nearest first."""
+        while limit > 0 and position > 0:
             end = position - 1
             position = block.rfind(b"\n", 0, end) + 1
-            yield _opening(block[position:end], self._max_line_length)
-            most -= 1
+            yield _excerpt(block[position:end], self._max_line_length)
+            limit -= 1
 
-    def _lines_from(self, block: bytes, position: int, most: int) -> Iterator[str]:
-        """Yield up to so many lines from a line's beginning on."""
-        while most > 0 and position <= len(block):
+    def _lines_from(self, block: bytes, position: int, limit: int) -> Iterator[str]:
+        """Yield up to `limit` lines from a line's start on."""
+        while limit > 0 and position <= len(block):
             end = _line_end(block, position)
-            yield _opening(block[position:end], self._max_line_length)
+            yield _excerpt(block[position:end], self._max_line_length)
             position = end + 1
-            most -= 1
+            limit -= 1
 
 
 class _LongLine:
-    """A line that is searched in windows (rule 4); `text` is set once it is known to match."""
+    """A line that is searched in segments (rule 4); `text` is set when it matches."""
 
     def __init__(self, pattern: Any, max_line_length: int) -> None:
-        self.opening = ""
+        self.excerpt = ""
         self.text: str | None = None
         self._pattern = pattern
         self._max_line_length = max_line_length
         self._data = bytearray()
-        self._margin = 0  # the byte before the window, which `^` and `\b` look at
+        self._margin = 0  # the byte before the segment, which `^` and `\b` depend on
 
     def feed(self, piece: bytes) -> None:
         self._data += piece
         if self.text is not None:
             self._data.clear()
-        while self.text is None and len(self._data) - self._margin > LONGEST_LINE + _REACH:
+        while self.text is None and len(self._data) - self._margin > MAX_WHOLE_LINE_BYTES + _REACH:
             data = bytes(self._data)
-            self._match(data, _cut_at(data, self._margin + LONGEST_LINE))
-            passed = _cut_at(data, self._margin + LONGEST_LINE - OVERLAP)
+            self._match(data, _character_start(data, self._margin + MAX_WHOLE_LINE_BYTES))
+            passed = _character_start(data, self._margin + MAX_WHOLE_LINE_BYTES - OVERLAP_BYTES)
             self._margin = 1
             del self._data[: passed - self._margin]
 
@@ -270,16 +270,16 @@ class _LongLine:
             self._match(data, len(data))
 
     def _match(self, data: bytes, end: int) -> None:
-        margin, most = self._margin, self._max_line_length
-        window, goes_on = data[margin:end], end < len(data)
-        self.opening = self.opening or _opening(window, most, goes_on)
+        margin, limit = self._margin, self._max_line_length
+        segment, goes_on = data[margin:end], end < len(data)
+        self.excerpt = self.excerpt or _excerpt(segment, limit, goes_on)
         match = self._pattern.search(data, margin, end)
         if match is not None:
             start, stop = match.start() - margin, match.end() - margin
-            self.text = _around(window, start, stop, most, (margin > 0, goes_on))
+            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, goes_on))
 
 
-def _compiled(pattern: str, ignore_case: bool, pointer: str) -> Any:
+def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         detail = f"A pattern has at most {MAX_PATTERN_CHARACTERS} characters"
         raise ValidationError.at(pointer, detail)
@@ -291,11 +291,13 @@ def _compiled(pattern: str, ignore_case: bool, pointer: str) -> Any:
     try:
         compiled = re2.compile("(?m)" + pattern, options)
     except (re2.error, UnicodeEncodeError) as exc:
-        raise ValidationError.at(pointer, f"No pattern that RE2 knows: {_reason(exc)}") from exc
-    # The module would keep the last 128 patterns, each with megabytes that its searches filled.
+        raise ValidationError.at(
+            pointer, f"RE2 does not support this pattern: {_reason(exc)}"
+        ) from exc
+    # The module caches 128 patterns, each with megabytes of search state.
     re2.purge()
     if compiled.programsize > MAX_INSTRUCTIONS:
-        raise ValidationError.at(pointer, "The pattern repeats too much to be matched in good time")
+        raise ValidationError.at(pointer, "The pattern is too complex: it repeats too much")
     return compiled
 
 
@@ -303,12 +305,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "it has half of a surrogate pair"
     reason = error.args[0]
-    text: str = show(reason) if isinstance(reason, bytes) else str(reason)
+    text: str = decode_lossy(reason) if isinstance(reason, bytes) else str(reason)
     return text.replace("(?m)", "", 1)
 
 
-def _hits_in_block(pattern: Any, block: bytes) -> Iterator[_Hit]:
-    """Yield the lines of a block that match, searching all of it at once (rule 3)."""
+def _matches_in_block(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
+    """Yield the matching lines of a block, searched as a whole (rule 3)."""
     at = lines = 0
     while at <= len(block):
         match = pattern.search(block, at)
@@ -317,19 +319,19 @@ def _hits_in_block(pattern: Any, block: bytes) -> Iterator[_Hit]:
         start = block.rfind(b"\n", at, match.start()) + 1 or at
         end = _line_end(block, match.start())
         lines += block.count(b"\n", at, start)
-        yield _Hit(lines, start, end, match.start(), match.end())
+        yield _LineMatch(lines, start, end, match.start(), match.end())
         at = end + 1
         lines += 1
 
 
-def _hits_by_line(pattern: Any, block: bytes) -> Iterator[_Hit]:
-    """Yield the lines of a block that match, each searched by itself."""
+def _matches_by_line(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
+    """Yield the matching lines of a block, searched line by line."""
     start = 0
     for lines, line in enumerate(block.split(b"\n")):
         end = start + len(line)
         match = pattern.search(line)
         if match is not None:
-            yield _Hit(lines, start, end, start + match.start(), start + match.end())
+            yield _LineMatch(lines, start, end, start + match.start(), start + match.end())
         start = end + 1
 
 
@@ -338,40 +340,40 @@ def _line_end(block: bytes, position: int) -> int:
     return end if end >= 0 else len(block)
 
 
-def _cut_at(data: bytes, position: int) -> int:
-    """Return a place to cut at that splits no character, at or before a position."""
-    across = character_across(data, position)
-    return across[0] if across else position
+def _character_start(data: bytes, position: int) -> int:
+    """Return the last position, at or before the given one, that splits no character."""
+    split = split_character(data, position)
+    return split[0] if split else position
 
 
-def _opening(line: bytes, most: int, goes_on: bool = False) -> str:
-    """Return the first characters of a line, of which there may be more than is given."""
-    text = show(line[: (most + 1) * MAX_CHARACTER_BYTES])
-    return text[:most] + CUT if goes_on or len(text) > most else text
+def _excerpt(line: bytes, limit: int, goes_on: bool = False) -> str:
+    """Return the first characters of a line; `goes_on` if the data is not the whole line."""
+    text = decode_lossy(line[: (limit + 1) * MAX_CHARACTER_BYTES])
+    return text[:limit] + ELLIPSIS if goes_on or len(text) > limit else text
 
 
-def _around(
+def _excerpt_around(
     line: bytes,
     match_start: int,
     match_end: int,
-    most: int,
+    limit: int,
     goes_on: tuple[bool, bool] = (False, False),
 ) -> str:
-    """Return the first characters of a line, or those around its match if that lies further in.
+    """Return the first characters of a line, or those around its match.
 
-    `goes_on` says whether more of the line stands before and after what is given.
+    `goes_on` tells if the line has more text before and after the data.
     """
-    reach = most * MAX_CHARACTER_BYTES
+    reach = limit * MAX_CHARACTER_BYTES
     first, last = max(0, match_start - reach), min(len(line), match_start + reach)
-    before, text = show(line[first:match_start]), show(line[first:last])
+    before, text = decode_lossy(line[first:match_start]), decode_lossy(line[first:last])
     reaches_start = first == 0 and not goes_on[0]
     reaches_end = last == len(line) and not goes_on[1]
     start = 0
-    if not reaches_start or len(before) + len(show(line[match_start:match_end])) > most:
-        start = max(0, len(before) - most // 4)
+    if not reaches_start or len(before) + len(decode_lossy(line[match_start:match_end])) > limit:
+        start = max(0, len(before) - limit // 4)
         if reaches_end:
-            start = max(0, min(start, len(text) - most))
-    end = start + most
-    left = "" if reaches_start and start == 0 else CUT
-    right = "" if reaches_end and end >= len(text) else CUT
+            start = max(0, min(start, len(text) - limit))
+    end = start + limit
+    left = "" if reaches_start and start == 0 else ELLIPSIS
+    right = "" if reaches_end and end >= len(text) else ELLIPSIS
     return left + text[start:end] + right

@@ -1,15 +1,15 @@
-"""Views of large tool results: the shortened text that the model sees (F1, F2).
+"""Previews of large tool results: the shortened text that the model gets [tool-output.preview].
 
-1. Every line is cut at `max_line_length` characters and keeps its end; lines follow until the
-   next character would take the text over `max_message_bytes` of UTF-8.
-2. If nothing is cut, the view is the whole text. Otherwise a note follows on a line of its own
-   and says how to get the rest. The note counts towards `max_message_bytes`; where that is less
-   than the note takes, the view is the note.
-3. Every note exists a second time without the names of tools, for payloads that have none (L1).
-4. The texts of one result share the bytes, in order. The offset in a note counts the lines of
-   all of them, joined by newlines as they are in the blob.
-5. Bytes are fed in pieces of any size, and only what is shown is kept: the view of a stream is
-   that of the same text in one piece.
+1. Every line is cut at `max_line_length` characters and keeps its line ending. The text is cut
+   before the character that would exceed `max_message_bytes` of UTF-8.
+2. If nothing is cut, the preview is the whole text. Otherwise a note on a line of its own tells how
+   to read the rest. The note counts towards `max_message_bytes`; if that is smaller than the note,
+   the preview is the note.
+3. Every note also exists without the names of tools [tool-output.notes-match-tools].
+4. The texts of one result share `max_message_bytes`, in order. The offset in a note counts the
+   lines of all texts, joined by newlines as in the blob.
+5. Bytes are fed in pieces of any size, in constant memory; the size of the pieces does not change
+   the preview.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from enum import StrEnum
 from itertools import takewhile
 
 from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as ViewMode
+from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.tool_output.blobs import (
     MAX_CHARACTER_BYTES,
     ToolOutputRef,
-    character_across,
     decode,
+    decode_lossy,
     encode,
     prefix_size,
-    show,
+    split_character,
 )
 
 READ_LINES = "tool_output_cache"
@@ -38,20 +38,20 @@ TOOL_SEARCH = "tool_search"
 COMPACT_CONTEXT = "compact_context"
 RECALL = "recall"
 TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
-"""The service's own tools, whose results are never offloaded (L1, decision 27).
+"""The service's own tools, whose results are never offloaded [tool-output.own-tools-inline].
 
-The first three read what a view leaves out.
+The first three read the rest of a cut result.
 """
 
 NOTE_BYTES = 224
-"""What a note and the newline before it take at most."""
-OPENING_CHARACTERS = 200
-"""How much of a result a reference shows (F2)."""
+"""The largest size of a note and the newline before it."""
+EXCERPT_CHARACTERS = 200
+"""The length of the excerpt in a reference [tool-output.preview-reference]."""
 _RUN_BYTES = 4096
 
 
 class PreviewKind(StrEnum):
-    """What a view is: all of the text, as much as fits, or a reference with its opening."""
+    """The whole text, the text cut to its limits, or a reference with an excerpt."""
 
     WHOLE = "whole"
     CUT = "cut"
@@ -60,24 +60,24 @@ class PreviewKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreviewRules:
-    """How views are made, out of a policy; lengths of lines are in characters (F2)."""
+    """The mode and limits of a policy; `max_line_length` is in characters."""
 
-    mode: ViewMode
+    mode: PreviewMode
     max_line_length: int
     max_message_bytes: int
 
     @classmethod
     def of(cls, output: ToolOutputPolicy) -> PreviewRules:
-        """Return the rules that a policy sets."""
+        """Return the rules of a policy."""
         return cls(output.view, output.max_line_length, output.max_message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolView:
-    """What is shown of a result, one text for each of its texts.
+class ToolPreview:
+    """The preview of a result: one text for each of its texts.
 
-    `note` closes the last text that is not empty, `plain_note` may stand in its place where the
-    tools in `mentions` are absent (rule 3); both are empty for a whole view.
+    The last non-empty text ends with `note`, which names the tools in `mentions`. `plain_note`
+    replaces it in payloads without those tools. Both are empty if nothing is cut.
     """
 
     kind: PreviewKind
@@ -88,13 +88,13 @@ class ToolView:
 
 
 def should_offload(size_bytes: int, output: ToolOutputPolicy) -> bool:
-    """Whether a result of this size goes into a blob and is shown as a view (F1)."""
-    least = min(output.offload_threshold_bytes, output.max_message_bytes)
-    return output.enabled and size_bytes > least
+    """Whether a result of this size is offloaded."""
+    threshold = min(output.offload_threshold_bytes, output.max_message_bytes)
+    return output.enabled and size_bytes > threshold
 
 
 def has_long_line(text: str, max_line_length: int) -> bool:
-    """Whether a view would cut a line of the text (rule 1)."""
+    """Whether a preview cuts a line of the text (rule 1)."""
     if len(text) <= max_line_length:
         return False
     start = 0
@@ -106,17 +106,17 @@ def has_long_line(text: str, max_line_length: int) -> bool:
 
 
 def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
-    """Return what stands in the place of a trimmed result, its tool named or not (F3, L1)."""
+    """Return the placeholder of a cleared result, with or without the name of the read tool."""
     how = f"; read with {READ_LINES}" if named else ""
     return f"[tool output trimmed; ref={ref}; {byte_size:,} bytes{how}]"
 
 
 def preview_of_texts(
     texts: Sequence[str], rules: PreviewRules, ref: ToolOutputRef, tool_name: str | None
-) -> ToolView:
-    """Return the view of a result's texts, in their order (F2, rule 4)."""
-    if not texts or (rules.mode is ViewMode.TRUNCATE and _fits(texts, rules)):
-        return ToolView(PreviewKind.WHOLE, tuple(texts))
+) -> ToolPreview:
+    """Return the preview of a result's texts (rule 4)."""
+    if not texts or (rules.mode is PreviewMode.TRUNCATE and _fits(texts, rules)):
+        return ToolPreview(PreviewKind.WHOLE, tuple(texts))
     builder = PreviewBuilder(rules)
     for text in texts:
         builder.feed(encode(text))
@@ -125,7 +125,7 @@ def preview_of_texts(
 
 
 def _fits(texts: Sequence[str], rules: PreviewRules) -> bool:
-    """Whether it is plain to see that nothing has to be cut."""
+    """Whether a cheap check shows that nothing is cut."""
     if sum(map(len, texts)) > rules.max_message_bytes:
         return False
     longest = max(len(line) for text in texts for line in text.split("\n"))
@@ -134,56 +134,57 @@ def _fits(texts: Sequence[str], rules: PreviewRules) -> bool:
 
 
 class PreviewBuilder:
-    """Makes the view of what it is fed, in constant memory (rule 5)."""
+    """Makes a preview of a stream of bytes, in constant memory (rule 5)."""
 
     def __init__(self, rules: PreviewRules) -> None:
-        self._mode, self._most_bytes = rules.mode, rules.max_message_bytes
-        if rules.mode is ViewMode.REFERENCE:
-            most = OPENING_CHARACTERS * MAX_CHARACTER_BYTES
-            self._lines = _Lines(most + 1, most)
-            self._noted = self._lines
+        self._mode, self._max_bytes = rules.mode, rules.max_message_bytes
+        if rules.mode is PreviewMode.REFERENCE:
+            limit = EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
+            self._lines = _PreviewText(limit + 1, limit)
+            self._with_note = self._lines
         else:
-            most = rules.max_message_bytes
-            self._lines = _Lines(rules.max_line_length, most)
-            # Whether there will be a note is known at the end, so its room is kept from the start.
-            self._noted = _Lines(rules.max_line_length, max(0, most - NOTE_BYTES))
+            limit = rules.max_message_bytes
+            self._lines = _PreviewText(rules.max_line_length, limit)
+            # A note is known to be needed only at the end: a second text leaves bytes for it.
+            self._with_note = _PreviewText(rules.max_line_length, max(0, limit - NOTE_BYTES))
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing fed from here on can change the view."""
+        """Whether more bytes cannot change the preview."""
         return self._lines.is_full
 
     def feed(self, piece: bytes) -> None:
-        """Take in more bytes of the text under way."""
+        """Add bytes to the current text."""
         self._lines.feed(piece)
-        if self._noted is not self._lines:
-            self._noted.feed(piece)
+        if self._with_note is not self._lines:
+            self._with_note.feed(piece)
 
     def end_text(self) -> None:
-        """End the text under way; what is fed next belongs to another one (rule 4)."""
+        """End the current text; the next bytes belong to another one (rule 4)."""
         self._lines.end_text()
-        if self._noted is not self._lines:
-            self._noted.end_text()
+        if self._with_note is not self._lines:
+            self._with_note.end_text()
 
-    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolView:
-        """Return the view of all that was fed, with the notes for this ref."""
+    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolPreview:
+        """Return the preview of all bytes, with the notes for this ref."""
         if self._lines.has_open_text:
             self.end_text()
-        if self._mode is ViewMode.REFERENCE:
-            return _reference(self._lines.texts, ref, tool_name, self._most_bytes)
+        if self._mode is PreviewMode.REFERENCE:
+            return _reference(self._lines.texts, ref, tool_name, self._max_bytes)
         if not self._lines.is_full and not self._lines.has_cut_lines:
-            return ToolView(PreviewKind.WHOLE, tuple(self._lines.texts))
-        texts = self._noted.texts
+            return ToolPreview(PreviewKind.WHOLE, tuple(self._lines.texts))
+        texts = self._with_note.texts
         note, plain_note, mentions = self._notes(ref)
         last = max((index for index, text in enumerate(texts) if text), default=0)
         gap = "" if texts[last].endswith("\n") or not texts[last] else "\n"
         texts[last] += gap + note
-        return ToolView(PreviewKind.CUT, tuple(texts), note, plain_note, mentions)
+        return ToolPreview(PreviewKind.CUT, tuple(texts), note, plain_note, mentions)
 
     def _notes(self, ref: ToolOutputRef) -> tuple[str, str, tuple[str, ...]]:
-        shown = f"{self._noted.shown_bytes:,} of {ref.byte_size:,} bytes shown"
-        if self._noted.is_full:
-            how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={self._noted.newlines}'
+        shown = f"{self._with_note.shown_bytes:,} of {ref.byte_size:,} bytes shown"
+        if self._with_note.is_full:
+            offset = self._with_note.newlines
+            how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={offset}'
             what, or_search, mentions = "Output cut", "or search it with", (READ_LINES, GREP)
         else:
             how = f'Read them whole with {READ_BYTES} ref_id="{ref.id}"'
@@ -193,25 +194,26 @@ class PreviewBuilder:
 
 
 def _reference(
-    texts: Sequence[str], ref: ToolOutputRef, tool_name: str | None, most_bytes: int
-) -> ToolView:
+    texts: Sequence[str], ref: ToolOutputRef, tool_name: str | None, max_bytes: int
+) -> ToolPreview:
     plain_note = f'ref_id="{ref.id}"'
     note = f'Use the "{READ_BYTES}" tool with {plain_note} to read specific portions.'
-    head = f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
-    head += f"First {OPENING_CHARACTERS} chars: "
-    room = max(0, most_bytes - len(encode(f"{head}]\n{note}")))
-    opening = encode("".join(texts)[:OPENING_CHARACTERS])
-    across = character_across(opening, room) if room < len(opening) else None
-    text = f"{head}{decode(opening[: across[0] if across else room])}]\n{note}"
+    header = f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
+    header += f"First {EXCERPT_CHARACTERS} chars: "
+    limit = max(0, max_bytes - len(encode(f"{header}]\n{note}")))
+    excerpt = encode("".join(texts)[:EXCERPT_CHARACTERS])
+    split = split_character(excerpt, limit) if limit < len(excerpt) else None
+    excerpt = excerpt[: split[0] if split else limit]
+    text = f"{header}{decode(excerpt)}]\n{note}"
     others = ("",) * (len(texts) - 1)
-    return ToolView(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
+    return ToolPreview(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
 
 
-class _Lines:
-    """Keeps the lines that are shown, each cut to its length, as far as the bytes reach.
+class _PreviewText:
+    """The texts of a preview, with lines cut at their limit, up to a number of bytes.
 
-    `shown_bytes` are bytes of the source, `newlines` those among them and between texts; `is_full`
-    once something had to be left out because it went over the bytes.
+    `shown_bytes` counts bytes of the source. `newlines` counts newlines in them and between texts.
+    `is_full` is true once a character was left out because of the byte limit.
     """
 
     def __init__(self, max_line_length: int, max_bytes: int) -> None:
@@ -221,7 +223,7 @@ class _Lines:
         self.is_full = False
         self.has_cut_lines = False
         self._max_line_length = max_line_length
-        self._room = max_bytes
+        self._remaining_bytes = max_bytes
         self._text: list[str] = []
         self._line = bytearray()
         self._is_skipping = False
@@ -229,20 +231,20 @@ class _Lines:
 
     @property
     def has_open_text(self) -> bool:
-        """Whether the text under way has to be ended; the first one always has."""
+        """Whether the current text has to be ended; the first one always has."""
         return bool(self._text or self._line or self._is_skipping or not self.texts)
 
     def feed(self, piece: bytes) -> None:
         at = 0
         while at < len(piece) and not self.is_full:
-            start, at = at, self._take_run(piece, at)
+            start, at = at, self._add_run(piece, at)
             if at > start:
                 continue
             end = piece.find(b"\n", at)
             if end < 0:
-                self._hold(piece[at:])
+                self._buffer(piece[at:])
                 return
-            self._hold(piece[at:end])
+            self._buffer(piece[at:end])
             self._end_line(b"\n")
             at = end + 1
 
@@ -253,13 +255,13 @@ class _Lines:
         self._text.clear()
         self.newlines += not self.is_full
 
-    def _take_run(self, piece: bytes, at: int) -> int:
-        """Take lines that fit whole at once, and return where they end."""
+    def _add_run(self, piece: bytes, at: int) -> int:
+        """Add several whole lines at once, and return the position after them."""
         if self._line or self._is_skipping:
             return at
-        # A byte that is in no character is shown as three.
-        most = min(_RUN_BYTES, self._room // 3)
-        stop = piece.rfind(b"\n", at, at + most) + 1
+        # A byte outside a UTF-8 character becomes three bytes.
+        limit = min(_RUN_BYTES, self._remaining_bytes // 3)
+        stop = piece.rfind(b"\n", at, at + limit) + 1
         lines = piece[at:stop].split(b"\n")
         if max(map(len, lines)) > self._max_line_length:
             before = [*takewhile(lambda line: len(line) <= self._max_line_length, lines)]
@@ -267,25 +269,25 @@ class _Lines:
         if stop <= at:
             return at
         run = piece[at:stop]
-        text = show(run)
+        text = decode_lossy(run)
         self._text.append(text)
-        self._room -= len(encode(text))
+        self._remaining_bytes -= len(encode(text))
         self.shown_bytes += len(run)
         self.newlines += run.count(b"\n")
         return stop
 
-    def _hold(self, part: bytes) -> None:
+    def _buffer(self, part: bytes) -> None:
         if self._is_skipping:
             self._skipped_last = part[-1:] or self._skipped_last
             return
-        # With so many bytes the line is cut, whatever follows and be it its end.
-        enough = min(
+        # A line of this size is cut, even if it ends here.
+        limit = min(
             (self._max_line_length + 2) * MAX_CHARACTER_BYTES,
-            self._room + 2 * MAX_CHARACTER_BYTES,
+            self._remaining_bytes + 2 * MAX_CHARACTER_BYTES,
         )
-        self._line += part[: enough - len(self._line)]
-        if len(self._line) >= enough:
-            self._take_line(bytes(self._line))
+        self._line += part[: limit - len(self._line)]
+        if len(self._line) >= limit:
+            self._add_line(bytes(self._line))
             self._line.clear()
             self._is_skipping = True
             self._skipped_last = part[-1:]
@@ -298,28 +300,28 @@ class _Lines:
             line = bytes(self._line)
             self._line.clear()
             has_return = line.endswith(b"\r")
-            self._take_line(line[:-1] if has_return else line)
+            self._add_line(line[:-1] if has_return else line)
         end = b"\r" + newline if has_return else newline
         if end and not self.is_full:
-            self._take(decode(end), end)
+            self._add(decode(end), end)
             self.newlines += newline != b"" and not self.is_full
 
-    def _take_line(self, line: bytes) -> None:
-        text = show(line)
+    def _add_line(self, line: bytes) -> None:
+        text = decode_lossy(line)
         if len(text) > self._max_line_length:
             text = text[: self._max_line_length]
             self.has_cut_lines = True
-        self._take(text, line)
+        self._add(text, line)
 
-    def _take(self, text: str, source: bytes) -> None:
-        """Show a text, as far as there is room; it is the beginning of what `source` shows."""
+    def _add(self, text: str, source: bytes) -> None:
+        """Add a text, cut at the byte limit; `source` are the bytes of its line."""
         data = encode(text)
-        if len(data) > self._room:
+        if len(data) > self._remaining_bytes:
             self.is_full = True
-            across = character_across(data, self._room)
-            text = decode(data[: across[0] if across else self._room])
+            split = split_character(data, self._remaining_bytes)
+            text = decode(data[: split[0] if split else self._remaining_bytes])
             data = encode(text)
         self._text.append(text)
-        self._room -= len(data)
+        self._remaining_bytes -= len(data)
         whole = data == source
         self.shown_bytes += len(source) if whole else prefix_size(source, len(text))

@@ -1,13 +1,13 @@
-"""Slices of a blob: some of its lines, or some of its bytes (F4, decision 28).
+"""Slices of a blob, by lines or by bytes [tool-output.read-lines] [tool-output.read-bytes].
 
-1. Offsets count what is skipped, from 0; printed line numbers begin at 1.
-2. A line ends at a newline, and one carriage return before it is not shown.
-3. A line longer than `max_line_length` characters is cut, and says at which byte it goes on.
-4. No slice splits a character: a start inside one moves on to the next, an end inside one moves
-   back, unless nothing would be left. Read from 0, following `next_offset`, the texts add up to
-   the whole.
-5. What lies before a slice is never read, what is skipped in it never kept: a slice costs what it
-   shows. A slice at or past the end is empty.
+1. An offset is the number of lines or bytes to skip; printed line numbers begin at 1.
+2. A line ends at a newline; one carriage return before it is left out.
+3. A line longer than `max_line_length` characters is cut; it names the byte at which it continues.
+4. No slice splits a character: a start inside a character moves to the next one, an end inside one
+   moves back, unless the slice would be empty. Read from 0 along `next_offset`, the texts add up to
+   the whole output.
+5. Bytes before a slice are not read, and skipped bytes are not kept. A slice at or past the end is
+   empty.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 from app.domain.tool_output.blobs import (
     MAX_CHARACTER_BYTES,
-    character_across,
+    decode_lossy,
     encode,
     prefix_size,
-    show,
+    split_character,
 )
 
 _REACH = MAX_CHARACTER_BYTES - 1
-"""How far from a place the character that it lies in may begin or end."""
+"""The largest distance from a position to the start or end of its character."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """Numbered lines; `next_offset` is the `offset` of the next slice, None at the end."""
+class OutputLines:
+    """Numbered lines; `next_offset` is the offset of the next slice, None at the end."""
 
     text: str
     first_line: int
@@ -38,8 +38,8 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """A text of `byte_count` bytes from `offset` on, which may be later than asked (rule 4)."""
+class OutputBytes:
+    """A text of `byte_count` bytes; `offset` may be after the requested one (rule 4)."""
 
     text: str
     offset: int
@@ -49,36 +49,36 @@ class Bytes:
 
 
 def bytes_to_fetch(offset: int, limit: int, total: int) -> tuple[int, int]:
-    """Return the half-open range of bytes that `byte_slice` needs for a slice."""
+    """Return the half-open range of bytes that `byte_slice` needs."""
     if offset >= total:
         return total, total
     return max(0, offset - _REACH), min(total, offset + max(limit, 1) + 2 * _REACH)
 
 
-def byte_slice(data: bytes, start: int, *, offset: int, limit: int, total: int) -> Bytes:
-    """Return the slice of up to `limit` bytes at `offset`, the blob having `total` (rule 4).
+def byte_slice(data: bytes, start: int, *, offset: int, limit: int, total: int) -> OutputBytes:
+    """Return the slice of up to `limit` bytes at `offset` of a blob with `total` bytes (rule 4).
 
-    `data` stands at `start` in the blob and has at least the bytes that `bytes_to_fetch` names.
+    `data` begins at `start` in the blob and covers the range of `bytes_to_fetch`.
     """
     if offset >= total:
-        return Bytes("", offset, 0, total, None)
-    across = character_across(data, offset - start)
-    first = across[1] if across else offset - start
+        return OutputBytes("", offset, 0, total, None)
+    split = split_character(data, offset - start)
+    first = split[1] if split else offset - start
     last = min(first + max(limit, 1), total - start)
-    across = character_across(data, last)
-    if across is not None:
-        last = across[0] if across[0] > first else across[1]
-    shown = data[first:last]
-    following = start + last if start + last < total else None
-    return Bytes(show(shown), start + first, len(shown), total, following)
+    split = split_character(data, last)
+    if split is not None:
+        last = split[0] if split[0] > first else split[1]
+    next_offset = start + last if start + last < total else None
+    piece = data[first:last]
+    return OutputBytes(decode_lossy(piece), start + first, len(piece), total, next_offset)
 
 
 class LineReader:
-    """Takes the lines of a slice out of the chunks it is fed, from the one it begins in on.
+    """Reads the lines of a slice from the chunks of a blob.
 
-    The first piece stands at byte `start` of the blob, behind `newlines` newlines; that must not
-    be more than `offset`. The slice ends after `limit` lines, or before the line that would take
-    its text over `max_bytes`; it has one line at least.
+    The first chunk begins at byte `start` of the blob, after `newlines` newlines, which must not
+    exceed `offset`. The slice ends after `limit` lines, or before the line that would exceed
+    `max_bytes`; it has at least one line.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class LineReader:
         self._offset = offset
         self._limit = limit
         self._max_line_length = max_line_length
-        self._room = max_bytes
+        self._remaining_bytes = max_bytes
         self._total_lines = total_lines
-        self._shown: list[str] = []
+        self._lines: list[str] = []
         self._line = bytearray()
         self._line_start = start
         self._position = start
@@ -107,52 +107,52 @@ class LineReader:
 
     @property
     def next_line(self) -> int | None:
-        """The line it waits for while it needs nothing before, else None (rule 5).
+        """The next line that is needed if the bytes before it are not, else None.
 
-        Where that line begins far off, `go_to` saves reading what lies between.
+        `go_to` can then skip the chunks before that line (rule 5).
         """
-        waits = self._is_skipping or self._to_skip > 0
-        return self._offset + len(self._shown) if waits and not self.is_done else None
+        is_skipping = self._is_skipping or self._to_skip > 0
+        return self._offset + len(self._lines) if is_skipping and not self.is_done else None
 
     def go_to(self, start: int, newlines: int) -> None:
-        """Go on with a piece that stands at `start`, behind `newlines` newlines.
+        """Continue with a chunk that begins at `start`, after `newlines` newlines.
 
-        Only for a piece at or before the beginning of `next_line`, and not before the last one.
+        The chunk must be after the last one, and begin at or before `next_line`.
         """
         self._position = start
         self._is_skipping = False
-        self._to_skip = self._offset + len(self._shown) - newlines
+        self._to_skip = self._offset + len(self._lines) - newlines
 
     def feed(self, piece: bytes) -> None:
-        """Take in the bytes that follow."""
+        """Read the next chunk."""
         at = self._skip(piece)
         while at < len(piece) and not self.is_done:
             end = piece.find(b"\n", at)
             if not self._line and not self._is_skipping:
                 self._line_start = self._position + at
-            self._hold(piece[at : end if end >= 0 else len(piece)])
+            self._buffer(piece[at : end if end >= 0 else len(piece)])
             if end < 0:
                 break
             self._end_line()
             at = end + 1
         self._position += len(piece)
 
-    def finish(self) -> Lines:
-        """Return the slice, after the last piece or as soon as it is done."""
+    def finish(self) -> OutputLines:
+        """Return the slice, after the last chunk or once `is_done`."""
         if not self.is_done and self._line:
             self._end_line()
-        count = len(self._shown)
-        following = self._offset + count
-        return Lines(
-            "\n".join(self._shown),
+        count = len(self._lines)
+        next_offset = self._offset + count
+        return OutputLines(
+            "\n".join(self._lines),
             self._offset + 1,
             count,
             self._total_lines,
-            following if following < self._total_lines else None,
+            next_offset if next_offset < self._total_lines else None,
         )
 
     def _skip(self, piece: bytes) -> int:
-        """Return where in the piece the slice's first line begins, or goes on."""
+        """Return the position in the piece from which on lines are needed."""
         if not self._to_skip:
             return 0
         newlines = piece.count(b"\n")
@@ -163,33 +163,33 @@ class LineReader:
         self._to_skip = 0
         return len(piece) - len(rest)
 
-    def _hold(self, part: bytes) -> None:
+    def _buffer(self, part: bytes) -> None:
         if self._is_skipping:
             return
-        # With so many bytes the line is cut, whatever follows and be it its end.
-        enough = (self._max_line_length + 2) * MAX_CHARACTER_BYTES
-        self._line += part[: enough - len(self._line)]
-        if len(self._line) >= enough:
-            self._show(bytes(self._line))
+        # A line of this size is cut, even if it ends here.
+        limit = (self._max_line_length + 2) * MAX_CHARACTER_BYTES
+        self._line += part[: limit - len(self._line)]
+        if len(self._line) >= limit:
+            self._add_line(bytes(self._line))
             self._is_skipping = True
 
     def _end_line(self) -> None:
         if not self._is_skipping:
-            self._show(bytes(self._line.removesuffix(b"\r")))
+            self._add_line(bytes(self._line.removesuffix(b"\r")))
         self._is_skipping = False
 
-    def _show(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         self._line.clear()
-        text = show(line)
+        text = decode_lossy(line)
         if len(text) > self._max_line_length:
             text = text[: self._max_line_length]
-            onward = self._line_start + prefix_size(line, self._max_line_length)
-            text += f" … [line goes on at byte {onward}]"
-        numbered = f"{self._offset + len(self._shown) + 1:6}\t{text}"
-        self._room -= len(encode(numbered))
-        if self._room < 0 and self._shown:
+            next_byte = self._line_start + prefix_size(line, self._max_line_length)
+            text += f" … [line goes on at byte {next_byte}]"
+        numbered = f"{self._offset + len(self._lines) + 1:6}\t{text}"
+        self._remaining_bytes -= len(encode(numbered))
+        if self._remaining_bytes < 0 and self._lines:
             self.is_done = True
             return
-        self._shown.append(numbered)
-        self._room -= 1  # the newline before the next one
-        self.is_done = len(self._shown) >= self._limit
+        self._lines.append(numbered)
+        self._remaining_bytes -= 1  # the newline before the next line
+        self.is_done = len(self._lines) >= self._limit

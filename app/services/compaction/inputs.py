@@ -24,7 +24,11 @@ from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.text_shortening import reader_tokens, shorts_for, text_room
+from app.services.tool_output.text_shortening import (
+    reader_tool_tokens,
+    shortened_messages,
+    text_token_budget,
+)
 
 
 class CompactionInputs:
@@ -98,11 +102,11 @@ class CompactionInputs:
             return source
         summary = view_summary_tokens(view, resolved.count)
         reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
-        left = text_room(resolved, limits, reserve + reader_tokens(resolved))
+        left = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
         max_tokens = limits_of_oversized(source.shown, left)
         if not max_tokens:
             return source
-        shortened = await shorts_for(
+        shortened = await shortened_messages(
             self._database,
             source.conversation.conversation_id,
             max_tokens,

@@ -16,7 +16,7 @@ from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.models.budget import ContextBudget
 from app.domain.tool_output.blobs import ToolOutputRef
-from app.domain.tool_output.offloading import is_same_result
+from app.domain.tool_output.restoring import is_same_result
 from app.services.common.read_permits import PAGE_BYTES
 from app.services.conversations.batches import Append
 from app.services.ports import Repositories

@@ -19,7 +19,10 @@ from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
-from app.domain.tool_output.offloading import Attached, Terms
+from app.domain.tool_output.offloading import (
+    AttachedBlob,
+    OffloadRules,
+)
 from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -92,16 +95,16 @@ class Batches:
         if not has_results:
             drafts = await self._drafts(conversation_id, request, settings.counter, NO_TERMS)
             return Batch(drafts, [], (), frozenset(), has_results, ())
-        attached: Mapping[str, Attached] = {}
+        attached: Mapping[str, AttachedBlob] = {}
         refs = _attached_refs(request)
         if refs:
-            attached = await self._outputs.attached(conversation_id, refs, settings.output)
-        terms = Terms(settings.output, {}, attached)
+            attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)
+        terms = OffloadRules(settings.output, {}, attached)
         drafts = await self._drafts(conversation_id, request, settings.counter, terms)
         warnings: tuple[str, ...] = ()
         blobs: list[tuple[Blob, list[StoredChunk]]] = []
         try:
-            blobs = await self._outputs.keep(tenant_id, conversation_id, drafts)
+            blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
             inline = replace(terms, policy=replace(settings.output, enabled=False))
@@ -114,7 +117,7 @@ class Batches:
         return Batch(drafts, blobs, attaches, collected, has_results, warnings)
 
     async def _drafts(
-        self, conversation_id: str, request: Append, counter: str, terms: Terms
+        self, conversation_id: str, request: Append, counter: str, terms: OffloadRules
     ) -> list[Draft]:
         """Check and count the messages without blocking the event loop.
 

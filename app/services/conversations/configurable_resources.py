@@ -30,7 +30,7 @@ from app.services.conversations.own_settings import (
 )
 from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import Forget
+from app.services.tool_output.stored_results import DeleteConversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
-        forget: Forget,
+        forget: DeleteConversations,
         check_model: CheckModel,
     ) -> None:
         self._database = database

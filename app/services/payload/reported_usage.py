@@ -30,7 +30,13 @@ from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
-from app.services.prompt.budget_status import Reported, judge, read_reported, read_shown, usage_of
+from app.services.prompt.budget_status import (
+    Reported,
+    judge,
+    read_reported,
+    read_visible_tokens,
+    usage_of,
+)
 from app.services.prompt.settings_resolver import SettingsResolver
 
 _log = logging.getLogger("app.usage")
@@ -127,7 +133,11 @@ class UsageService:
             reported = None
             if stored is not None:
                 reported = await read_reported(records, conversation, stored)
-            shown = await read_shown(records, resolved, conversation) if resolved is not None else 0
+            shown = (
+                await read_visible_tokens(records, resolved, conversation)
+                if resolved is not None
+                else 0
+            )
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await records.usage.calibrate(

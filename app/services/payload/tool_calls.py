@@ -19,29 +19,26 @@ from app.domain.common.errors import Conflict, Gone, NotFound, ServiceUnavailabl
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.search.recall import Recalled
+from app.domain.prompt.agent_tool_calls import Call, parse_call, request_of
+from app.domain.prompt.agent_tool_results import result_message, search_result_message
 from app.domain.prompt.agent_tools import (
     MAX_BYTES,
     MAX_MATCHES,
-    Call,
     CompactContext,
     GrepLines,
     ReadBytes,
     ReadLines,
     Recall,
     SearchTools,
-    ask_of,
-    found_message,
-    parse_call,
-    result_message,
 )
 from app.domain.tool_output.blobs import encode
-from app.domain.tool_output.grep import GrepMatch, GrepResult
-from app.domain.tool_output.slices import Bytes, Lines
+from app.domain.tool_output.grep import GrepResult, MatchedLine
+from app.domain.tool_output.slices import OutputBytes, OutputLines
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations.search import SearchService
 from app.services.prompt.tool_search import ToolSearchService
-from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.reading import BlobReader
 
 END = "[End of output.]"
 EMPTY = "[The output is empty.]"
@@ -67,7 +64,7 @@ class ToolCallService:
 
     def __init__(
         self,
-        blobs: BlobService,
+        blobs: BlobReader,
         tools: ToolSearchService,
         compaction: CompactionService,
         messages: SearchService,
@@ -96,7 +93,7 @@ class ToolCallService:
         call = parse_call(raw, format, pointer)
         where = (tenant_id, conversation_id)
         try:
-            args = ask_of(call)
+            args = request_of(call)
         except ValidationError as refused:
             await self._blobs.check(*where)
             return _failed(call, format, refused.detail)
@@ -105,7 +102,7 @@ class ToolCallService:
                 # A native search result defines the tools itself, so the tool list stays as it is.
                 promotes = not (native or call.is_search_item)
                 found = await self._tools.search(*where, args.query, args.limit, promotes=promotes)
-                message = found_message(call, format, found.tools, native=native)
+                message = search_result_message(call, format, found.tools, native=native)
                 return Answered(message, is_error=False)
             case CompactContext():
                 return await self._answer_compact(*where, call, format)
@@ -204,7 +201,7 @@ def _recalled_line(item: Recalled) -> str:
     return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
 
 
-def _lines_text(lines: Lines, args: ReadLines) -> str:
+def _lines_text(lines: OutputLines, args: ReadLines) -> str:
     if not lines.line_count:
         past = (
             f"[The output has {lines.total_lines:,} lines; offset={args.offset} is past its end.]"
@@ -217,7 +214,7 @@ def _lines_text(lines: Lines, args: ReadLines) -> str:
     return _with_note(lines.text, f"[{shown} Go on with offset={lines.next_offset}.]")
 
 
-def _bytes_text(piece: Bytes, args: ReadBytes) -> str:
+def _bytes_text(piece: OutputBytes, args: ReadBytes) -> str:
     if not piece.byte_count:
         past = (
             f"[The output has {piece.total_bytes:,} bytes; offset={args.offset} is past its end.]"
@@ -248,7 +245,7 @@ def _matches_text(found: GrepResult, args: GrepLines) -> str:
     return "\n".join(lines)
 
 
-def _shown_lines(matches: Sequence[GrepMatch]) -> tuple[dict[int, str], int]:
+def _shown_lines(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]:
     """Return the lines to show by number, each once, and the number of their matches."""
     shown: dict[int, str] = {}
     room = MAX_BYTES
@@ -263,7 +260,7 @@ def _shown_lines(matches: Sequence[GrepMatch]) -> tuple[dict[int, str], int]:
     return _sorted(shown), len(matches)
 
 
-def _around(match: GrepMatch) -> Iterator[tuple[int, str]]:
+def _around(match: MatchedLine) -> Iterator[tuple[int, str]]:
     first = match.line - len(match.before)
     for number, text in chain(
         enumerate(match.before, first), enumerate(match.after, match.line + 1)

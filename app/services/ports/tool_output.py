@@ -11,52 +11,52 @@ from app.domain.tool_output.blobs import Blob, Chunk, StoredChunk
 
 
 class BlobRepository(Protocol):
-    """Sentences about the blobs of one conversation (F)."""
+    """Queries and statements on the blobs of one conversation."""
 
     async def find(self, conversation_id: str, ref: str) -> Blob | None:
-        """Return a blob, a collected one too; None for an unknown ref."""
+        """Return a blob, collected or not; None for an unknown ref."""
         ...
 
     async def find_all(self, conversation_id: str, refs: Sequence[str]) -> list[Blob]:
-        """Return those of the blobs that there are."""
+        """Return the blobs that exist, collected or not."""
         ...
 
     async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
-        """Return blobs that were not collected, newest first, from after the id `before` on."""
+        """Return blobs that were not collected, newest first, after the one with id `before`."""
         ...
 
     async def add(self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]) -> str:
-        """Store a blob, or find it stored, and return the content id that holds its bytes.
+        """Store a blob if it is new or collected, and return the content id of its bytes.
 
-        `chunks` are stored only if that is the blob's own; a collected one comes back to life.
-        For a deleted conversation nothing is stored.
+        `chunks` are stored only if that is the content id of `blob`. For a deleted conversation
+        nothing is stored.
         """
         ...
 
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
-        """Note that chunks of a content are coming; False without such a conversation."""
+        """Record an upload with this content id; False if there is no such conversation."""
         ...
 
     async def add_chunks(
         self, conversation_id: str, content_id: str, chunks: Sequence[StoredChunk]
     ) -> None:
-        """Store more chunks of an upload under way."""
+        """Store more chunks of an unfinished upload; none if it was dropped."""
         ...
 
     async def end_upload(self, conversation_id: str, blob: Blob) -> str:
-        """Store the blob of an upload, or find it stored; returns as `add` does.
+        """Finish an upload, and return the content id of its bytes, as `add` does.
 
-        The upload's own chunks are dropped where the blob was stored already. Raises NotFound
-        when the conversation is gone.
+        The upload's chunks are dropped if the blob was stored before. Raises NotFound if the
+        conversation was deleted, or the upload was dropped meanwhile.
         """
         ...
 
     async def drop_upload(self, conversation_id: str, content_id: str) -> None:
-        """Forget an upload that did not end, and its chunks."""
+        """Delete an unfinished upload and its chunks."""
         ...
 
     async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
-        """Note that messages refer to these blobs."""
+        """Mark blobs as referred to by messages; the conversation must be locked."""
         ...
 
     async def chunks(
@@ -68,97 +68,99 @@ class BlobRepository(Protocol):
     async def chunk_before_line(
         self, conversation_id: str, content_id: str, line: int
     ) -> tuple[int, int] | None:
-        """Return the number, and the newlines before it, of the chunk with that many newlines.
+        """Return the number of the chunk in which a line begins, and the newlines before it.
 
-        It is the last chunk with fewer than `line` newlines before it, the first for line 0;
-        None where there are no chunks.
+        It is the last chunk with fewer than `line` newlines before it, or the first for line 0.
+        None if there are no chunks.
         """
         ...
 
     async def collectable(
         self, conversation_id: str, uploaded_before: datetime | None, *, compacted: bool
     ) -> list[Blob]:
-        """Return what a collection would take, the oldest first (F7).
+        """Return the blobs to collect, the oldest first.
 
-        Blobs no message was attached to, uploaded before that time if one is given; and with
-        `compacted` those whose messages are all hidden by the active compaction.
+        These are blobs without a message, uploaded before `uploaded_before` if it is set. With
+        `compacted`, also blobs whose messages are all hidden by the active compaction and are in no
+        snapshot.
         """
         ...
 
     async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
-        """Delete the bytes of blobs and leave their tombstones (decision 29)."""
+        """Delete the bytes of blobs but not their rows; the lock of `collectable` must be held."""
         ...
 
     async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return tenant and conversation ids where a scheduled collection may find something.
+        """Return tenant and conversation ids that a scheduled collection has to visit.
 
-        Those with uploads from before that time that were not attached or did not end, and those
-        compacted since the last collection.
+        They have unattached or unfinished uploads from before that time, the oldest first, or a
+        compaction since the last collection. Call it again after collecting, because many uploads
+        of one conversation can fill the limit.
         """
         ...
 
     async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
-        """Return the content ids of uploads that did not end, begun before that time."""
+        """Return the content ids of unfinished uploads that began before that time."""
         ...
 
-    async def swept(self, conversation_id: str) -> None:
-        """Note that a scheduled collection has seen the conversation's last compaction."""
+    async def mark_swept(self, conversation_id: str) -> None:
+        """Record that a collection has visited the conversation since its last compaction."""
         ...
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
-        """Whether a blob or an upload under way has this content."""
+        """Whether a blob that is not collected, or an unfinished upload, has this content id."""
         ...
 
 
 class BlobWriter(Protocol):
-    """Takes the chunks of one content, in order."""
+    """Writes the chunks of one content, in order."""
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
-        """Keep chunks, and return them as their rows have to hold them."""
+        """Write chunks, and return them as their rows store them."""
         ...
 
     async def finish(self) -> str | None:
-        """Make what was written last; returns the object's key, None where rows hold the bytes."""
+        """Complete the content; return the key of its object, None if rows hold the bytes."""
         ...
 
 
 class BlobStore(Protocol):
-    """Keeps the bytes of chunks: in their rows, or in objects beside the database (F1).
+    """Stores the bytes of chunks: in their rows, or in an object store.
 
-    Whatever fails in an object store is ServiceUnavailable.
+    A failure of an object store raises ServiceUnavailable.
     """
 
     def writer(
         self, tenant_id: str, conversation_id: str, content_id: str
     ) -> AbstractAsyncContextManager[BlobWriter]:
-        """Open a content for writing; left without `finish`, nothing of it stays."""
+        """Open a writer for a content; without `finish`, nothing is stored."""
         ...
 
     async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """Return the raw bytes of neighbouring chunks."""
+        """Return the uncompressed bytes of consecutive chunks."""
         ...
 
     async def copy(
         self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
     ) -> str:
-        """Copy an object to a content of another conversation, and return the key it has there."""
+        """Copy an object to a content of another conversation, and return its key."""
         ...
 
     async def remove(self, object_keys: Sequence[str]) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects; missing ones are no error."""
         ...
 
-    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation."""
         ...
 
     async def drop_parts(self, older_than: datetime) -> int:
-        """Delete what killed uploads have left of objects before a time; returns how many parts.
+        """Delete parts of unfinished objects written before a time; return their number.
 
-        An object store that does not list them keeps them, until a rule of its bucket ends them.
+        A bucket cannot list such parts; it needs a lifecycle rule.
         """
         ...
 
     def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
-        """Yield the key, conversation id and content id of every object written before a time."""
+        """Yield the key, conversation id and content id of every object older than a time."""
         ...

@@ -1,7 +1,7 @@
-"""The budget and pressure of a conversation as its head tells them, without reading its log.
+"""The budget and pressure of a conversation, from its state instead of its log.
 
-1. Its own count is that of the next build, from the running sums of the log.
-2. Beside it stands what a provider reported last, as long as that is of the present epoch (E2).
+1. The estimate is that of the next build, from the running token sums of the log.
+2. The last usage that the provider reported counts as well, if it is of the current epoch.
 """
 
 from __future__ import annotations
@@ -48,26 +48,27 @@ class BudgetStatus:
 async def read_budget(
     resolver: SettingsResolver, records: Repositories, conversation: Conversation
 ) -> BudgetStatus | None:
-    """Return the reading for the stored settings, None while no window is known (decision 6)."""
+    """Return the status for the stored settings, None if the context window is unknown."""
     try:
         resolved = await resolver.of(conversation)
     except ContextError:
         return None
     if resolved.limits is None:
         return None
-    usage = usage_of(resolved, conversation, await read_shown(records, resolved, conversation))
+    usage = usage_of(
+        resolved, conversation, await read_visible_tokens(records, resolved, conversation)
+    )
     return BudgetStatus(
         measure(usage, resolved.limits), pressure_status(usage.total, resolved.limits)
     )
 
 
-async def read_shown(
+async def read_visible_tokens(
     records: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> int:
-    """Return the tokens of the log that the next build would show, before the factor.
+    """Return the tokens of the log in the next build, before the factor.
 
-    That is the whole log less what a summary stands for, or the last N messages of a sliding
-    window.
+    These are the messages not replaced by a summary, or the last N of a sliding window.
     """
     state = conversation.state
     if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
@@ -76,45 +77,51 @@ async def read_shown(
     newest = Span(last_from(window, state.head_seq, count), state.head_seq + 1)
     if newest.start <= window[0].start:
         return state.shown_tokens
-    shown = overlap(window, (newest,))
-    tokens = await records.windows.tokens_in(conversation.conversation_id, shown)
+    visible = overlap(window, (newest,))
+    tokens = await records.windows.tokens_in(conversation.conversation_id, visible)
     return min(tokens, state.shown_tokens)
 
 
-def usage_of(resolved: ResolvedSettings, conversation: Conversation, shown: int) -> Usage:
-    """Return the usage of a build that shows so many tokens of the log, its notes included."""
+def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int) -> Usage:
+    """Return the usage of a build with these tokens of the log, its notes included."""
     state = conversation.state
     if resolved.limits is None:
-        return resolved.usage(shown, state.summary_tokens, agent_tools_tokens(resolved, state))
+        return resolved.usage(
+            visible_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
+        )
     return noted(
-        resolved, resolved.limits, shown, state.summary_tokens, mentioned_agent_tools(state)
+        resolved,
+        resolved.limits,
+        visible_tokens,
+        state.summary_tokens,
+        mentioned_agent_tools(state),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A report, the raw tokens appended after it, and the epoch that a build now is in."""
+    """A usage report, the tokens appended after it (before the factor), and the current epoch."""
 
     report: UsageReport
     appended: int
     epoch: int
 
     def usage(self, resolved: ResolvedSettings) -> ReportedUsage:
-        """Return it as it is judged: the answer is in it, whether appended meanwhile or not."""
+        """Return the reported usage with the tokens appended since, without the reported output."""
         usage = self.report.usage
-        beyond = scaled(self.appended, resolved.factor) - usage.output_tokens
-        return ReportedUsage(usage, self.report.epoch or 0, max(0, beyond))
+        appended = scaled(self.appended, resolved.factor) - usage.output_tokens
+        return ReportedUsage(usage, self.report.epoch or 0, max(0, appended))
 
     @property
     def is_current(self) -> bool:
-        """Whether it is of the present epoch, and so says something about the next payload."""
+        """Whether the report is of the current epoch, and so applies to the next payload."""
         return (self.report.epoch or 0) >= self.epoch
 
 
 async def read_reported(
     records: Repositories, conversation: Conversation, report: UsageReport
 ) -> Reported:
-    """Return a report with what has happened since."""
+    """Return a report with the tokens appended since."""
     conversation_id, state = conversation.conversation_id, conversation.state
     payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
     newest = await records.usage.newest_epoch(conversation_id, payload_stream)
@@ -125,7 +132,7 @@ async def read_reported(
 def judge(
     resolved: ResolvedSettings, conversation: Conversation, estimate: int, reported: Reported | None
 ) -> tuple[int, bool]:
-    """Return the tokens that count, and whether they make a compaction due (E2)."""
+    """Return the usage in tokens, and whether it makes a compaction due."""
     usage = reported.usage(resolved) if reported is not None else None
     epoch = reported.epoch if reported is not None else 0
     used = judged_tokens(estimate, usage, epoch)
@@ -139,7 +146,7 @@ def judge(
 async def is_due_as_reported(
     records: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> bool:
-    """Whether the last report makes a compaction due, whatever the own count says (E2)."""
+    """Whether the last usage report alone makes a compaction due."""
     report = await records.usage.newest(conversation.conversation_id)
     if report is None:
         return False

@@ -1,7 +1,7 @@
-"""Resolves the layers of settings into frames, and remembers them.
+"""Resolution of settings levels into resolved settings, with a cache.
 
-Layers change rarely and are read with every request: a frame is parsed and counted once per
-distinct set of layers, then found by their text.
+Settings levels change rarely and are read with every request: they are parsed and counted once for
+each distinct set of levels, whose texts are the key of the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from app.domain.common import json_text
-from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource
+from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource, NotFound
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.compaction.strategies import STRATEGIES
@@ -38,16 +38,16 @@ from app.domain.prompt.resolved_settings import (
     tools_from,
 )
 from app.domain.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
-from app.services.ports import Models, Tokenizer
+from app.services.ports import Models, Repositories, Tokenizer
 
-_LARGE = 32_768
-"""Characters of settings from which counting leaves the event loop."""
-_FRAME_CHARS = 4_096
-"""What a frame holds besides its sections and tools, roughly."""
+_INLINE_CHARS = 32_768
+"""Larger settings are counted in a thread."""
+_BASE_CHARS = 4_096
+"""The approximate size of resolved settings without sections and tools."""
 
 
 class SettingsResolver:
-    """Frames by their layers, the least recently used forgotten first."""
+    """Resolves settings, with a cache of the most recently used ones."""
 
     def __init__(
         self,
@@ -56,17 +56,26 @@ class SettingsResolver:
         service_policy: Mapping[str, Any],
         default_model: str | None,
         *,
-        most_chars: int = 16 * 2**20,
+        max_chars: int = 16 * 2**20,
     ) -> None:
         self._models = models
         self._tokenizer = tokenizer
         self._service_policy = service_policy
-        self._known: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
-        self._known = LRUCache(most_chars, getsizeof=lambda known: known[1])
+        self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
+        self._cache = LRUCache(max_chars, getsizeof=lambda entry: entry[1])
         self.default_model = default_model
 
+    async def find_conversation(
+        self, records: Repositories, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        """Return a conversation with its settings; raises NotFound."""
+        found = await records.conversations.find(tenant_id, conversation_id, self.default_model)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
     def counter(self, name: str) -> CountText:
-        """Return the function that counts a text with this counter (J2)."""
+        """Return the function that counts tokens with this counter."""
         match CounterName(name):
             case CounterName.TOKENIZER:
                 return self._tokenizer.count
@@ -77,9 +86,9 @@ class SettingsResolver:
             case CounterName.CHARS_2_5:
                 return text_chars_2_5
 
-    def policy(self, *layers: str) -> Policy:
-        """Return the effective policy of stored layers, weakest first (decision 22)."""
-        return effective(self._service_policy, *(json_text.loads(layer) for layer in layers))
+    def policy(self, *levels: str) -> Policy:
+        """Return the effective policy of stored settings levels, weakest first."""
+        return effective(self._service_policy, *(json_text.loads(level) for level in levels))
 
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the effective policy of a conversation."""
@@ -88,60 +97,60 @@ class SettingsResolver:
     async def of(
         self,
         conversation: Conversation,
-        ask: RequestSettings | None = None,
+        request: RequestSettings | None = None,
         factor: float | None = None,
     ) -> ResolvedSettings:
-        """Return the frame of a conversation, with what a request adds to it.
+        """Return the resolved settings of a conversation and a request.
 
-        Its counts are multiplied by `factor`, which is by default what the model's reports say
-        now (J3); its margin is theirs in any case.
+        Counts are multiplied by `factor`, by default the current calibration factor of the model.
+        The margin is always that of the current calibration.
         """
         calibration = None
         if conversation.calibration is not None:
             calibration = conversation.calibration.rounded
         if factor is None:
             factor = calibration.factor if calibration is not None else 1.0
-        layers = (
+        levels = (
             conversation.agent,
             conversation.settings,
             conversation.counter,
             conversation.model_entry,
-            ask,
+            request,
         )
-        key = (*layers, factor, calibration)
+        key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
-            return self._known[key][0]
-        resolved, size = await self._plain(
-            (*layers, 1.0, None), conversation, ask or RequestSettings()
+            return self._cache[key][0]
+        resolved, size = await self._uncalibrated(
+            (*levels, 1.0, None), conversation, request or RequestSettings()
         )
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
-            resolved = _corrected(resolved, factor, calibration, stored)
-            resolved = resolved.usually_deferred((ask or RequestSettings()).format)
-            self._keep(key, resolved, size)
+            resolved = _calibrated(resolved, factor, calibration, stored)
+            resolved = resolved.usually_deferred((request or RequestSettings()).format)
+            self._add(key, resolved, size)
         return resolved
 
-    async def _plain(
-        self, key: tuple[Any, ...], conversation: Conversation, ask: RequestSettings
+    async def _uncalibrated(
+        self, key: tuple[Any, ...], conversation: Conversation, request: RequestSettings
     ) -> tuple[ResolvedSettings, int]:
-        """Return a frame as nobody corrected it, and how much it holds in characters."""
+        """Return the settings without calibration, and their size in characters."""
         with suppress(KeyError):
-            return self._known[key]
-        layers = (conversation.agent, conversation.settings, ask)
-        size = sum(len(layer.sections) + len(layer.tools) for layer in layers)
-        if size > _LARGE:
-            resolved = await asyncio.to_thread(self._resolve, conversation, ask)
+            return self._cache[key]
+        levels = (conversation.agent, conversation.settings, request)
+        size = sum(len(level.sections) + len(level.tools) for level in levels)
+        if size > _INLINE_CHARS:
+            resolved = await asyncio.to_thread(self._resolve, conversation, request)
         else:
-            resolved = self._resolve(conversation, ask)
-        self._keep(key, resolved, size + _FRAME_CHARS)
-        return resolved, size + _FRAME_CHARS
+            resolved = self._resolve(conversation, request)
+        self._add(key, resolved, size + _BASE_CHARS)
+        return resolved, size + _BASE_CHARS
 
     def recorded(
         self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
     ) -> ResolvedSettings:
-        """Return the frame of an epoch from what was kept when it began (decision 19).
+        """Return the resolved settings of an epoch from its record.
 
-        It serves to render, not to judge: its limits are those of the payload alone.
+        They serve to render payloads; they have no limits for compaction.
         """
         model = epoch.payload_stream.partition(":")[2]
         info = self._models.find(model)
@@ -149,7 +158,7 @@ class SettingsResolver:
             info = merged_entry(model, info, conversation.model_entry)
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
         stored = json_text.loads(texts[epoch.sections_hash])
-        sections = tuple(section_from(raw, place) for place, raw in enumerate(stored))
+        sections = tuple(section_from(raw, index) for index, raw in enumerate(stored))
         tools = tuple(ToolDefinition(**raw) for raw in json_text.loads(texts[epoch.tools_hash]))
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
@@ -174,40 +183,42 @@ class SettingsResolver:
         )
         return resolved.usually_deferred(FormatName(epoch.format))
 
-    def _keep(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
-        """Hold a frame, as long as all that are held stay within their bound."""
-        if size <= self._known.maxsize:
-            self._known[key] = (resolved, size)
+    def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
+        """Add settings to the cache, and evict the least recently used ones beyond its bound."""
+        if size <= self._cache.maxsize:
+            self._cache[key] = (resolved, size)
 
-    def _source(self, conversation: Conversation, ask: RequestSettings) -> ModelSource | None:
-        """Return who names the model: the first of its layers that does, None where none does."""
+    def _model_source(
+        self, conversation: Conversation, request: RequestSettings
+    ) -> ModelSource | None:
+        """Return the settings level that sets the model, None if none does."""
         named: tuple[tuple[str | None, ModelSource], ...] = (
-            (ask.model, "request"),
+            (request.model, "request"),
             (conversation.settings.model, "conversation"),
             (conversation.agent.model, "agent"),
             (self.default_model, "service"),
         )
         return next((source for model, source in named if model), None)
 
-    def _resolve(self, conversation: Conversation, ask: RequestSettings) -> ResolvedSettings:
-        layers = (conversation.agent, conversation.settings, ask)
+    def _resolve(self, conversation: Conversation, request: RequestSettings) -> ResolvedSettings:
+        levels = (conversation.agent, conversation.settings, request)
         policy = self.policy_of(conversation)
         stored = conversation.model or self.default_model
-        model = ask.model or stored
+        model = request.model or stored
         info = self._models.find(model) if model else None
         tenant = None
         if model and conversation.model_entry is not None:
             tenant = merged_entry(model, info, conversation.model_entry)
         sections = merge_sections(
-            [section_from(raw, place) for place, raw in enumerate(json_text.loads(layer.sections))]
-            for layer in layers
+            [section_from(raw, index) for index, raw in enumerate(json_text.loads(level.sections))]
+            for level in levels
         )
-        tools = tools_from([json_text.loads(layer.tools) for layer in layers])
+        tools = tools_from([json_text.loads(level.tools) for level in levels])
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
-        limits, problem = _limits(policy, ask, info, tenant)
+        limits, problem = _limits(policy, request, info, tenant)
         if isinstance(problem, ContextLimitUnknown):
-            problem = ContextLimitUnknown.of(model, self._source(conversation, ask))
+            problem = ContextLimitUnknown.of(model, self._model_source(conversation, request))
         if stored is not None and stored != model:
             policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
         else:
@@ -240,13 +251,13 @@ class SettingsResolver:
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
-        return resolved.usually_deferred(ask.format)
+        return resolved.usually_deferred(request.format)
 
 
-def _corrected(
+def _calibrated(
     resolved: ResolvedSettings, factor: float, calibration: Calibration | None, stored: str | None
 ) -> ResolvedSettings:
-    """Return a frame as its model's reports correct it; another model's limits stay as they are."""
+    """Return settings with a calibration; it changes the limits of the stored model only."""
 
     def with_margin(limits: Limits | None) -> Limits | None:
         if limits is None:
@@ -259,22 +270,22 @@ def _corrected(
         factor=factor,
         limits=with_margin(resolved.limits),
         policy_limits=with_margin(resolved.policy_limits) if is_own else resolved.policy_limits,
-        # Which tools are held back goes by the factor, and so is worked out anew.
+        # The deferred tools depend on the factor, so they are determined again.
         raw_fixed=replace(resolved.raw_fixed, tool_descriptions=sum(resolved.tool_costs)),
     )
 
 
 def _limits(
-    policy: Policy, ask: RequestSettings, info: ModelInfo | None, tenant: ModelInfo | None
+    policy: Policy, request: RequestSettings, info: ModelInfo | None, tenant: ModelInfo | None
 ) -> tuple[Limits | None, ContextError | None]:
-    """Return the limits of a request, or why there are none."""
+    """Return the limits of a request, or the error if they are unknown."""
     try:
         window = resolve_context_window(
-            ask.max_context_tokens,
+            request.max_context_tokens,
             policy.budget.context_window,
             info,
             tenant,
-            ask.max_output_tokens or policy.budget.max_output_tokens,
+            request.max_output_tokens or policy.budget.max_output_tokens,
             policy.budget.on_unknown_model is OnUnknownModel.DERIVE,
         )
     except ContextError as error:

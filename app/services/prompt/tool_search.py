@@ -1,27 +1,26 @@
-"""Tool search: which of a conversation's tools match a query, promoted for the turn (H2).
+"""Search in the tools of a conversation, and promotion of the matches [tools.search].
 
-1. Every tool of the conversation is searched, held back or not, with those that came with its
-   newest build and those that the search itself brings.
-2. What is found is promoted, where the message that tells of it does not do that by itself: the
-   next payloads of the turn have it.
+1. The search covers every tool of the conversation, deferred or not, the tools of its newest build,
+   and the tools in the request.
+2. Matches are promoted for the current turn, unless the tool message itself makes them available
+   [tools.promotion].
 """
 
 from __future__ import annotations
 
 from app.domain.common import json_text
-from app.domain.common.errors import NotFound
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.prompt.tool_deferral import USUALLY_FOUND, Found
+from app.domain.prompt.tool_deferral import USUALLY_FOUND, ToolSearchResult
 from app.services.ports import Database, Ranking
 from app.services.prompt.settings_resolver import SettingsResolver
 
 
 class ToolSearchService:
-    """Finds tools and promotes them."""
+    """Searches tools and promotes the matches."""
 
     def __init__(self, database: Database, resolver: SettingsResolver, ranking: Ranking) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._ranking = ranking
 
     async def search(
@@ -33,31 +32,31 @@ class ToolSearchService:
         tools: str = "[]",
         *,
         promotes: bool = True,
-    ) -> Found:
-        """Return the definitions that match, best first, and promote them.
+    ) -> ToolSearchResult:
+        """Return the matching definitions, best first, and promote them if `promotes`.
 
-        `tools` is JSON: definitions that are not stored, which replace stored ones of their name.
-        Raises NotFound, or ValidationError for what is no definition.
+        `tools` is a JSON list of definitions, which replace stored ones of the same name. Raises
+        NotFound, or ValidationError for an invalid definition.
         """
         async with self._database.session() as records:
-            conversation = await records.conversations.find(
-                tenant_id, conversation_id, self._frames.default_model
+            conversation = await self._resolver.find_conversation(
+                records, tenant_id, conversation_id
             )
-            if conversation is None:
-                raise NotFound.conversation(conversation_id)
             sent = await records.contexts.newest_tools(conversation_id)
-        given = tools if sent is None else _joined(sent, tools)
-        resolved = await self._frames.of(conversation, RequestSettings(tools=given))
+        searched = tools if sent is None else _joined(sent, tools)
+        resolved = await self._resolver.of(conversation, RequestSettings(tools=searched))
         names = await self._ranking.rank(query, resolved.tools, limit, key=resolved.tools_hash)
         promoted = conversation.state.promoted_now
         if promotes and not set(names) <= set(promoted):
             async with self._database.session() as records:
                 promoted = await records.log.promote(conversation_id, names)
         by_name = {tool.name: tool for tool in resolved.tools}
-        return Found(tuple(by_name[name] for name in names), len(resolved.tools), promoted)
+        return ToolSearchResult(
+            tuple(by_name[name] for name in names), len(resolved.tools), promoted
+        )
 
 
-def _joined(sent: str, given: str) -> str:
-    if given == "[]":
+def _joined(sent: str, requested: str) -> str:
+    if requested == "[]":
         return sent
-    return json_text.dumps([*json_text.loads(sent), *json_text.loads(given)])
+    return json_text.dumps([*json_text.loads(sent), *json_text.loads(requested)])

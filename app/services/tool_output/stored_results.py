@@ -1,4 +1,4 @@
-"""Tool outputs between the log and the blob store: what appends keep and readers get back (F1)."""
+"""Blobs between the log and the blob store: stored on append, read by transcripts and readers."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
-from app.domain.tool_output.offloading import Attached, restored
-from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolView
+from app.domain.tool_output.offloading import AttachedBlob
+from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolPreview
+from app.domain.tool_output.restoring import restore_result
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import BlobStore, Database
 
-Forget = Callable[[str, Sequence[str]], Awaitable[None]]
-"""Deletes what an object store keeps of a tenant's deleted conversations."""
+DeleteConversations = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Deletes the objects of a tenant's deleted conversations."""
 
-CHUNKS_AT_ONCE = 16
-"""Chunks read with one statement where a blob is read on: a megabyte, if they are full."""
-FIRST_CHUNKS = 2
-"""Chunks read first where few may be enough."""
-WRITES_AT_ONCE = 8
-"""Contents of one batch on their way into the store: each may take its time there."""
+CHUNKS_PER_READ = 16
+"""Chunks read with one statement: one megabyte, if they are full."""
+CHUNKS_PER_SMALL_READ = 2
+"""Chunks of the first read, if a few may be enough."""
+MAX_CONCURRENT_WRITES = 8
+"""Contents of one append that are written to the store at the same time."""
 INLINED_BYTES = 65_536
-"""Output that a transcript shows whole without being asked to (decision 4)."""
+"""The largest output that a transcript shows whole by default [tool-output.transcript]."""
 MAX_WHOLE_BYTES = 64 * 2**20
-"""Output that is shown whole in its message where all of it is asked for."""
+"""The largest output that a transcript shows whole with `content=full`."""
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger("app.outputs")
 
 
 class Content(StrEnum):
-    """How much of offloaded results a transcript shows (decision 4)."""
+    """How much of offloaded results a transcript shows [tool-output.transcript]."""
 
     AUTO = "auto"
     VIEW = "view"
@@ -51,9 +52,9 @@ class Content(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A message of the transcript: as it came, or with a result's view in its place.
+    """A message of the transcript: the original, or with the preview of its result.
 
-    `is_truncated` tells of a view that shows less, `is_collected` that no more is kept (F7).
+    `is_truncated` is true for a preview, `is_collected` if the blob was collected.
     """
 
     message: StoredMessage
@@ -63,79 +64,86 @@ class Original:
 
 
 class StoredResults:
-    """Keeps the blobs of drafts, and reads stored ones a few chunks at a time."""
+    """Stores the blobs of drafts, and reads stored blobs a few chunks at a time."""
 
     def __init__(self, database: Database, store: BlobStore, new_id: Callable[[], str]) -> None:
         self._database = database
         self._store = store
         self._new_id = new_id
 
-    async def keep(
+    async def store_blobs(
         self, tenant_id: str, conversation_id: str, drafts: Sequence[Draft]
     ) -> list[tuple[Blob, list[StoredChunk]]]:
-        """Put the bytes of all new blobs where they belong, and return what rows have to hold.
+        """Write the bytes of all new blobs to the store, and return the blobs' rows and chunks.
 
-        Raises ServiceUnavailable when an object store fails (F8).
+        Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
         """
         new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
-        some = asyncio.Semaphore(WRITES_AT_ONCE)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
 
-        async def keep(blob: Blob, chunks: Sequence[Chunk]) -> tuple[Blob, list[StoredChunk]]:
+        async def write(blob: Blob, chunks: Sequence[Chunk]) -> tuple[Blob, list[StoredChunk]]:
             content_id = self._new_id()
-            async with some, self._store.writer(tenant_id, conversation_id, content_id) as writer:
+            async with slots, self._store.writer(tenant_id, conversation_id, content_id) as writer:
                 stored = await writer.write(chunks)
                 key = await writer.finish()
             return replace(blob, content_id=content_id, object_key=key), stored
 
-        # All end before one's failure is told: nothing is written behind the caller's back.
-        works = (keep(blob, chunks) for blob, chunks in new.values())
-        kept = await asyncio.gather(*works, return_exceptions=True)
-        return [_succeeded(item) for item in kept]
+        # Wait for all writes before raising an error, so that none continues in the background.
+        writes = (write(blob, chunks) for blob, chunks in new.values())
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        return [_succeeded(result) for result in results]
 
-    async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
-        """Delete what the store keeps of deleted conversations (A7).
-
-        What cannot be deleted now is left for the sweep of orphans.
-        """
+    async def delete_conversations(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
+        """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
         try:
             for conversation_id in conversation_ids:
-                await self._store.forget(tenant_id, conversation_id)
+                await self._store.delete_conversation(tenant_id, conversation_id)
         except ServiceUnavailable:
             _log.warning("objects_not_removed")
 
-    async def attached(
-        self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
-    ) -> Mapping[str, Attached]:
-        """Return those of the blobs that there are, each with its view.
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        """Delete objects that no row names any more; after a failure the sweep deletes them."""
+        if not keys:
+            return
+        try:
+            await self._store.remove(keys)
+        except ServiceUnavailable:
+            _log.warning("objects_not_removed", extra={"data": {"count": len(keys)}})
 
-        A collected one has an empty view: only a message that has it already may name it.
+    async def attached_blobs(
+        self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
+    ) -> Mapping[str, AttachedBlob]:
+        """Return the blobs that exist, each with its preview.
+
+        A collected blob has an empty preview: only a message that refers to it already may name it.
         """
         async with self._database.session() as records:
             blobs = await records.blobs.find_all(conversation_id, refs)
-        return {blob.id: await self._attached(conversation_id, blob, policy) for blob in blobs}
+        return {blob.id: await self._with_preview(conversation_id, blob, policy) for blob in blobs}
 
-    async def _attached(
+    async def _with_preview(
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
-    ) -> Attached:
+    ) -> AttachedBlob:
         while blob.collected_at is None:
             builder = PreviewBuilder(PreviewRules.of(policy))
             try:
-                await self._show(conversation_id, blob, builder)
+                await self._feed(conversation_id, blob, builder)
             except Gone:
-                # Collected in between, and stored again perhaps: then it has another content.
+                # It was collected meanwhile; if it was stored again, it has another content id.
                 async with self._database.session() as records:
-                    found = await records.blobs.find(conversation_id, blob.id)
-                if found is None:
+                    current = await records.blobs.find(conversation_id, blob.id)
+                if current is None:
                     raise
-                blob = found
+                blob = current
             else:
-                return Attached(blob, builder.finish(blob.ref, blob.tool_name))
-        return Attached(blob, ToolView(PreviewKind.WHOLE, ("",)))
+                return AttachedBlob(blob, builder.finish(blob.ref, blob.tool_name))
+        return AttachedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
 
-    async def _show(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
-        async with aclosing(self.pieces(conversation_id, blob, 0, FIRST_CHUNKS)) as pieces:
-            async for piece in pieces:
-                builder.feed(piece)
+    async def _feed(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
+        chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                builder.feed(chunk)
                 if builder.is_full:
                     break
 
@@ -146,24 +154,28 @@ class StoredResults:
         content: Content,
         read: Read = UNLIMITED,
     ) -> list[Original]:
-        """Return messages as they came, cut results as far as `content` asks for them.
+        """Return messages with their original results, as far as `content` includes them.
 
-        The list ends early, but never before the first, where a page would become too large.
+        The list ends early, but after one message at least, if the page would become too large.
         """
-        wanted = {id(message): size for message in messages if (size := _wanted(message, content))}
+        sizes = {
+            id(message): size for message in messages if (size := _whole_size(message, content))
+        }
         refs = {message.output.ref for message in messages if message.output is not None}
         blobs = await self._blobs(conversation_id, [ref for ref in refs if ref is not None])
-        shown: list[Original] = []
+        originals: list[Original] = []
         total = 0
         for message in messages:
-            size = wanted.get(id(message), 0)
+            size = sizes.get(id(message), 0)
             total += message.byte_size + size
-            if shown and size and total > read.max_bytes:
+            if originals and size and total > read.max_bytes:
                 break
             await read.make_room(size)
             blob = blobs.get((message.output.ref or "") if message.output is not None else "")
-            shown.append(await self._original(conversation_id, message, blob, is_wanted=size > 0))
-        return shown
+            originals.append(
+                await self._original(conversation_id, message, blob, is_whole=size > 0)
+            )
+        return originals
 
     async def _blobs(self, conversation_id: str, refs: Sequence[str]) -> Mapping[str, Blob]:
         if not refs:
@@ -172,68 +184,68 @@ class StoredResults:
             return {blob.id: blob for blob in await records.blobs.find_all(conversation_id, refs)}
 
     async def _original(
-        self, conversation_id: str, message: StoredMessage, blob: Blob | None, *, is_wanted: bool
+        self, conversation_id: str, message: StoredMessage, blob: Blob | None, *, is_whole: bool
     ) -> Original:
         output, body = message.output, json_text.loads(message.body)
         is_collected = blob is not None and blob.collected_at is not None
         if output is None or not output.is_cut:
             return Original(message, body, is_collected=is_collected)
-        if blob is None or is_collected or not is_wanted:
+        if blob is None or is_collected or not is_whole:
             return Original(message, body, is_truncated=True, is_collected=is_collected)
-        data = b"".join([piece async for piece in self.pieces(conversation_id, blob)])
-        piece = restored(message.body, FormatName(message.format), output, data)
+        data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
+        piece = restore_result(message.body, FormatName(message.format), output, data)
         return Original(message, piece)
 
-    async def pieces(
-        self, conversation_id: str, blob: Blob, first: int = 0, at_once: int = CHUNKS_AT_ONCE
+    async def chunks(
+        self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
     ) -> AsyncGenerator[bytes]:
-        """Yield the bytes of a blob from a chunk on, chunk by chunk, as `runs` does."""
-        async with aclosing(self.runs(conversation_id, blob, first, at_once)) as runs:
-            async for run in runs:
-                for piece in run:
-                    yield piece
+        """Yield the bytes of a blob chunk by chunk, from the chunk number `first` on."""
+        async with aclosing(self.batches(conversation_id, blob, first, count)) as batches:
+            async for batch in batches:
+                for chunk in batch:
+                    yield chunk
 
-    async def runs(
-        self, conversation_id: str, blob: Blob, first: int = 0, at_once: int = CHUNKS_AT_ONCE
+    async def batches(
+        self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
     ) -> AsyncGenerator[list[bytes]]:
-        """Yield the chunks of a blob from one on, a few at a time, in constant memory.
+        """Yield the chunks of a blob in batches, of which the first has `count` chunks.
 
-        The first run has `at_once` of them. No session is open while one is in the caller's
-        hands. Raises Gone when the blob is collected meanwhile.
+        No session is open while the caller has a batch. Raises Gone if the blob is collected
+        meanwhile.
         """
         at = first
         end = -(-blob.byte_size // CHUNK_BYTES)
         while at < end:
             async with self._database.session() as records:
-                chunks = await records.blobs.chunks(conversation_id, blob.content_id, at, at_once)
+                chunks = await records.blobs.chunks(conversation_id, blob.content_id, at, count)
             if not chunks:
                 raise Gone(f"Output {blob.id} was collected", {"ref": blob.id})
-            yield await self._opened(conversation_id, blob, chunks)
-            at, at_once = chunks[-1].number + 1, CHUNKS_AT_ONCE
+            yield await self._decompressed(conversation_id, blob, chunks)
+            at, count = chunks[-1].number + 1, CHUNKS_PER_READ
 
-    async def _opened(
+    async def _decompressed(
         self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
     ) -> list[bytes]:
         try:
             return await self._store.read(blob.object_key, chunks)
         except ServiceUnavailable:
-            # An object goes a moment after its rows, and nothing is wrong then.
+            # An object is deleted after its rows: without rows this is a collected blob.
             async with self._database.session() as records:
                 if await records.blobs.holds_content(conversation_id, blob.content_id):
                     raise
             raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
 
 
-def _succeeded(found: _Found | BaseException) -> _Found:
-    if isinstance(found, BaseException):
-        raise found
-    return found
+def _succeeded(result: _Result | BaseException) -> _Result:
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
-def _wanted(message: StoredMessage, content: Content) -> int:
-    """Return how many bytes of a cut result are wanted, 0 for its view."""
+def _whole_size(message: StoredMessage, content: Content) -> int:
+    """Return the size of a cut result that is shown whole, 0 for a preview."""
     output = message.output
     if output is None or not output.is_cut:
         return 0
-    most = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}
-    return output.byte_size if output.byte_size <= most[content] else 0
+    limits = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}
+    return output.byte_size if output.byte_size <= limits[content] else 0

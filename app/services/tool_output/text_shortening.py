@@ -1,4 +1,4 @@
-"""Shortening as a read: how much of the oversized messages of a log to show."""
+"""Shortened texts of oversized messages, read from the log [tool-output.shorten-oversized]."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from app.domain.tool_output.offloading import message_ref
+from app.domain.tool_output.stored_output import message_ref
 from app.services.ports import Database
 
 _THREAD_BYTES = 65_536
-"""Text of the rows from which they are cut in a thread."""
+"""Rows with more text are shortened in a thread."""
 
 
-async def shorts_for(
+async def shortened_messages(
     database: Database,
     conversation_id: str,
     costs: Mapping[int, int],
@@ -25,10 +25,10 @@ async def shorts_for(
     *,
     as_chat: bool,
 ) -> list[ShortenedMessage]:
-    """Return how to show the messages with these seqs so that none costs more than it may.
+    """Return the messages of `costs` shortened to their maximum tokens, by seq.
 
-    Those whose texts are not what makes them large are left out. They are read as the build
-    reads them: `as_chat` for openai_chat.
+    A message that is large for another reason than its texts is left out. `as_chat` reads the
+    messages as a build in the format openai_chat does.
     """
     rows: list[LogRow] = []
     async with database.session() as records:
@@ -42,27 +42,27 @@ async def shorts_for(
 def _shorts(
     rows: Sequence[LogRow], costs: Mapping[int, int], resolved: ResolvedSettings
 ) -> list[ShortenedMessage]:
-    most_bytes = resolved.policy.tool_output.max_message_bytes
-    found = (
+    max_bytes = resolved.policy.tool_output.max_message_bytes
+    shortened = (
         shortened_to(
             row.message(),
             row.seq,
             message_ref(row.id, row.seq),
             costs[row.seq],
-            most_bytes,
+            max_bytes,
             resolved.count,
         )
         for row in rows
     )
-    return [short for short in found if short is not None]
+    return [short for short in shortened if short is not None]
 
 
-def reader_tokens(resolved: ResolvedSettings, offered: Sequence[str] = ()) -> int:
-    """Return what the tools that read the rest of a message cost beside those offered already."""
+def reader_tool_tokens(resolved: ResolvedSettings, offered: Sequence[str] = ()) -> int:
+    """Return the tokens of the tools that read a cut message, without those in `offered`."""
     missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in offered)
     return resolved.extra_tokens(tuple(missing))
 
 
-def text_room(resolved: ResolvedSettings, limits: Limits, beside: int) -> int:
-    """Return the raw tokens that a window leaves for texts beside everything else."""
+def text_token_budget(resolved: ResolvedSettings, limits: Limits, beside: int) -> int:
+    """Return the tokens left for texts, before the factor; `beside` are those of other content."""
     return int(limits.capacity / resolved.factor) - resolved.raw_fixed.fixed - beside

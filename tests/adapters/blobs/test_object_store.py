@@ -78,21 +78,21 @@ async def keys(store: BlobStore) -> list[str]:
     return sorted([key async for key, _, _ in store.orphans(later)])
 
 
-async def test_a_deleted_conversation_is_forgotten(
+async def test_objects_of_a_deleted_conversation_are_deleted(
     kept: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7: all objects of a conversation go, page by page, and no other's with them."""
-    monkeypatch.setattr(object_store, "_LISTED", 3)
+    monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     for _ in range(8):
         await put(kept, b"some output", new_id())
     neighbour, _ = await put(kept, b"some output", new_id(), tenant=TENANT + "s")
-    await kept.forget(TENANT, CID)
+    await kept.delete_conversation(TENANT, CID)
     assert await keys(kept) == ([neighbour] if neighbour is not None else [])
-    await kept.forget(TENANT, CID)
+    await kept.delete_conversation(TENANT, CID)
 
 
 @pytest.mark.parametrize("data", CONTENTS.values(), ids=CONTENTS.keys())
-async def test_what_was_put_comes_back(kept: BlobStore, data: bytes) -> None:
+async def test_stored_objects_are_read_back(kept: BlobStore, data: bytes) -> None:
     """F1: bytes of every kind and size come back identical, whatever holds them."""
     key, stored = await put(kept, data, new_id())
     assert b"".join(await kept.read(key, stored)) == data
@@ -137,7 +137,7 @@ async def test_an_object_is_named_after_its_content(kept: BlobStore) -> None:
         assert [found async for found in kept.orphans(later - timedelta(hours=2))] == []
 
 
-async def test_nothing_needs_no_object(kept: BlobStore) -> None:
+async def test_an_empty_content_has_no_object(kept: BlobStore) -> None:
     """F1: a blob of 0 bytes has no chunk, and no object."""
     assert await put(kept, b"", new_id()) == (None, [])
     assert await kept.read(None, []) == []
@@ -145,7 +145,7 @@ async def test_nothing_needs_no_object(kept: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 3 * object_store.PART_BYTES])
-async def test_what_is_not_finished_does_not_stay(
+async def test_an_unfinished_object_is_not_stored(
     kept: BlobStore, size: int, tmp_path: Path
 ) -> None:
     """F1: a writer that is left early, with or without an error, leaves nothing, in parts or whole.
@@ -183,7 +183,7 @@ async def test_a_cancelled_upload_does_not_stay(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-async def test_removing_what_is_not_there(kept: BlobStore) -> None:
+async def test_removing_missing_objects_is_no_error(kept: BlobStore) -> None:
     """F7: of the objects named those that are there go, and no others."""
     made = [(await put(kept, b"text", new_id()))[0] for _ in range(4)]
     there = [key for key in made if key is not None]
@@ -219,13 +219,13 @@ async def test_foreign_objects_are_left_alone(tmp_path: Path) -> None:
 
 async def test_many_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F7: a listing of any length is read page by page."""
-    monkeypatch.setattr(object_store, "_LISTED", 3)
+    monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     store = ObjectStore(f"file://{tmp_path}")
     made = [(await put(store, b"text", new_id()))[0] for _ in range(10)]
     assert await keys(store) == sorted(key for key in made if key)
 
 
-async def test_rows_are_read_whatever_the_setting(tmp_path: Path) -> None:
+async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
     """F1: with an object store set up later, what rows hold is still there; not the other way."""
     rows, folder = RowStore(), ObjectStore(f"file://{tmp_path}")
     _, in_rows = await put(rows, b"in rows", new_id())
@@ -303,7 +303,7 @@ async def test_an_object_that_is_damaged(tmp_path: Path) -> None:
     assert caught.value.facts["reason"] == "FileNotFoundError"
 
 
-async def test_a_chunk_is_never_larger_than_its_row_says() -> None:
+async def test_a_chunk_larger_than_its_row_is_refused() -> None:
     """F1: a frame that claims to be huge is refused before room is made for it."""
     bomb = zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)
     for data in (bomb, b"", b"not compressed at all"):

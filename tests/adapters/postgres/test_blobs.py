@@ -18,8 +18,9 @@ from uuid_utils import uuid7
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.postgres.common.connections import Statement, Store
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.tool_output import blobs as sentences
-from app.adapters.postgres.tool_output.blobs import BLOB_CTES, append_parameters
+from app.adapters.postgres.tool_output import statements
+from app.adapters.postgres.tool_output.blobs import append_parameters
+from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.common.errors import NotFound
 from app.domain.conversations.settings import StoredSettings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
@@ -562,19 +563,19 @@ async def test_reads_use_their_indexes(
         rows = await connection.fetch(f"EXPLAIN {statement.sql}", *arguments)
         return "\n".join(row[0] for row in rows)
 
-    by_line = await plan(sentences.CHUNK_BEFORE_LINE, line=20_000)
+    by_line = await plan(statements.CHUNK_BEFORE_LINE, line=20_000)
     assert "Backward using blob_chunks_by_line" in by_line and "Sort" not in by_line
-    by_number = await plan(sentences.CHUNKS, first=1, count=2)
+    by_number = await plan(statements.CHUNKS, first=1, count=2)
     assert "using blob_chunks_pkey" in by_number and "Sort" not in by_number
-    assert "using blob_chunks_pkey" in await plan(sentences.FIRST_CHUNK)
-    listed = await plan(sentences.PAGE, before=None, limit=50)
+    assert "using blob_chunks_pkey" in await plan(statements.FIRST_CHUNK)
+    listed = await plan(statements.PAGE, before=None, limit=50)
     assert "Backward using blobs_by_content" in listed
-    due = await plan(sentences.LIST_DUE, uploaded_before=NOW, limit=10)
+    due = await plan(statements.LIST_DUE, uploaded_before=NOW, limit=10)
     for index in ("blobs_unattached", "blob_uploads_by_time", "heads_unswept"):
         assert index in due
-    hidden = await plan(sentences.COLLECTABLE, compacted=True, uploaded_before=NOW)
+    hidden = await plan(statements.COLLECTABLE, compacted=True, uploaded_before=NOW)
     assert "using blob_uses_pkey" in hidden
-    assert "blobs_by_content" in await plan(sentences.HOLDS_CONTENT)
+    assert "blobs_by_content" in await plan(statements.HOLDS_CONTENT)
 
 
 async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -> None:
@@ -673,7 +674,7 @@ async def test_where_a_scheduled_collection_looks(
         assert await records.blobs.stale_uploads(made[0], LATER) == []
 
         await records.blobs.drop_upload(made[2], content)
-        await records.blobs.swept(made[3])
+        await records.blobs.mark_swept(made[3])
         await collect(database, made[0])
         assert await due(LATER, 10) == []
         await hide(connection, made[3], 1, 3, [])

@@ -10,7 +10,10 @@ import pytest
 
 from app.domain.common.messages import FormatName
 from app.domain.formats import parse_tool
-from app.domain.prompt.agent_tools import AGENT_TOOLS, definitions_in
+from app.domain.prompt.agent_tools import (
+    AGENT_TOOLS,
+    definitions_in,
+)
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 
 CHAT = FormatName.OPENAI_CHAT
@@ -146,7 +149,7 @@ async def test_the_returned_message_is_the_callers_to_append(client: httpx.Async
     assert [blob["id"] for blob in blobs] == [ref]
 
 
-async def test_what_the_model_can_mend_is_a_result(client: httpx.AsyncClient) -> None:
+async def test_an_error_the_model_can_correct_is_a_result(client: httpx.AsyncClient) -> None:
     """L1: unknown ref, bad pattern and wrong arguments are 200 with a message that says so."""
     path, ref = await offloaded(client)
     wrong: list[tuple[str, dict[str, Any], str]] = [
@@ -251,7 +254,7 @@ async def test_a_search_returns_definitions_in_every_format(
     assert "place" in read[0].parameters["properties"]
 
 
-async def test_a_search_goes_through_all_layers(client: httpx.AsyncClient) -> None:
+async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) -> None:
     """H2, decision 21: the agent's tools, the conversation's, and those of the request."""
     agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
     assert (await client.post("/v1/agents", json=agent)).status_code == 201
@@ -265,7 +268,7 @@ async def test_a_search_goes_through_all_layers(client: httpx.AsyncClient) -> No
     assert body["promoted"] == ["get_weather", "space_weather"]
 
 
-async def test_nothing_matches(client: httpx.AsyncClient) -> None:
+async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> None:
     """H2: no tool is returned, and none promoted, when none matches or there are none."""
     for tools in (TOOLS, []):
         path = await new_conversation(client, tools=tools)

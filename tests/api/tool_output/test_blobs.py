@@ -216,7 +216,7 @@ async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format
 
 
 async def test_how_much_a_transcript_shows(client: httpx.AsyncClient) -> None:
-    """Decision 4: up to 64 KiB inline, else the view and `content_truncated`; `content` decides."""
+    """Decision 4: up to 64 KiB inline, else a preview; `content` overrides this."""
     path = await new_conversation(client)
     sizes = (4096, 60_000, 65_536, 65_537, 300_000)
     for size in sizes:
@@ -413,7 +413,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["chunked", "declared", "reset"])
-def test_a_client_that_goes_away(served: str, settings: Settings, how: str) -> None:
+def test_a_client_that_disconnects(served: str, settings: Settings, how: str) -> None:
     """F1: who disconnects in the middle of a real upload leaves nothing, and harms nobody."""
     host, port = served.removeprefix("http://").split(":")
     with httpx.Client(base_url=served) as client:
@@ -731,7 +731,7 @@ async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
 
-async def test_an_object_store_that_goes_away(settings: Settings, tmp_path: Path) -> None:
+async def test_an_object_store_that_fails(settings: Settings, tmp_path: Path) -> None:
     """F8: it fails: results stay inline with a warning, what lies there is 503; then it heals."""
     folder = tmp_path / "objects"
     url = f"file://{folder}"

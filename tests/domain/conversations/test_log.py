@@ -19,7 +19,7 @@ from app.domain.conversations.log.draft import Draft, draft
 from app.domain.conversations.log.row import LogRow, parse_stored
 from app.domain.formats import openai_chat
 from app.domain.models.tokens import count_payload_messages
-from app.domain.tool_output.offloading import restored
+from app.domain.tool_output.restoring import restore_result
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
@@ -134,7 +134,7 @@ def as_it_came(entry: Draft, format: FormatName) -> Any:
         for blob, chunks in entry.blobs
         if blob.id == entry.output.ref
     )
-    return restored(body, format, entry.output, content)
+    return restore_result(body, format, entry.output, content)
 
 
 @given(raw_logs())

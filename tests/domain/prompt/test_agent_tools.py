@@ -14,22 +14,26 @@ from pydantic import TypeAdapter
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.prompt.agent_tool_calls import (
+    Call,
+    parse_call,
+    request_of,
+)
+from app.domain.prompt.agent_tool_results import (
+    result_message,
+    search_result_message,
+)
 from app.domain.prompt.agent_tools import (
     AGENT_TOOLS,
     MAX_BYTES,
     MAX_LINES,
-    Call,
     CompactContext,
     GrepLines,
     ReadBytes,
     ReadLines,
     Recall,
     SearchTools,
-    ask_of,
     definitions_in,
-    found_message,
-    parse_call,
-    result_message,
 )
 from app.domain.tool_output.preview import (
     COMPACT_CONTEXT,
@@ -111,7 +115,7 @@ def test_every_format_defines_the_same_tools() -> None:
             assert tool.parameters == ours.definition.parameters
 
 
-def test_schemas_say_what_is_required() -> None:
+def test_schemas_list_required_parameters() -> None:
     """The arguments are those of L1, and no schema may refuse one that is left out."""
     schemas = {name: tool.definition.parameters for name, tool in AGENT_TOOLS.items()}
     assert {name: list(schema["properties"]) for name, schema in schemas.items()} == {
@@ -135,7 +139,7 @@ def test_schemas_say_what_is_required() -> None:
     assert all(tool["strict"] is False for tool in definitions_in(RESPONSES))
 
 
-def test_definitions_belong_to_who_asked() -> None:
+def test_definitions_are_new_objects_for_each_caller() -> None:
     """Changing what was returned changes nothing for the next one."""
     before = json.dumps(definitions_in(ANTHROPIC))
     definitions_in(ANTHROPIC)[0]["input_schema"]["properties"].clear()
@@ -198,11 +202,11 @@ SEARCH_ITEM = {
 
 
 @pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
-def test_a_call_of_openais_own_search_is_read(arguments: Any) -> None:
+def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
     """H3, C7: an item for the client asks for the same as a call of the function."""
     call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
     assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
-    assert ask_of(call) == SearchTools("weather", 5)
+    assert request_of(call) == SearchTools("weather", 5)
 
 
 FUNCTION = {"name": READ_BYTES, "arguments": "{}"}
@@ -243,14 +247,14 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
         (GEMINI, {"functionCall": {"name": READ_BYTES, "id": 5}}, "/functionCall/id"),
     ],
 )
-def test_what_is_no_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
+def test_a_malformed_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
     """A malformed call, and one of another tool, is told with the place that is wrong (L1, M)."""
     with pytest.raises(ValidationError) as refused:
         parse_call(raw, format, "/tool_call")
     assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
 
 
-def test_an_unknown_tool_is_told_the_known_ones() -> None:
+def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
     """Who sends the call of another tool reads which ones there are (L1)."""
     with pytest.raises(ValidationError, match="tool_output_cache_grep"):
         parse_call(native(CHAT, "shell"), CHAT, "")
@@ -273,7 +277,7 @@ def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str
 
 def asked(name: str, arguments: Any) -> Any:
     """Return what a call with these arguments asks for."""
-    return ask_of(Call("c1", name, arguments))
+    return request_of(Call("c1", name, arguments))
 
 
 def refusal(name: str, arguments: Any) -> str:
@@ -318,7 +322,7 @@ def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask
     assert asked(name, {"ref_id": REF, **arguments}) == ask
 
 
-def test_wrong_arguments_of_the_other_tools_are_told() -> None:
+def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
     """A search wants a query, as recalling does, and nothing goes with a compaction (L1)."""
     assert "query is required" in refusal(RECALL, {})
     assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
@@ -355,7 +359,7 @@ def test_wrong_arguments_of_the_other_tools_are_told() -> None:
         ),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model(name: str, arguments: Any, told: str) -> None:
+def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str) -> None:
     """The model reads what is wrong and what is wanted (L1)."""
     said = refusal(name, arguments)
     assert said.startswith(f"{name} was not run: ")
@@ -363,7 +367,7 @@ def test_wrong_arguments_are_told_to_the_model(name: str, arguments: Any, told: 
     assert "It takes ref_id (string, required)" in said
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_the_error_lists_all_invalid_arguments() -> None:
     """One answer is enough to mend a call (L1)."""
     said = refusal(READ_LINES, {"file": "x", "offset": "a", "limit": -1})
     assert said == (
@@ -466,16 +470,16 @@ SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
 
 
 @pytest.mark.parametrize("format", FormatName)
-def test_found_tools_are_shown_one_a_line(format: FormatName) -> None:
+def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
     """H2: the full definitions as JSON, the same in every format, in the order given."""
-    message = found_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
+    message = search_result_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
     expected = (
         '{"name":"get_weather","description":"Weather of a café, today.",'
         '"parameters":{"type":"object"}}\n'
         '{"name":"get_time","description":"Time.","parameters":{"type":"object","properties":{}}}'
     )
     assert message == result_message(SEARCH_CALL, format, expected)
-    nothing = found_message(SEARCH_CALL, format, [], native=True)
+    nothing = search_result_message(SEARCH_CALL, format, [], native=True)
     assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
 
 
@@ -484,18 +488,18 @@ def test_found_tools_are_bounded_together() -> None:
     large = [
         ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
     ]
-    text = found_message(SEARCH_CALL, CHAT, large, native=False)["content"]
+    text = search_result_message(SEARCH_CALL, CHAT, large, native=False)["content"]
     *shown, note = text.split("\n")
     assert [json.loads(line)["name"] for line in shown] == ["tool_0", "tool_1"]
     assert note == "[Found as well: tool_2, tool_3.]"
     huge = ToolDefinition("huge", "x" * 60_000, {"type": "object"})
-    (line,) = found_message(SEARCH_CALL, CHAT, [huge], native=False)["content"].split("\n")
+    (line,) = search_result_message(SEARCH_CALL, CHAT, [huge], native=False)["content"].split("\n")
     assert json.loads(line)["description"] == huge.description
 
 
-def test_anthropic_gets_references_to_tools_it_knows() -> None:
+def test_anthropic_gets_references_to_deferred_tools() -> None:
     """H3, A6: only names go back where the payload has the definitions already."""
-    message = found_message(SEARCH_CALL, ANTHROPIC, [WEATHER, TIME], native=True)
+    message = search_result_message(SEARCH_CALL, ANTHROPIC, [WEATHER, TIME], native=True)
     (block,) = message["content"]
     assert block == {
         "type": "tool_result",
@@ -511,10 +515,10 @@ def test_anthropic_gets_references_to_tools_it_knows() -> None:
     assert refusals(ANTHROPIC, {"messages": messages, "tools": tools}) == []
 
 
-def test_openais_own_search_gets_definitions() -> None:
+def test_a_tool_search_of_openai_gets_definitions() -> None:
     """H3, C7: its output is an item of its own, with functions to be loaded; failed, with none."""
     call = parse_call(SEARCH_ITEM, RESPONSES, "")
-    output = found_message(call, RESPONSES, [WEATHER], native=False)
+    output = search_result_message(call, RESPONSES, [WEATHER], native=False)
     assert output == {
         "type": "tool_search_output",
         "call_id": "c1",
@@ -541,6 +545,6 @@ def test_openais_own_search_gets_definitions() -> None:
 def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
     """Decision 3: NUL and lone surrogates of a description reach no provider."""
     bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
-    message = found_message(SEARCH_CALL, format, [bad], native=False)
+    message = search_result_message(SEARCH_CALL, format, [bad], native=False)
     for text in (json.dumps(FORMATS[format].tools_to_wire([bad])), json.dumps(message)):
         assert "\\ud800" not in text

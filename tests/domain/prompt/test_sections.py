@@ -22,7 +22,7 @@ LAYERS = st.lists(st.lists(sections(), max_size=5), max_size=3)
 
 
 @given(LAYERS)
-def test_later_layers_replace_by_name(layers: list[list[PromptSection]]) -> None:
+def test_later_levels_replace_sections_by_name(layers: list[list[PromptSection]]) -> None:
     """Of each name the last layer's section is shown, unless it is empty (decision 21)."""
     last = {section.name: section for layer in layers for section in layer}
     merged = merge_sections(layers)

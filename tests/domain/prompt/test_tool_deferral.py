@@ -62,14 +62,14 @@ MIXED = [
         (0, ("s1", "m1", "m2", "s2", "m3")),
     ],
 )
-def test_mcp_goes_first_then_skill_and_builtin_never(
+def test_mcp_is_deferred_first_then_skill_and_builtin_never(
     allowed: int, expected: tuple[str, ...]
 ) -> None:
     """H1: nothing at the threshold; above it mcp, then skill, the last in the list first."""
     assert held(MIXED, allowed) == expected
 
 
-def test_what_was_used_longest_ago_goes_first() -> None:
+def test_the_least_recently_used_tool_is_deferred_first() -> None:
     """H1: the never used before the used, the least recently used first inside a category."""
     used = {"m3": 9, "m1": 4, "s1": 1}
     assert held(MIXED, 50, used) == ("m2",)
@@ -84,7 +84,7 @@ def test_tools_of_the_service_itself_stay() -> None:
     assert plan_deferral(own, [10] * 3, 0, {}, ()) == ("other",)
 
 
-def test_what_is_promoted_stays() -> None:
+def test_a_promoted_tool_is_not_deferred() -> None:
     """H2: a tool that a search found is not held back, though others must go for it."""
     assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
     assert held(MIXED, 0, promoted=("m3", "s1")) == ("m1", "m2", "s2")

@@ -15,11 +15,11 @@ from app.domain.tool_output.blobs import (
     Blob,
     ToolOutputRef,
     blob_id,
-    character_across,
     decode,
+    decode_lossy,
     encode,
     prefix_size,
-    show,
+    split_character,
 )
 from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut_up
 
@@ -58,34 +58,34 @@ def test_a_blob_is_named_after_its_content() -> None:
 
 
 @given(any_text())
-def test_text_comes_back_identical(text: str) -> None:
+def test_text_is_restored_exactly(text: str) -> None:
     """A1, F1: rule 2, lone surrogates and NUL included; it is also shown as it was."""
     assert decode(encode(text)) == text
-    assert show(encode(text)) == text
+    assert decode_lossy(encode(text)) == text
 
 
 @given(any_bytes(), st.data())
-def test_what_is_shown_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObject) -> None:
+def test_decoded_text_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObject) -> None:
     """F2, F4: rule 5, for invalid bytes as well, as long as no character is split."""
     places = [0]
     for position in sorted(data.draw(st.lists(st.integers(0, len(blob))))):
-        across = character_across(blob, position)
+        across = split_character(blob, position)
         places.append(across[1] if across else position)
     places = sorted({*places, len(blob)})
     parts = [blob[start:end] for start, end in pairwise(places)]
-    assert "".join(map(show, parts)) == show(blob)
+    assert "".join(map(decode_lossy, parts)) == decode_lossy(blob)
 
 
 @given(any_bytes())
 def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
     """F2: rule 5; the sizes of the characters tell where each begins."""
-    text = show(blob)
+    text = decode_lossy(blob)
     sizes = [prefix_size(blob, count) for count in range(len(text) + 2)]
     assert sizes[0] == 0
     assert sizes[-2:] == [len(blob), len(blob)]
     for index, character in enumerate(text):
         data = blob[sizes[index] : sizes[index + 1]]
-        assert show(data) == character
+        assert decode_lossy(data) == character
         assert data == encode(character) or len(data) == 1
 
 
@@ -97,16 +97,16 @@ def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: in
     while starts[-1] < len(blob):
         starts.append(starts[-1] + prefix_size(blob[starts[-1] :], 1))
     split = [pair for pair in pairwise(starts) if pair[0] < position < pair[1]]
-    across = character_across(blob, position)
+    across = split_character(blob, position)
     assert across == (split[0] if split else None)
     margin = min(3, position)
-    near = character_across(blob[position - margin : position + 3], margin)
+    near = split_character(blob[position - margin : position + 3], margin)
     moved = near and (near[0] + position - margin, near[1] + position - margin)
     assert moved == across
 
 
-def test_only_what_cannot_be_decoded_is_shown_otherwise() -> None:
+def test_other_codec_errors_are_raised() -> None:
     """F2: an error that is none of decoding is not covered up."""
-    handler = codecs.lookup_error("context-service.shown")
+    handler = codecs.lookup_error("context-service.lossy")
     with pytest.raises(UnicodeEncodeError):
         handler(UnicodeEncodeError("ascii", "é", 0, 1, "no"))

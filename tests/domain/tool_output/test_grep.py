@@ -12,16 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
-from app.domain.tool_output.blobs import encode, show
+from app.domain.tool_output.blobs import decode_lossy, encode
 from app.domain.tool_output.grep import (
-    CUT,
-    LONGEST_LINE,
+    ELLIPSIS,
     MAX_PATTERN_CHARACTERS,
     MAX_RESULT_CHARACTERS,
-    OVERLAP,
     Grep,
-    GrepMatch,
     GrepResult,
+    MatchedLine,
+)
+from app.domain.tool_output.grep import (
+    MAX_WHOLE_LINE_BYTES as LONG,
+)
+from app.domain.tool_output.grep import (
+    OVERLAP_BYTES as OVERLAP,
 )
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
@@ -76,7 +80,7 @@ def grep(
 
 def lines_of(blob: bytes) -> list[str]:
     """Return the lines of a blob as they are shown."""
-    lines = [show(line.removesuffix(b"\r")) for line in blob.split(b"\n")]
+    lines = [decode_lossy(line.removesuffix(b"\r")) for line in blob.split(b"\n")]
     return lines[:-1] if blob.endswith(b"\n") or not blob else lines
 
 
@@ -86,7 +90,7 @@ def plain(blob: bytes, pattern: str, before: int, after: int, limit: int) -> Gre
     known = re.compile(pattern.replace(r"\z", r"\Z"), re.ASCII)
     hits = [index for index, line in enumerate(lines) if known.search(line)]
     matches = (
-        GrepMatch(
+        MatchedLine(
             index + 1,
             lines[index],
             tuple(lines[max(0, index - before) : index]),
@@ -108,7 +112,7 @@ def plain(blob: bytes, pattern: str, before: int, after: int, limit: int) -> Gre
     st.integers(1, 5),
     st.data(),
 )
-def test_blocks_find_what_single_lines_do(
+def test_block_search_and_line_search_agree(
     text: str, pattern: str, before: int, after: int, limit: int, data: st.DataObject
 ) -> None:
     """F5: rules 1 and 3, with neighbours and limit, whatever the pieces."""
@@ -145,7 +149,7 @@ def test_neighbours_reach_over_blocks() -> None:
         found = grep(blob, f"^{lines[number]}$", before=3, after=3)
         assert found == GrepResult(
             (
-                GrepMatch(
+                MatchedLine(
                     number + 1,
                     lines[number],
                     tuple(lines[max(0, number - 3) : number]),
@@ -156,7 +160,7 @@ def test_neighbours_reach_over_blocks() -> None:
         )
 
 
-def test_a_search_is_done_with_one_match_more_than_asked() -> None:
+def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
     """F5: `truncated` means that there is another match, and the neighbours still come."""
     search = Grep("a", after=2, limit=1, max_line_length=9)
     done = []
@@ -164,7 +168,7 @@ def test_a_search_is_done_with_one_match_more_than_asked() -> None:
         search.feed(piece)
         done.append(search.is_done)
     assert done == [False, True, True]
-    assert search.finish() == GrepResult((GrepMatch(1, "a", (), ("a", "b")),), True)
+    assert search.finish() == GrepResult((MatchedLine(1, "a", (), ("a", "b")),), True)
     assert not grep(b"a\nb\n", "a", limit=1).truncated
 
 
@@ -212,18 +216,18 @@ def test_a_cut_line_shows_its_match() -> None:
     def shown(text: str) -> str:
         return grep(encode(text), "needle", max_line_length=40).matches[0].text
 
-    assert shown(line) == CUT + "é" * 10 + "needle" + "ü" * 24 + CUT
-    assert shown(line[5000:]) == "needle" + "ü" * 34 + CUT
-    assert shown(line[4966:]) == "é" * 34 + "needle" + CUT
-    assert shown(line[:5006]) == CUT + "é" * 34 + "needle"
+    assert shown(line) == ELLIPSIS + "é" * 10 + "needle" + "ü" * 24 + ELLIPSIS
+    assert shown(line[5000:]) == "needle" + "ü" * 34 + ELLIPSIS
+    assert shown(line[4966:]) == "é" * 34 + "needle" + ELLIPSIS
+    assert shown(line[:5006]) == ELLIPSIS + "é" * 34 + "needle"
     assert shown(line[4980:5020]) == "é" * 20 + "needle" + "ü" * 14
     found = grep(encode(f"{line}\nx\n{line}"), "x", before=1, after=1, max_line_length=3)
-    assert found.matches == (GrepMatch(2, "x", ("ééé" + CUT,), ("ééé" + CUT,)),)
+    assert found.matches == (MatchedLine(2, "x", ("ééé" + ELLIPSIS,), ("ééé" + ELLIPSIS,)),)
 
 
-@pytest.mark.parametrize("at", [0, LONGEST_LINE - OVERLAP - 3, LONGEST_LINE - 3, 700_000, 999_994])
+@pytest.mark.parametrize("at", [0, LONG - OVERLAP - 3, LONG - 3, 700_000, 999_994])
 @pytest.mark.parametrize("pattern", ["needle", r"\bneedle\b", r"\Cneedle|\Aneedle"])
-def test_windows_find_a_match_wherever_it_lies(at: int, pattern: str) -> None:
+def test_segments_find_a_match_at_any_position(at: int, pattern: str) -> None:
     """F5: rule 4, across the edges of windows; the line is a neighbour like any other."""
     line = " " * at + "needle" + " " * (999_994 - at)
     blob = encode(f"first\n{line}\r\nlast needle\n")
@@ -231,13 +235,15 @@ def test_windows_find_a_match_wherever_it_lies(at: int, pattern: str) -> None:
     assert [match.line for match in found.matches] == [2, 3]
     assert "needle" in found.matches[0].text
     assert found.matches[0].after == ("last needle",)
-    assert found.matches[1].before == (" " * 20 + CUT if at else "needle" + " " * 14 + CUT,)
+    assert found.matches[1].before == (
+        " " * 20 + ELLIPSIS if at else "needle" + " " * 14 + ELLIPSIS,
+    )
     for size in (1009, 65_536, 300_001):
         pieces = [blob[start : start + size] for start in range(0, len(blob), size)]
         assert grep(blob, pattern, pieces, before=1, after=1, max_line_length=20) == found
 
 
-@pytest.mark.parametrize("size", [LONGEST_LINE - 8, LONGEST_LINE, LONGEST_LINE + 8, 1_000_000])
+@pytest.mark.parametrize("size", [LONG - 8, LONG, LONG + 8, 1_000_000])
 @pytest.mark.parametrize("unit", ["x", "é", "😀"])
 def test_the_ends_of_a_long_line_are_where_it_ends(size: int, unit: str) -> None:
     """F5: rule 4; `^` and `$` do not see the windows, and no window splits a character."""
@@ -256,27 +262,27 @@ def test_the_ends_of_a_long_line_are_where_it_ends(size: int, unit: str) -> None
 
 @pytest.mark.parametrize("unit", ["é", "€", "😀"])
 @pytest.mark.parametrize("shift", range(4))
-def test_a_match_at_the_edge_of_a_window_is_shown_whole(unit: str, shift: int) -> None:
+def test_a_match_at_the_edge_of_a_segment_is_whole(unit: str, shift: int) -> None:
     """F5: rule 4; what is shown ends at whole characters and says that the line goes on."""
 
     def filled(size: int) -> bytes:
         return b"x" * (size % len(encode(unit))) + encode(unit) * (size // len(encode(unit)))
 
     needle = b"needle" + b"x" * shift
-    first = filled(LONGEST_LINE - 30) + needle + filled(1000)
-    at_start = filled(LONGEST_LINE - OVERLAP + 10 - shift) + b"needle" + filled(OVERLAP) + b"!"
+    first = filled(LONG - 30) + needle + filled(1000)
+    at_start = filled(LONG - OVERLAP + 10 - shift) + b"needle" + filled(OVERLAP) + b"!"
     at_start = b"x" * shift + at_start + filled(1000)
     for blob, pattern in [(first, "needle"), (at_start, "needle[^!]+!")]:
         result = grep(blob, pattern, max_line_length=200)
         text = result.matches[0].text
         assert "needle" in text
         assert "\ufffd" not in text
-        assert (text[0], text[-1]) == (CUT, CUT)
-        for size in (LONGEST_LINE + 1, LONGEST_LINE + 4):
+        assert (text[0], text[-1]) == (ELLIPSIS, ELLIPSIS)
+        for size in (LONG + 1, LONG + 4):
             assert grep(blob, pattern, [blob[:size], blob[size:]], max_line_length=200) == result
 
 
-@pytest.mark.parametrize(("size", "lines"), [(LONGEST_LINE, [1]), (LONGEST_LINE + 8, [])])
+@pytest.mark.parametrize(("size", "lines"), [(LONG, [1]), (LONG + 8, [])])
 def test_only_a_match_longer_than_the_overlap_may_go_unfound(size: int, lines: list[int]) -> None:
     """F5: rule 4; up to the bound a line is searched as a whole."""
     blob = b"x" * (size - 1) + b"!\n"
@@ -316,14 +322,14 @@ def test_no_pattern_hangs_the_search(blob: bytes) -> None:
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("(", "No pattern that RE2 knows: missing ): ("),
-        ("a)", "No pattern that RE2 knows: unexpected ): a)"),
-        (r"(a)\1", r"No pattern that RE2 knows: invalid escape sequence: \1"),
-        ("(?=a)", "No pattern that RE2 knows: invalid perl operator: (?="),
-        ("*", "No pattern that RE2 knows: no argument for repetition operator: *"),
-        ("a{1001}", "No pattern that RE2 knows: invalid repetition size: {1001}"),
-        ("\ud800", "No pattern that RE2 knows: it has half of a surrogate pair"),
-        (r"(\pL{1,10}){10}", "The pattern repeats too much to be matched in good time"),
+        ("(", "RE2 does not support this pattern: missing ): ("),
+        ("a)", "RE2 does not support this pattern: unexpected ): a)"),
+        (r"(a)\1", r"RE2 does not support this pattern: invalid escape sequence: \1"),
+        ("(?=a)", "RE2 does not support this pattern: invalid perl operator: (?="),
+        ("*", "RE2 does not support this pattern: no argument for repetition operator: *"),
+        ("a{1001}", "RE2 does not support this pattern: invalid repetition size: {1001}"),
+        ("\ud800", "RE2 does not support this pattern: it has half of a surrogate pair"),
+        (r"(\pL{1,10}){10}", "The pattern is too complex: it repeats too much"),
         ("a" * (MAX_PATTERN_CHARACTERS + 1), "A pattern has at most 1000 characters"),
     ],
 )
@@ -345,7 +351,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
     assert len(result.matches) <= 2
 
 
-def test_a_result_is_bounded_whatever_is_asked_for() -> None:
+def test_a_search_result_is_bounded() -> None:
     """F5: many long lines with many neighbours end a search early, and it says so."""
     search = Grep("x", before=100, after=100, limit=1000, max_line_length=2000, ignore_case=False)
     line = b"x" * 1999 + b"\n"

@@ -17,30 +17,34 @@ from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message
 from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as ViewMode
+from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import TEXT, Blob, blob_id
 from app.domain.tool_output.offloading import (
-    Attached,
-    Output,
-    Taken,
-    Terms,
-    attached_ref,
-    inline_output,
-    is_same_result,
-    output_from,
-    restored,
-    take,
-    viewed,
+    AttachedBlob,
+    OffloadedResult,
+    OffloadRules,
+    offload_result,
 )
 from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind, PreviewRules
+from app.domain.tool_output.restoring import (
+    is_same_result,
+    restore_result,
+)
+from app.domain.tool_output.result_content import attached_ref
+from app.domain.tool_output.stored_output import (
+    StoredOutput,
+    inline_output,
+    stored_output_from,
+    without_tool_names,
+)
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
-REFERENCE = replace(TIGHT, view=ViewMode.REFERENCE)
+REFERENCE = replace(TIGHT, view=PreviewMode.REFERENCE)
 OFF = replace(TIGHT, enabled=False)
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
 
@@ -103,14 +107,16 @@ def taken(
     policy: ToolOutputPolicy = TIGHT,
     format: FormatName = CHAT,
     name: str = "shell",
-    **attached: Attached,
-) -> Taken:
+    **attached: AttachedBlob,
+) -> OffloadedResult:
     """Take a piece in."""
-    terms = Terms(policy, {"c": name}, {f"blob_{ref}": item for ref, item in attached.items()})
-    return take(piece, message_of(piece, format), format, terms, "/messages/0")
+    terms = OffloadRules(
+        policy, {"c": name}, {f"blob_{ref}": item for ref, item in attached.items()}
+    )
+    return offload_result(piece, message_of(piece, format), format, terms, "/messages/0")
 
 
-def contents(found: Taken) -> dict[str, bytes]:
+def contents(found: OffloadedResult) -> dict[str, bytes]:
     """Return the bytes of the blobs by their ids, each the hash of its content."""
     held = {blob.id: b"".join(chunk.data for chunk in chunks) for blob, chunks in found.blobs}
     for blob, _ in found.blobs:
@@ -120,14 +126,14 @@ def contents(found: Taken) -> dict[str, bytes]:
     return held
 
 
-def original(found: Taken, format: FormatName) -> Any:
+def original(found: OffloadedResult, format: FormatName) -> Any:
     """Return the piece as it came, out of what is stored."""
     body = json_text.dump_stored(found.piece).decode()
-    output = output_from(found.output.as_json())
+    output = stored_output_from(found.output.as_json())
     assert output == found.output
     if not output.is_cut:
         return json_text.loads(body)
-    return restored(body, format, output, contents(found)[output.ref or ""])
+    return restore_result(body, format, output, contents(found)[output.ref or ""])
 
 
 @pytest.mark.parametrize(("size", "is_offloaded"), [(0, False), (4096, False), (4097, True)])
@@ -155,8 +161,8 @@ def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: b
         assert found.output.byte_size == size
 
 
-def test_a_response_that_is_an_object_gives_way_to_its_view() -> None:
-    """F1, F2: a large object is kept as its JSON; a view stands for it, and it comes back."""
+def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
+    """F1, F2: a large object is kept as its JSON; a preview stands for it, and it comes back."""
     piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
     found = taken(piece, TIGHT, GEMINI)
     (held,) = contents(found).values()
@@ -174,7 +180,7 @@ def test_a_response_that_is_an_object_gives_way_to_its_view() -> None:
     assert not is_same_result(body, found.output, text_of_it, GEMINI)
 
 
-def test_what_has_no_place_for_a_view_stays() -> None:
+def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
     """F1: the tools that a search found go back to OpenAI as they are, however many they are."""
     tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
     piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
@@ -184,25 +190,25 @@ def test_what_has_no_place_for_a_view_stays() -> None:
 
 
 def test_the_smaller_limit_decides() -> None:
-    """F1, F2: what is larger than a view may be is offloaded, though below the threshold."""
+    """F1, F2: what is larger than a preview may be is offloaded, though below the threshold."""
     policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
     assert not taken(result("x" * 100), policy).blobs
     found = taken(result("x" * 101), policy)
-    assert found.output.view is PreviewKind.CUT and found.blobs
+    assert found.output.preview is PreviewKind.CUT and found.blobs
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
-def test_results_of_the_own_tools_stay(name: str) -> None:
+def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     """Decision 27: what the service's own tools gave is never offloaded, by either name of it."""
     piece = result("x" * 100_000)
     assert not taken(piece, name=name).blobs
     named = result("x" * 100_000, name=name)
-    assert not take(named, message_of(named), CHAT, Terms(TIGHT), "").blobs
+    assert not offload_result(named, message_of(named), CHAT, OffloadRules(TIGHT), "").blobs
     assert taken(piece, name="shell").blobs
     assert not taken(piece, OFF).blobs
 
 
-def test_what_a_blob_is_told_of() -> None:
+def test_a_blob_has_its_tool_call() -> None:
     """F1: a blob knows the tool and the call that it comes from, and that it is text."""
     ((blob, chunks),) = taken(result("x" * 70_000 + "\n")).blobs
     assert (blob.media_type, blob.tool_name, blob.tool_call_id) == (TEXT, "shell", "c")
@@ -228,12 +234,12 @@ def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
 
 @pytest.mark.parametrize("format", WITH_PARTS)
 def test_an_image_alone_is_the_output(format: FormatName) -> None:
-    """F6: the output of a result that is one image is that image, which the view shows whole."""
+    """F6: the output of a result that is one image is that image, which the preview shows whole."""
     piece = result([image(format=format)], format)
     found = taken(piece, TIGHT, format)
     ((blob, _),) = found.blobs
     assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
-    assert (found.piece, found.output.view) == (piece, PreviewKind.WHOLE)
+    assert (found.piece, found.output.preview) == (piece, PreviewKind.WHOLE)
 
 
 def test_base64_in_lines_and_without_padding() -> None:
@@ -259,12 +265,12 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("content", [None, "", [], "part"])
-def test_nothing_is_not_offloaded(content: Any, format: FormatName) -> None:
+def test_an_empty_result_is_not_offloaded(content: Any, format: FormatName) -> None:
     """F1: an empty result has an empty output, in each shape that it may have."""
     if content == "part":
         content = {"output": ""} if format is GEMINI else [text("", format)]
     found = taken(result(content, format), TIGHT, format)
-    assert (found.output, found.blobs) == (Output(0, 0), ())
+    assert (found.output, found.blobs) == (StoredOutput(0, 0), ())
 
 
 # Two halves of a pair side by side are one character once they have been JSON.
@@ -314,12 +320,14 @@ policies = st.builds(
     offload_threshold_bytes=st.integers(0, 30),
     max_message_bytes=st.integers(1, 30),
     max_line_length=st.integers(1, 12),
-    view=st.sampled_from(ViewMode),
+    view=st.sampled_from(PreviewMode),
 )
 
 
 @given(results(), policies)
-def test_what_came_comes_back(came: tuple[dict[str, Any], FormatName], policy: Any) -> None:
+def test_an_offloaded_result_is_restored_exactly(
+    came: tuple[dict[str, Any], FormatName], policy: Any
+) -> None:
     """F1, A1: whatever the result and the policy, the piece comes back with identical strings."""
     piece, format = came
     before = json_text.dumps(piece)
@@ -334,12 +342,12 @@ def test_what_came_comes_back(came: tuple[dict[str, Any], FormatName], policy: A
     assert found.output.byte_size == len(main)
     assert found.output.line_count == main.count(b"\n") + (main[-1:] not in (b"", b"\n"))
     assert len(held) == len(found.blobs)
-    # Deterministic: the same result is the same view and blobs.
+    # Deterministic: the same result is the same preview and blobs.
     assert taken(piece, policy, format) == found
 
 
 @given(results(), policies, policies, st.booleans())
-def test_a_result_is_the_same_whatever_the_policy(
+def test_a_result_is_the_same_under_every_policy(
     came: tuple[dict[str, Any], FormatName], policy: Any, later: Any, is_said_otherwise: bool
 ) -> None:
     """A2: the same result is known as such by any policy, and another one never is."""
@@ -361,7 +369,7 @@ def test_a_result_is_the_same_whatever_the_policy(
     assert again.output.ref in (found.output.ref, None)
 
 
-def test_other_ways_to_say_the_same_bytes_are_other_results() -> None:
+def test_other_messages_with_the_same_bytes_are_other_results() -> None:
     """A2: one text and its two halves have one blob, and are not the same message."""
     whole, halves = result("aaaaaaaaaa\nbbbbbbbbbb"), result([text("a" * 10), text("b" * 10)])
     found, other = taken(whole), taken(halves)
@@ -378,12 +386,14 @@ def test_other_ways_to_say_the_same_bytes_are_other_results() -> None:
     assert not is_same_result(body, found.output, view, CHAT)
 
 
-def attached_of(data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None) -> Attached:
-    """Return an uploaded blob with its view."""
+def attached_of(
+    data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None
+) -> AttachedBlob:
+    """Return an uploaded blob with its preview."""
     blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
     builder = PreviewBuilder(PreviewRules.of(policy))
     builder.feed(data)
-    return Attached(blob, builder.finish(blob.ref, tool))
+    return AttachedBlob(blob, builder.finish(blob.ref, tool))
 
 
 @pytest.mark.parametrize("format", FormatName)
@@ -400,10 +410,10 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
     found = taken(piece, TIGHT, format, up=up)
     assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
     assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
-    assert message_of(found.piece, format).text == up.view.texts[0]
-    assert found.output.view is PreviewKind.CUT
+    assert message_of(found.piece, format).text == up.preview.texts[0]
+    assert found.output.preview is PreviewKind.CUT
     body = json_text.dump_stored(found.piece).decode()
-    full = restored(body, format, found.output, data)
+    full = restore_result(body, format, found.output, data)
     assert message_of(full, format).text == data.decode()
     for other in (TIGHT, REFERENCE, ToolOutputPolicy()):
         again = taken(piece, other, format, up=attached_of(data, other))
@@ -414,8 +424,8 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
 
 
 @pytest.mark.parametrize("format", FormatName)
-def test_own_content_stays_beside_the_ref(format: FormatName) -> None:
-    """F1: a message that brings content and names a blob keeps its content as the view."""
+def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
+    """F1: a message that brings content and names a blob keeps its content as the preview."""
     contents: list[Any] = ["own words " * 50]
     if format is not GEMINI:
         contents.append([text("own", format), image(format=format)])
@@ -431,11 +441,11 @@ def test_own_content_stays_beside_the_ref(format: FormatName) -> None:
         assert not is_same_result(body, found.output, without, format)
 
 
-def test_bytes_that_are_no_text_come_back_as_they_are_shown() -> None:
+def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
     """F1: an upload need not be UTF-8; its message shows each bad byte as one character."""
     data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
     found = taken(result(None, output_ref="blob_up"), up=attached_of(data))
-    full = restored(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
+    full = restore_result(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
     assert full["content"] == "\ufffd\ufffd line\n" * 9 + "\ud800"
 
 
@@ -470,18 +480,18 @@ def test_a_ref_must_be_one() -> None:
         ("blob_3", "seq-9"),
     ],
 )
-def test_what_a_small_result_is_called_for_by(message_id: str, ref: str) -> None:
+def test_the_ref_of_a_small_result(message_id: str, ref: str) -> None:
     """F1: its message's id, or its seq where the caller's own id cannot stand in a path."""
-    assert Output(5, 1).ref_in(message_id, 9).id == ref
-    assert Output(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
+    assert StoredOutput(5, 1).ref_in(message_id, 9).id == ref
+    assert StoredOutput(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
 
 
-def test_a_view_without_the_names_of_tools() -> None:
-    """L1: the closing note of a view is exchanged for the one that names no tool, or left."""
+def test_a_preview_without_the_names_of_tools() -> None:
+    """L1: the closing note of a preview is exchanged for the one that names no tool, or left."""
     for policy in (TIGHT, REFERENCE):
         found = taken(result("line one\n" * 50), policy)
-        shown = viewed(found.piece["content"], found.output)
+        shown = without_tool_names(found.piece["content"], found.output)
         assert shown.endswith(found.output.plain_note)
         assert not any(name in shown for name in TOOL_NAMES)
     whole = taken(result("x\n" * 8))
-    assert viewed("text", whole.output) == "text"
+    assert without_tool_names("text", whole.output) == "text"

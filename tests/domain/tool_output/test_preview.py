@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as ViewMode
-from app.domain.tool_output.blobs import ToolOutputRef, encode, show
+from app.domain.common.policy import ToolView as PreviewMode
+from app.domain.tool_output.blobs import ToolOutputRef, decode_lossy, encode
 from app.domain.tool_output.preview import (
     GREP,
     NOTE_BYTES,
@@ -21,7 +21,7 @@ from app.domain.tool_output.preview import (
     PreviewBuilder,
     PreviewKind,
     PreviewRules,
-    ToolView,
+    ToolPreview,
     placeholder,
     preview_of_texts,
     should_offload,
@@ -40,17 +40,17 @@ def ref_of(*texts: str) -> ToolOutputRef:
 
 def rules(max_line_length: int, max_message_bytes: int) -> PreviewRules:
     """Return rules that cut."""
-    return PreviewRules(ViewMode.TRUNCATE, max_line_length, max_message_bytes)
+    return PreviewRules(PreviewMode.TRUNCATE, max_line_length, max_message_bytes)
 
 
 def any_rules() -> st.SearchStrategy[PreviewRules]:
     """Rules so small that short texts are cut in every way."""
-    modes = st.sampled_from([ViewMode.TRUNCATE] * 5 + [ViewMode.REFERENCE])
+    modes = st.sampled_from([PreviewMode.TRUNCATE] * 5 + [PreviewMode.REFERENCE])
     return st.builds(PreviewRules, modes, st.integers(1, 6), st.integers(1, 40))
 
 
-def view_of(text: str, made_by: PreviewRules = DEFAULT) -> ToolView:
-    """Return the view of one text."""
+def view_of(text: str, made_by: PreviewRules = DEFAULT) -> ToolPreview:
+    """Return the preview of one text."""
     return preview_of_texts([text], made_by, ref_of(text), "shell_exec")
 
 
@@ -66,13 +66,13 @@ def bytes_cut(text: str, most: int) -> str:
     return text
 
 
-def kept(view: ToolView) -> str:
-    """Return what a view shows of the text, without its note."""
+def kept(view: ToolPreview) -> str:
+    """Return what a preview shows of the text, without its note."""
     return "".join(view.texts).removesuffix(view.note)
 
 
 def room_beside_note(most: int) -> int:
-    """Return the bytes of text that a view has where a note follows."""
+    """Return the bytes of text that a preview has where a note follows."""
     return max(0, most - NOTE_BYTES)
 
 
@@ -93,7 +93,7 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     assert kept(view) in (shown, shown + "\n")
     assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
-        assert view == ToolView(PreviewKind.WHOLE, (text,))
+        assert view == ToolPreview(PreviewKind.WHOLE, (text,))
     elif shown == cut:
         assert view.mentions == (READ_BYTES, GREP)
         assert view.plain_note.startswith(f"[Long lines cut: {len(encode(shown))} of ")
@@ -104,10 +104,10 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
 
 
 @given(any_text(), any_rules(), st.data())
-def test_a_stream_has_the_view_of_its_text(
+def test_a_stream_has_the_preview_of_its_text(
     text: str, by: PreviewRules, data: st.DataObject
 ) -> None:
-    """F2: rule 5, whatever the pieces, and the first full view is the last."""
+    """F2: rule 5, whatever the pieces, and the first full preview is the last."""
     builder, whole = PreviewBuilder(by), view_of(text, by)
     for piece in cut_up(data, encode(text)):
         was_full = builder.is_full
@@ -119,7 +119,7 @@ def test_a_stream_has_the_view_of_its_text(
 
 
 @given(any_bytes(), any_rules(), st.data())
-def test_any_bytes_have_a_view(blob: bytes, by: PreviewRules, data: st.DataObject) -> None:
+def test_any_bytes_have_a_preview(blob: bytes, by: PreviewRules, data: st.DataObject) -> None:
     """F2: invalid bytes are shown as U+FFFD, wherever the pieces were cut."""
     ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
     in_one, in_pieces = PreviewBuilder(by), PreviewBuilder(by)
@@ -128,13 +128,13 @@ def test_any_bytes_have_a_view(blob: bytes, by: PreviewRules, data: st.DataObjec
         in_pieces.feed(piece)
     view = in_one.finish(ref)
     assert in_pieces.finish(ref) == view
-    if by.mode is ViewMode.TRUNCATE:
-        cut = lines_cut(show(blob), by.max_line_length)
+    if by.mode is PreviewMode.TRUNCATE:
+        cut = lines_cut(decode_lossy(blob), by.max_line_length)
         shown = bytes_cut(cut, by.max_message_bytes)
-        if shown != show(blob):
+        if shown != decode_lossy(blob):
             shown = bytes_cut(cut, room_beside_note(by.max_message_bytes))
         assert kept(view) in (shown, shown + "\n")
-        assert (view.kind is PreviewKind.WHOLE) == (shown == show(blob))
+        assert (view.kind is PreviewKind.WHOLE) == (shown == decode_lossy(blob))
 
 
 @given(st.lists(PADDED, max_size=4), st.integers(1, 6), MAX_BYTES)
@@ -160,17 +160,17 @@ def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most
         assert f"offset={offset}, or" in view.note
 
 
-def test_what_fits_is_shown_as_it_is() -> None:
+def test_a_text_within_the_limits_is_not_cut() -> None:
     """F2: at both limits nothing is cut and there is no note; carriage returns do not count."""
     text = ("é" * 2000 + "\r\n") * 12 + "x" * 1999 + "\n" + "x" * 1176
     assert len(encode(text)) == DEFAULT.max_message_bytes
-    assert view_of(text) == ToolView(PreviewKind.WHOLE, (text,))
+    assert view_of(text) == ToolPreview(PreviewKind.WHOLE, (text,))
     assert view_of(text + "x").kind is PreviewKind.CUT
-    assert view_of("x" * 2000 + "\r") == ToolView(PreviewKind.WHOLE, ("x" * 2000 + "\r",))
+    assert view_of("x" * 2000 + "\r") == ToolPreview(PreviewKind.WHOLE, ("x" * 2000 + "\r",))
 
 
-def test_invalid_bytes_count_as_they_are_shown() -> None:
-    """F2: U+FFFD takes three bytes of a view, the byte that it stands for one of the blob."""
+def test_invalid_bytes_count_as_decoded() -> None:
+    """F2: U+FFFD takes three bytes of a preview, the byte that it stands for one of the blob."""
     builder = PreviewBuilder(rules(6, NOTE_BYTES + 12))
     builder.feed(b"\xff\n" * 100)
     view = builder.finish(ToolOutputRef(BLOB, 200, 100))
@@ -179,15 +179,15 @@ def test_invalid_bytes_count_as_they_are_shown() -> None:
 
 
 def test_a_result_without_text_has_nothing_to_cut() -> None:
-    """F6: images alone have no view in either mode."""
-    for mode in ViewMode:
+    """F6: images alone have no preview in either mode."""
+    for mode in PreviewMode:
         by = PreviewRules(mode, 10, 10)
-        assert preview_of_texts([], by, ref_of(), None) == ToolView(PreviewKind.WHOLE, ())
+        assert preview_of_texts([], by, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
 
 
 @pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
-def test_no_more_is_read_than_is_shown(text: str) -> None:
-    """F2: rule 5; a view is full as soon as its bytes are."""
+def test_a_full_preview_reads_no_more(text: str) -> None:
+    """F2: rule 5; a preview is full as soon as its bytes are."""
     builder = PreviewBuilder(rules(100_000, 51_200))
     fed = 0
     for start in range(0, len(text), 1000):
@@ -202,7 +202,7 @@ def test_no_more_is_read_than_is_shown(text: str) -> None:
 # --- the words ------------------------------------------------------------------------------
 
 
-def test_the_note_of_a_cut_output_says_where_to_go_on() -> None:
+def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
     """F2, L1: the exact words, with and without the names of tools."""
     text = "".join(f"{number:062}\n" for number in range(16_645))
     view = view_of(text)
@@ -216,7 +216,7 @@ def test_the_note_of_a_cut_output_says_where_to_go_on() -> None:
     assert len(view.texts[0]) <= 51_200
 
 
-def test_the_note_of_cut_lines_says_how_to_read_them() -> None:
+def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
     """F2, L1: every line was begun, so that only bytes of lines are missing."""
     view = view_of("short\n" + "y" * 5000 + "\n")
     assert view.note == (
@@ -231,7 +231,7 @@ def test_a_reference_has_the_exact_words() -> None:
     """F2: the text of a reference to the letter, its opening as it is."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
-        [text, "more"], PreviewRules(ViewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
+        [text, "more"], PreviewRules(PreviewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -250,7 +250,7 @@ def test_a_reference_has_the_exact_words() -> None:
 def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
     """F2: where the opening would take it over the bytes, the opening is shorter."""
     for most in (1, 150, 200, 333):
-        rules_ = PreviewRules(ViewMode.REFERENCE, 2000, most)
+        rules_ = PreviewRules(PreviewMode.REFERENCE, 2000, most)
         view = preview_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
         least = preview_of_texts(
             ["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None
@@ -259,8 +259,8 @@ def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
 
 
 @pytest.mark.parametrize("ref", [BLOB, "m" * 36])
-def test_a_note_is_within_its_room(ref: str) -> None:
-    """F2: the largest view of the largest blob has a note that `NOTE_BYTES` holds."""
+def test_a_note_is_within_its_bytes(ref: str) -> None:
+    """F2: the largest preview of the largest blob has a note that `NOTE_BYTES` holds."""
     builder = PreviewBuilder(rules(1_000_000, 1_000_000))
     builder.feed(b"\n" * 1_000_001)
     view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
@@ -268,10 +268,12 @@ def test_a_note_is_within_its_room(ref: str) -> None:
     assert len(encode(view.texts[0])) <= 1_000_000
 
 
-def test_a_reference_without_a_tool_name_says_tool() -> None:
+def test_a_reference_without_a_tool_name_names_it_tool() -> None:
     """F2: the opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
-    view = preview_of_texts(texts, PreviewRules(ViewMode.REFERENCE, 9, 400), ref_of(*texts), None)
+    view = preview_of_texts(
+        texts, PreviewRules(PreviewMode.REFERENCE, 9, 400), ref_of(*texts), None
+    )
     assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
     assert "First 200 chars: one\ntwo]\n" in view.texts[0]
     assert view.texts[1:] == ("", "")
@@ -307,7 +309,7 @@ def test_a_placeholder_has_the_exact_words() -> None:
         (10**9, ToolOutputPolicy(enabled=False), False),
     ],
 )
-def test_what_is_larger_than_both_limits_is_offloaded(
+def test_a_result_above_either_limit_is_offloaded(
     size: int, output: ToolOutputPolicy, offloaded: bool
 ) -> None:
     """F1: nothing at or below the threshold, nothing at all when it is switched off."""

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.tool_output.blobs import Chunk, encode, prefix_size, show
-from app.domain.tool_output.slices import Bytes, LineReader, Lines, byte_slice, bytes_to_fetch
+from app.domain.tool_output.blobs import Chunk, decode_lossy, encode, prefix_size
+from app.domain.tool_output.slices import (
+    LineReader,
+    OutputBytes,
+    OutputLines,
+    byte_slice,
+    bytes_to_fetch,
+)
 from tests.domain.tool_output.generated import any_bytes, chunked, cut_up
 
 ENDLESS = 10**9
@@ -28,7 +34,7 @@ def lines_of(
     max_line_length: int = 2000,
     max_bytes: int = ENDLESS,
     pieces: list[bytes] | None = None,
-) -> Lines:
+) -> OutputLines:
     """Read a slice of lines from the blob's beginning on."""
     reader = LineReader(
         offset,
@@ -42,7 +48,7 @@ def lines_of(
     return reader.finish()
 
 
-def bytes_of(blob: bytes, offset: int, limit: int) -> Bytes:
+def bytes_of(blob: bytes, offset: int, limit: int) -> OutputBytes:
     """Read a slice of bytes out of what it says it needs."""
     start, end = bytes_to_fetch(offset, limit, len(blob))
     return byte_slice(blob[start:end], start, offset=offset, limit=limit, total=len(blob))
@@ -53,7 +59,7 @@ def plain_lines(blob: bytes, most: int) -> list[str]:
     parts = blob.split(b"\n")
     start, shown = 0, []
     for number, line in enumerate(parts[: line_count(blob)], 1):
-        text = show(line.removesuffix(b"\r"))
+        text = decode_lossy(line.removesuffix(b"\r"))
         if len(text) > most:
             text = f"{text[:most]} … [line goes on at byte {start + prefix_size(line, most)}]"
         shown.append(f"{number:6}\t{text}")
@@ -75,7 +81,7 @@ def test_lines_are_those_of_the_blob(
     following = offset + len(wanted)
     total = line_count(blob)
     next_offset = following if following < total else None
-    assert lines == Lines("\n".join(wanted), offset + 1, len(wanted), total, next_offset)
+    assert lines == OutputLines("\n".join(wanted), offset + 1, len(wanted), total, next_offset)
 
 
 @given(any_bytes(60), st.integers(1, 6), st.integers(1, 80))
@@ -159,10 +165,10 @@ def test_a_line_is_cut_from_one_character_too_many_on(unit: str) -> None:
 @pytest.mark.parametrize(
     ("blob", "offset"), [(b"", 0), (b"", 3), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\nb\n", 99)]
 )
-def test_past_the_last_line_there_is_nothing(blob: bytes, offset: int) -> None:
+def test_a_slice_past_the_last_line_is_empty(blob: bytes, offset: int) -> None:
     """F4: rule 5, also right behind the last newline."""
     lines = lines_of(blob, offset)
-    assert lines == Lines("", offset + 1, 0, line_count(blob), None)
+    assert lines == OutputLines("", offset + 1, 0, line_count(blob), None)
 
 
 def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
@@ -197,7 +203,7 @@ def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
         assert part.total_bytes == len(blob)
         texts.append(part.text)
         offset = part.next_offset
-    assert "".join(texts) == show(blob)
+    assert "".join(texts) == decode_lossy(blob)
 
 
 @given(any_bytes(), st.integers(0, 60), st.integers(0, 9))
@@ -212,7 +218,7 @@ def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: in
         assert part.offset == min(start for start in starts if start >= offset)
         assert part.offset - offset <= 3
         assert begin + part.byte_count in starts
-    assert part.text == show(blob[begin : begin + part.byte_count])
+    assert part.text == decode_lossy(blob[begin : begin + part.byte_count])
     assert (part.next_offset is None) == (begin + part.byte_count == len(blob))
 
 
@@ -225,6 +231,6 @@ def test_a_slice_fetches_little_more_than_it_shows() -> None:
 
 
 @pytest.mark.parametrize(("blob", "offset"), [(b"", 0), (b"abc", 3), (b"abc", 99)])
-def test_past_the_last_byte_there_is_nothing(blob: bytes, offset: int) -> None:
+def test_a_slice_past_the_last_byte_is_empty(blob: bytes, offset: int) -> None:
     """F4: rule 5."""
-    assert bytes_of(blob, offset, 10) == Bytes("", offset, 0, len(blob), None)
+    assert bytes_of(blob, offset, 10) == OutputBytes("", offset, 0, len(blob), None)

@@ -24,10 +24,10 @@ from app.domain.compaction.results import CompactResult
 from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
 from app.domain.formats import ToolDefinition
 from app.domain.prompt.agent_tools import MAX_BYTES
-from app.domain.prompt.tool_deferral import Found
+from app.domain.prompt.tool_deferral import ToolSearchResult
 from app.domain.tool_output.blobs import ToolOutputRef
-from app.domain.tool_output.grep import GrepMatch, GrepResult
-from app.domain.tool_output.slices import Bytes, Lines
+from app.domain.tool_output.grep import GrepResult, MatchedLine
+from app.domain.tool_output.slices import OutputBytes, OutputLines
 from app.services.compaction.runs import CompactRequest
 from app.services.payload.tool_calls import Answered, ToolCallService
 
@@ -88,21 +88,24 @@ async def text_of(found: Any, name: str, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (Lines("1\ta\n2\tb", 1, 2, 2, None), "1\ta\n2\tb\n[End of output.]"),
+        (OutputLines("1\ta\n2\tb", 1, 2, 2, None), "1\ta\n2\tb\n[End of output.]"),
         (
-            Lines("1\ta\n2\tb\n", 1, 2000, 15_000, 2000),
+            OutputLines("1\ta\n2\tb\n", 1, 2000, 15_000, 2000),
             "1\ta\n2\tb\n[Lines 1-2000 of 15,000. Go on with offset=2000.]",
         ),
         (
-            Lines("2001\tx", 2001, 1, 15_000, 2001),
+            OutputLines("2001\tx", 2001, 1, 15_000, 2001),
             "2001\tx\n[Lines 2001-2001 of 15,000. Go on with offset=2001.]",
         ),
-        (Lines("1\t", 1, 1, 1, None), "1\t\n[End of output.]"),
-        (Lines("", 1, 0, 0, None), "[The output is empty.]"),
-        (Lines("", 8, 0, 1200, None), "[The output has 1,200 lines; offset=7 is past its end.]"),
+        (OutputLines("1\t", 1, 1, 1, None), "1\t\n[End of output.]"),
+        (OutputLines("", 1, 0, 0, None), "[The output is empty.]"),
+        (
+            OutputLines("", 8, 0, 1200, None),
+            "[The output has 1,200 lines; offset=7 is past its end.]",
+        ),
     ],
 )
-async def test_lines_end_by_saying_how_to_go_on(lines: Lines, text: str) -> None:
+async def test_lines_end_by_saying_how_to_go_on(lines: OutputLines, text: str) -> None:
     """F4, L1: numbered lines, then with which offset to go on, or that it was all."""
     assert await text_of(lines, "tool_output_cache", offset=7) == text
 
@@ -110,23 +113,23 @@ async def test_lines_end_by_saying_how_to_go_on(lines: Lines, text: str) -> None
 @pytest.mark.parametrize(
     ("piece", "text"),
     [
-        (Bytes("abc", 0, 3, 3, None), "abc\n[End of output.]"),
+        (OutputBytes("abc", 0, 3, 3, None), "abc\n[End of output.]"),
         (
-            Bytes("abc\n", 0, 4096, 48_231, 4096),
+            OutputBytes("abc\n", 0, 4096, 48_231, 4096),
             "abc\n[Bytes 0-4095 of 48,231. Go on with offset=4096.]",
         ),
-        (Bytes("", 0, 0, 0, None), "[The output is empty.]"),
-        (Bytes("", 7, 0, 5, None), "[The output has 5 bytes; offset=7 is past its end.]"),
+        (OutputBytes("", 0, 0, 0, None), "[The output is empty.]"),
+        (OutputBytes("", 7, 0, 5, None), "[The output has 5 bytes; offset=7 is past its end.]"),
     ],
 )
-async def test_bytes_end_by_saying_how_to_go_on(piece: Bytes, text: str) -> None:
+async def test_bytes_end_by_saying_how_to_go_on(piece: OutputBytes, text: str) -> None:
     """F4, L1: the text, then with which offset to go on, or that it was all."""
     assert await text_of(piece, "read_result", offset=7) == text
 
 
-def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> GrepMatch:
+def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> MatchedLine:
     """Return one match with the lines around it."""
-    return GrepMatch(line, text, before, after)
+    return MatchedLine(line, text, before, after)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> GrepMat
     ],
 )
 async def test_matches_are_shown_as_grep_prints_them(
-    matches: list[GrepMatch], arguments: dict[str, Any], text: str
+    matches: list[MatchedLine], arguments: dict[str, Any], text: str
 ) -> None:
     """F5, L1: each line once, matches by colon, lines around them by dash, groups apart."""
     found = GrepResult(tuple(matches), False)
@@ -192,9 +195,9 @@ async def test_matches_are_bounded_together(length: int, count: int) -> None:
 
 async def test_readers_are_asked_for_what_the_model_wants() -> None:
     """L1: arguments reach the reader of their tool, defaults filled in and limits clamped."""
-    readers = Readers(Lines("", 1, 0, 0, None))
+    readers = Readers(OutputLines("", 1, 0, 0, None))
     await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
-    readers.found = Bytes("", 0, 0, 0, None)
+    readers.found = OutputBytes("", 0, 0, 0, None)
     await readers.call("read_result", ref_id=REF)
     readers.found = GrepResult((), False)
     await readers.call("tool_output_cache_grep", ref_id=REF, pattern="x", after=3)
@@ -284,7 +287,7 @@ RESULT = CompactResult(
 
 async def test_a_search_answers_with_definitions() -> None:
     """H2, L1: the query and its limit reach the search; full definitions come back."""
-    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     answered = await readers.call("tool_search", query="weather")
     assert not answered.is_error
     assert answered.message["content"] == (
@@ -295,14 +298,14 @@ async def test_a_search_answers_with_definitions() -> None:
         (TENANT, CONVERSATION, "weather", 5, {"promotes": True}),
         (TENANT, CONVERSATION, "weather", 50, {"promotes": True}),
     ]
-    nothing = await Readers(Found((), 9, ())).call("tool_search", query="x")
+    nothing = await Readers(ToolSearchResult((), 9, ())).call("tool_search", query="x")
     assert (nothing.is_error, nothing.message["content"]) == (False, "[No tool matches.]")
 
 
 async def test_a_native_search_answers_with_references() -> None:
     """H3: references where the caller's payload defers natively, the text where it does not."""
     raw = {"type": "tool_use", "id": "c1", "name": "tool_search", "input": {"query": "weather"}}
-    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     service = readers.service
     found = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw, native=True)
     assert readers.asked[-1][-1] == {"promotes": False}
@@ -314,7 +317,7 @@ async def test_a_native_search_answers_with_references() -> None:
 
 async def test_openais_own_search_is_answered_in_kind() -> None:
     """H3, C7: a search item gets an output of the same call id, wrong arguments an empty one."""
-    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     item = {"type": "tool_search_call", "call_id": "c1", "execution": "client"}
     for arguments, status, count in (({"query": "weather"}, "completed", 1), ({}, "incomplete", 0)):
         raw = {**item, "arguments": arguments}

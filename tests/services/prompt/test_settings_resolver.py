@@ -64,7 +64,7 @@ async def resolved(
     return await resolver().of(conversation(**layers), ask)
 
 
-async def test_the_model_comes_from_the_nearest_layer() -> None:
+async def test_the_model_comes_from_the_nearest_settings_level() -> None:
     """Request, conversation, agent, default: the first that names a model decides (C2)."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
     assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
@@ -73,7 +73,7 @@ async def test_the_model_comes_from_the_nearest_layer() -> None:
     assert (await resolved()).model == MODEL
 
 
-async def test_layers_merge_by_name_and_leaf() -> None:
+async def test_settings_levels_merge_by_name_and_leaf() -> None:
     """Sections and tools merge by name, the policy per leaf, request last (decisions 21, 22)."""
     agent = settings(
         policy={"sandwich": {"preserve_top": 1, "preserve_bottom": 2}},
@@ -92,7 +92,7 @@ async def test_layers_merge_by_name_and_leaf() -> None:
     assert (sandwich.preserve_top, sandwich.preserve_bottom) == (7, 2)
 
 
-async def test_the_service_policy_is_the_weakest_layer() -> None:
+async def test_the_service_policy_is_the_weakest_level() -> None:
     """What the service sets holds where no agent or conversation says otherwise (decision 22)."""
     weak = resolver(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
     made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
@@ -100,7 +100,7 @@ async def test_the_service_policy_is_the_weakest_layer() -> None:
     assert made.policy.sandwich.preserve_top == 2
 
 
-async def test_windows_of_request_and_policy() -> None:
+async def test_context_windows_of_request_and_policy() -> None:
     """The request's window is used, the policy's own is what compaction is judged by (13)."""
     own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
     plain = await resolved(own=own)
@@ -117,7 +117,7 @@ async def test_windows_of_request_and_policy() -> None:
     assert output.is_reduction
 
 
-async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
+async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
     """Without a window the frame stands, and says why when limits are asked for (C2, 6)."""
     own = settings("nobody/knows")
     unknown = await resolved(own=own)
@@ -142,7 +142,7 @@ async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
         (None, None, None, "nobody/knows", "service"),
     ],
 )
-async def test_an_unknown_window_names_its_model(
+async def test_the_error_for_an_unknown_context_window_names_the_model(
     asked: str | None, own: str | None, agent: str | None, default: str, source: str
 ) -> None:
     """C2, M: the error names the model and who named it, and points at it in a request."""
@@ -155,7 +155,7 @@ async def test_an_unknown_window_names_its_model(
     assert pointers == (["/model"] if source == "request" else [])
 
 
-async def test_no_window_is_known_without_a_model() -> None:
+async def test_without_a_model_the_context_window_is_unknown() -> None:
     """C2, M: where nobody names a model the error says so."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, None)
     with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
@@ -196,9 +196,9 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
     assert (made.info.input_price, made.info.exact) == (0.5, True)
 
 
-async def test_equal_layers_give_the_same_frame_object() -> None:
+async def test_equal_levels_give_the_same_settings_object() -> None:
     """A frame is resolved once for each set of layers; the oldest is forgotten."""
-    few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
+    few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, max_chars=9_000)
     first = await few.of(conversation())
     assert await few.of(conversation()) is first
     assert await few.of(replace(conversation(), state=ConversationState(head_seq=5))) is first
@@ -250,14 +250,14 @@ async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
     assert made.policy_limits.margin == 0
 
 
-async def test_frames_of_unknown_windows_are_corrected_too() -> None:
+async def test_settings_without_a_context_window_are_calibrated_too() -> None:
     """Without a window there is no margin to set, and the counts are corrected all the same."""
     told = replace(conversation(settings("nobody/knows")), calibration=Calibration(1.3, 0.03, 5))
     made = await resolver().of(told)
     assert (made.limits, made.factor) == (None, 1.3)
 
 
-async def test_hashes_tell_frames_apart() -> None:
+async def test_hashes_distinguish_resolved_settings() -> None:
     """Sections, tools and policy each have a hash that changes with them alone (G3)."""
     plain = await resolved()
     sections = await resolved(own=settings(sections=[{"name": "a", "content": "x"}]))

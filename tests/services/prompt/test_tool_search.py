@@ -62,7 +62,7 @@ async def promoted(database: Database, cid: str, *names: str) -> tuple[str, ...]
         return await records.log.promote(cid, names)
 
 
-async def test_what_is_found_comes_back_whole_and_promoted(harness: Harness) -> None:
+async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None:
     """H2: full definitions in the ranking's order, how many were searched, what is promoted."""
     tools, ranking = service(harness)
     cid = await harness.conversation(tools=named("git_log", "git_add", "sum", description="Git."))
@@ -92,7 +92,7 @@ async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None
     assert refused.value.problems[0].pointer == "/tools/0/name"
 
 
-async def test_nothing_found_promotes_nothing(harness: Harness) -> None:
+async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> None:
     """H2: no match is an empty answer, and what was promoted before stays."""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log"))

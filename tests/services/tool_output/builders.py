@@ -20,8 +20,10 @@ from app.domain.tool_output.blobs import TEXT, Chunk, StoredChunk
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.log import LogService
 from app.services.ports import BlobStore, BlobWriter, Repositories
-from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.collection import BlobCollector
+from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.stored_results import Content, Original, StoredResults
+from app.services.tool_output.uploads import BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -87,10 +89,10 @@ class WatchedStore:
         self.check()
         await self.kept.remove(object_keys)
 
-    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation."""
         self.check()
-        await self.kept.forget(tenant_id, conversation_id)
+        await self.kept.delete_conversation(tenant_id, conversation_id)
 
     async def drop_parts(self, older_than: datetime) -> int:
         """Delete what killed uploads have left."""
@@ -158,7 +160,7 @@ class Process:
         database: PostgresDatabase,
         store: BlobStore | None = None,
         *,
-        most_bytes: int = 2**31,
+        max_blob_bytes: int = 2**31,
         **harness: Any,
     ) -> None:
         self.database = GatedDatabase(database)
@@ -182,17 +184,24 @@ class Process:
             {},
             new_id,
             self.harness.clock.utc,
-            self.outputs.forget,
+            self.outputs.delete_conversations,
             self.harness.summariser.check_model,
         )
-        self.blobs = BlobService(
+        self.blobs = BlobReader(self.database, resolver, self.outputs)
+        self.uploads = BlobUploads(
             self.database,
             resolver,
             self.store,
             self.outputs,
             new_id,
+            max_blob_bytes=max_blob_bytes,
+        )
+        self.collector = BlobCollector(
+            self.database,
+            resolver,
+            self.store,
+            self.outputs,
             lambda: self.now,
-            most_bytes=most_bytes,
             upload_ttl_seconds=3600,
         )
 
@@ -200,7 +209,7 @@ class Process:
         self, cid: str, *pieces: bytes, tenant: str = TENANT, tool: str | None = None
     ) -> Any:
         """Upload some pieces."""
-        return await self.blobs.upload(
+        return await self.uploads.upload(
             tenant, cid, streamed(*pieces), media_type=TEXT, tool_name=tool
         )
 
@@ -226,7 +235,7 @@ class Process:
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""
-        return [blob.id for blob in (await self.blobs.collect(TENANT, cid, **how)).blobs]
+        return [blob.id for blob in (await self.collector.collect(TENANT, cid, **how)).blobs]
 
     async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
         """Return a conversation whose middle is compacted, and the refs of three large results.

@@ -27,8 +27,8 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, encode, show
-from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
+from app.services.tool_output.stored_results import CHUNKS_PER_READ, Content
 from tests.services.fakes import (
     TENANT,
     new_id,
@@ -80,14 +80,14 @@ async def test_an_upload_streams_in(process: Process) -> None:
         assert found.line_count == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
         assert await process.read(cid, found.id) == data
         largest = max(map(len, pieces)) // CHUNK_BYTES
-        assert process.store.most_written <= CHUNKS_AT_ONCE + largest
+        assert process.store.most_written <= CHUNKS_PER_READ + largest
 
 
 class Ended(Exception):
     """The client went away."""
 
 
-async def test_an_upload_that_ends_early_leaves_nothing(
+async def test_a_failed_upload_leaves_nothing_stored(
     process: Process, connection: asyncpg.Connection
 ) -> None:
     """F1: a client that goes away in the middle leaves no blob, chunk, upload or object."""
@@ -101,12 +101,12 @@ async def test_an_upload_that_ends_early_leaves_nothing(
 
     for chunks, rest in ((0, 0), (0, 1), (1, 0), (40, 5)):
         with pytest.raises(Ended):
-            await process.blobs.upload(TENANT, cid, pieces(chunks, rest), media_type=TEXT)
+            await process.uploads.upload(TENANT, cid, pieces(chunks, rest), media_type=TEXT)
         assert await left(connection) == (0, 0, 0)
         assert await process.store.keys() == []
 
 
-async def test_a_cancelled_upload_leaves_nothing(
+async def test_a_cancelled_upload_leaves_nothing_stored(
     process: Process, connection: asyncpg.Connection
 ) -> None:
     """F1: an upload whose task is cancelled, as at a shutdown, cleans up as well."""
@@ -118,7 +118,7 @@ async def test_a_cancelled_upload_leaves_nothing(
         half.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(process.blobs.upload(TENANT, cid, pieces(), media_type=TEXT))
+    task = asyncio.create_task(process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT))
     await half.wait()
     assert (await left(connection))[2] == 1
     task.cancel()
@@ -137,7 +137,7 @@ async def test_an_upload_over_the_limit(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
     """F1, decision 30: too much is refused with nothing stored, unread if it says so itself."""
-    rows = Process(database, most_bytes=200_000)
+    rows = Process(database, max_blob_bytes=200_000)
     cid = await rows.harness.conversation()
     assert (await rows.upload(cid, b"x" * 200_000)).blob.byte_size == 200_000
     before = await left(connection)
@@ -146,7 +146,9 @@ async def test_an_upload_over_the_limit(
             await rows.upload(cid, *pieces)
         assert too_large.value.facts == {"limit": 200_000}
     with pytest.raises(PayloadTooLarge):
-        await rows.blobs.upload(TENANT, cid, never_read(), media_type=TEXT, declared_bytes=200_001)
+        await rows.uploads.upload(
+            TENANT, cid, never_read(), media_type=TEXT, declared_bytes=200_001
+        )
     assert await left(connection) == before
 
 
@@ -157,7 +159,7 @@ async def test_an_upload_to_nowhere_is_not_read(
     cid = await rows.harness.conversation()
     for tenant, conversation_id in ((TENANT, new_id()), ("another", cid)):
         with pytest.raises(NotFound):
-            await rows.blobs.upload(tenant, conversation_id, never_read(), media_type=TEXT)
+            await rows.uploads.upload(tenant, conversation_id, never_read(), media_type=TEXT)
     assert await left(connection) == (0, 0, 0)
 
 
@@ -175,10 +177,10 @@ async def test_a_conversation_deleted_during_an_upload(
     for at in range(4):
         cid = await process.harness.conversation()
         with pytest.raises(NotFound):
-            await process.blobs.upload(TENANT, cid, pieces(cid, at), media_type=TEXT)
+            await process.uploads.upload(TENANT, cid, pieces(cid, at), media_type=TEXT)
         assert await left(connection) == (0, 0, 0)
     process.now += 2 * HOUR
-    await process.blobs.collect_due()
+    await process.collector.collect_due()
     assert await process.store.keys() == []
 
 
@@ -186,37 +188,37 @@ async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.C
     """F6: many who upload the same at once are answered alike, and it is kept once."""
     cid = await process.harness.conversation()
     found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
-    assert len({(item.blob.id, item.blob.content_id, item.view) for item in found}) == 1
+    assert len({(item.blob.id, item.blob.content_id, item.preview) for item in found}) == 1
     assert await left(connection) == (1, 1, 0)
     assert len(await process.store.keys()) == isinstance(process.store.kept, ObjectStore)
     assert await process.read(cid, found[0].blob.id) == LARGE.encode()
 
 
 @pytest.mark.parametrize("mode", ["truncate", "reference"])
-async def test_a_message_shows_what_the_upload_was_answered_with(rows: Process, mode: str) -> None:
+async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: str) -> None:
     """F1, F2: a message without content shows the very `view` of the upload, in both modes."""
     cid = await rows.harness.conversation({"tool_output": {"view": mode}})
     data = ("word " * 30 + "\n").encode() * 1000
     found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
     ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
     assert ref == found.blob.ref
-    shown, view = (await rows.transcript(cid))[-1], found.view
+    shown, view = (await rows.transcript(cid))[-1], found.preview
     assert (shown.piece["content"], shown.is_truncated) == (view, True)
     full = (await rows.transcript(cid, Content.FULL))[-1]
     assert (full.piece["content"].encode(), full.is_truncated) == (data, False)
     # Stored under one tool's name it is shown under it, whoever uploads it again.
     again = await rows.upload(cid, data, tool="other")
-    assert (again.blob.attached, again.view) == (True, view)
+    assert (again.blob.attached, again.preview) == (True, view)
 
 
-async def test_an_upload_that_is_no_text_is_shown(rows: Process) -> None:
+async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
     """F1: a message that names bytes of any kind is read back, shown as far as they are text."""
     cid = await rows.harness.conversation()
     data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
     found = await rows.upload(cid, data)
     await rows.stored(cid, None, output_ref={"id": found.blob.id})
     full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert full.piece["content"] == show(data)
+    assert full.piece["content"] == decode_lossy(data)
     assert await rows.read(cid, found.blob.id) == data
 
 
@@ -229,7 +231,7 @@ def numbered(text: bytes, offset: int, limit: int, most: int) -> list[str]:
     lines = lines[:-1] if not lines[-1] else lines
     shown = []
     for number, line in enumerate(lines[offset : offset + limit], offset + 1):
-        found = show(line.removesuffix(b"\r"))
+        found = decode_lossy(line.removesuffix(b"\r"))
         shown.append(f"{number:6}\t{found[:most]}")
     return shown
 
@@ -308,7 +310,7 @@ async def test_past_the_end(rows: Process) -> None:
             assert lines.total_lines == ref.line_count
 
 
-async def test_a_slice_costs_what_it_shows(rows: Process) -> None:
+async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     """F4: of 50 MB a slice reads the few chunks it stands in, and asks the database little."""
     cid = await rows.harness.conversation()
     one_line = await rows.upload(cid, *([b"x" * CHUNK_BYTES] * 800), b"end")
@@ -347,7 +349,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
     rows.store.opened.clear()
     found = await rows.blobs.grep(TENANT, cid, ref, "text$", limit=5)
     assert [match.line for match in found.matches] == [1, 2, 3, 4, 5] and found.truncated
-    assert len(rows.store.opened) <= 2 * CHUNKS_AT_ONCE  # one run is read ahead
+    assert len(rows.store.opened) <= 2 * CHUNKS_PER_READ  # one run is read ahead
     with pytest.raises(ValidationError):
         await rows.blobs.grep(TENANT, cid, ref, "(")
     around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
@@ -356,7 +358,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
     assert (everything.matches, everything.truncated) == ((), False)
 
 
-async def test_a_ref_is_known_in_its_conversation_alone(rows: Process) -> None:
+async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
     """F6, F7: another conversation, or another tenant, finds nothing under a blob's id."""
     cid, other = [await rows.harness.conversation() for _ in range(2)]
     ref = (await rows.stored(cid, LARGE)).id
@@ -390,15 +392,15 @@ async def test_refs_of_small_results(rows: Process) -> None:
         assert source.ref.id == ref
         assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
     with pytest.raises(Conflict):
-        await rows.blobs.remove(TENANT, cid, "m1")
+        await rows.collector.remove(TENANT, cid, "m1")
     with pytest.raises(NotFound):
-        await rows.blobs.remove(TENANT, cid, "m2")
+        await rows.collector.remove(TENANT, cid, "m2")
 
 
 # --- collecting -------------------------------------------------------------------------------
 
 
-async def test_uploads_nobody_refers_to_are_taken(
+async def test_unattached_uploads_are_collected(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
     """F7, L3: a collection takes uploads without a message, tells it, and a dry run takes none."""
@@ -420,7 +422,7 @@ async def test_uploads_nobody_refers_to_are_taken(
             rows.blobs.read_bytes(TENANT, cid, gone, 0, 1),
             rows.blobs.grep(TENANT, cid, gone, "x"),
             rows.blobs.find(TENANT, cid, gone),
-            rows.blobs.remove(TENANT, cid, gone),
+            rows.collector.remove(TENANT, cid, gone),
         ):
             assert isinstance(await refused(work), Gone)
     assert await rows.read(cid, ref.id) == b"1" * 5000
@@ -434,9 +436,9 @@ async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Conne
     cid = await rows.harness.conversation()
     loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
     await rows.stored(cid, "own", output_ref={"id": held})
-    assert (await rows.blobs.remove(TENANT, cid, loose)).id == loose
+    assert (await rows.collector.remove(TENANT, cid, loose)).id == loose
     with pytest.raises(Conflict):
-        await rows.blobs.remove(TENANT, cid, held)
+        await rows.collector.remove(TENANT, cid, held)
     assert await left(connection) == (2, 1, 0)
     again = await rows.upload(cid, b"0" * 5000)
     assert await rows.read(cid, again.blob.id) == b"0" * 5000
@@ -471,8 +473,8 @@ async def test_compacted_away(process: Process) -> None:
     assert await process.collect(cid) == []
 
 
-async def test_a_cut_result_whose_blob_is_gone_shows_its_view(rows: Process) -> None:
-    """F7: the transcript keeps the view of what was collected, and says so."""
+async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
+    """F7: the transcript keeps the preview of what was collected, and says so."""
     cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
     assert await rows.collect(cid) == refs[:2]
     for content in Content:
@@ -486,7 +488,7 @@ async def test_a_cut_result_whose_blob_is_gone_shows_its_view(rows: Process) -> 
     assert sum("Output cut" in view for view in views) == 2
 
 
-async def test_a_schedule_finds_what_is_due(
+async def test_a_scheduled_collection_visits_due_conversations(
     process: Process, connection: asyncpg.Connection
 ) -> None:
     """F7: the worker's collection finds old uploads, broken ones and compacted blobs anywhere."""
@@ -495,16 +497,16 @@ async def test_a_schedule_finds_what_is_due(
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
     async with process.database.session() as records:
         assert await records.blobs.begin_upload(TENANT, loose, new_id())
-    assert await process.blobs.collect_due() == 2
+    assert await process.collector.collect_due() == 2
     for gone in refs[:2]:
         assert isinstance(await refused(process.read(cid, gone)), Gone)
     assert await process.read(loose, ref) == b"x" * 5000
     assert (await left(connection))[2] == 1
     process.now += 2 * HOUR
-    assert await process.blobs.collect_due() == 1
+    assert await process.collector.collect_due() == 1
     assert (await left(connection))[2] == 0
     assert isinstance(await refused(process.read(loose, ref)), Gone)
-    assert await process.blobs.collect_due() == 0
+    assert await process.collector.collect_due() == 0
     await assert_whole(process, cid)
 
 
@@ -523,10 +525,10 @@ async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> 
     await process.harness.conversations.remove(TENANT, while_away)
     process.store.is_away = False
     assert len(await process.store.keys()) == 3
-    await process.blobs.collect_due()
+    await process.collector.collect_due()
     assert len(await process.store.keys()) == 3  # they may belong to an append under way
     process.now += 2 * HOUR
-    await process.blobs.collect_due()
+    await process.collector.collect_due()
     assert len(await process.store.keys()) == 1
     assert await process.read(cid, kept.id) == LARGE.encode()
 
@@ -534,7 +536,7 @@ async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> 
 # --- at the same time -------------------------------------------------------------------------
 
 
-async def test_collected_before_its_message_comes(rows: Process) -> None:
+async def test_an_upload_collected_before_its_message(rows: Process) -> None:
     """F7: an append that names an upload which is collected meanwhile is refused as a whole."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
@@ -553,7 +555,7 @@ async def test_collected_before_its_message_comes(rows: Process) -> None:
     await assert_whole(rows, cid)
 
 
-async def test_collected_while_its_view_is_made(process: Process) -> None:
+async def test_an_upload_collected_while_its_preview_is_built(process: Process) -> None:
     """F7: what is collected while an append reads it is refused; stored again, it is shown."""
     cid = await process.harness.conversation()
     data = b"x" * 5000
@@ -578,8 +580,8 @@ async def test_collected_while_its_view_is_made(process: Process) -> None:
     assert shown.piece["content"] == "x" * 5000 + "more"
 
 
-async def test_back_before_its_message_comes(rows: Process) -> None:
-    """F7: a message never shows nothing for a blob that was away while its view was made."""
+async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
+    """F7: a message never shows nothing for a blob that was away while its preview was made."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
     await rows.collect(cid)
@@ -651,7 +653,7 @@ async def test_collections_and_whoever_stores_at_once(
     assert (kept, (await left(connection))[2]) == (0, 0)
     if isinstance(process.store.kept, ObjectStore):
         process.now += 2 * HOUR
-        await process.blobs.collect_due()
+        await process.collector.collect_due()
         held = await connection.fetch("SELECT object_key FROM blobs WHERE collected_at IS NULL")
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
@@ -708,12 +710,12 @@ async def test_a_store_that_is_away(
     process.store.is_away = False
     assert len(await process.store.keys()) == 2
     process.now += 2 * HOUR
-    await process.blobs.collect_due()
+    await process.collector.collect_due()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)
 
 
-async def test_a_store_that_goes_away_during_an_upload(
+async def test_a_store_that_fails_during_an_upload(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
     """F8: an upload that the store takes no more of is 503, and leaves nothing anywhere."""
@@ -726,7 +728,7 @@ async def test_a_store_that_goes_away_during_an_upload(
             yield b"x" * 20 * CHUNK_BYTES
 
     with pytest.raises(ServiceUnavailable):
-        await process.blobs.upload(TENANT, cid, pieces(), media_type=TEXT)
+        await process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT)
     assert await left(connection) == (0, 0, 0)
     assert await process.store.keys() == []
 
@@ -762,7 +764,7 @@ async def test_any_appends_and_collections_in_any_order(database: PostgresDataba
                 case "attach" if number in known:
                     await refused(process.stored(cid, None, output_ref={"id": known[number]}))
                 case "remove" if number in known:
-                    await refused(process.blobs.remove(TENANT, cid, known[number]))
+                    await refused(process.collector.remove(TENANT, cid, known[number]))
                 case "collect":
                     await process.collect(cid)
             await assert_whole(process, cid)

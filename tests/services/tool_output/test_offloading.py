@@ -103,7 +103,7 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
 
 
 async def test_a_line_a_little_too_long_stays(process: Process) -> None:
-    """F2: a small result whose view would be no shorter is shown whole."""
+    """F2: a small result whose preview would be no shorter is shown whole."""
     cid = await process.harness.conversation()
     for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
         ref = await process.stored(cid, "x" * size)
@@ -184,7 +184,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
         {},
         new_id,
         other.harness.clock.utc,
-        other.harness.outputs.forget,
+        other.harness.outputs.delete_conversations,
         other.harness.summariser.check_model,
     )
     await agents.create(TENANT, NewAgent("Agent", "agent"))

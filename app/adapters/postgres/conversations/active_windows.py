@@ -12,7 +12,7 @@ from app.domain.common import json_text
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
-from app.domain.tool_output.offloading import output_from
+from app.domain.tool_output.stored_output import stored_output_from
 
 # Window times never decrease with the seqs, so a binary search by the primary key finds the first
 # message after the marker; a scan would be the plan for an empty log. A call group that begins
@@ -306,7 +306,9 @@ class ActiveWindowRepository:
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
         )
-        return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
+        return frozenset(
+            name for row in rows for name in stored_output_from(row["output"]).mentions
+        )
 
     async def move(self, conversation_id: str, state: ConversationState) -> None:
         await self._session.run(

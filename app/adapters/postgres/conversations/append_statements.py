@@ -8,7 +8,7 @@ from app.adapters.postgres.common.rows import (
     HEAD_COLUMNS,
     LAYER_JOINS,
 )
-from app.adapters.postgres.tool_output.blobs import BLOB_CTES
+from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 
 # Results are offloaded by the cached settings, so these must be the current ones: no other process

@@ -40,9 +40,15 @@ from app.domain.models.tokens import (
     count_visible,
     media_message_overhead,
 )
-from app.domain.tool_output.offloading import NewBlob, Output, Taken, Terms, take
+from app.domain.tool_output.offloading import (
+    NewBlob,
+    OffloadedResult,
+    OffloadRules,
+    offload_result,
+)
+from app.domain.tool_output.stored_output import StoredOutput
 
-NO_TERMS = Terms()
+NO_TERMS = OffloadRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Draft:
     has_media: bool
     continues: bool
     timestamp: str | None
-    output: Output | None = None
+    output: StoredOutput | None = None
     blobs: tuple[NewBlob, ...] = ()
     attaches: str | None = None
     call_names: tuple[str, ...] = ()
@@ -83,7 +89,7 @@ class Draft:
         return (*(blob.id for blob, _ in self.blobs), *attached)
 
     @property
-    def kept_output(self) -> Output | None:
+    def kept_output(self) -> StoredOutput | None:
         """The output to store; None for a result too small to be cleared."""
         output = self.output
         if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
@@ -96,7 +102,7 @@ def draft(
     format: FormatName,
     count: CountText,
     pointer: str,
-    terms: Terms = NO_TERMS,
+    terms: OffloadRules = NO_TERMS,
 ) -> list[Draft]:
     """Check, normalise, offload and count one message as it came in the request.
 
@@ -121,7 +127,7 @@ def draft(
         place, taken = pointer, None
         if message.role is Role.TOOL:
             place = places[index]
-            taken = take(piece, message, format, terms, place)
+            taken = offload_result(piece, message, format, terms, place)
         continues = index > 0
         made = _draft(message, piece, taken, format, count, own_id, continues, timestamp, place)
         drafts.append(made)
@@ -131,7 +137,7 @@ def draft(
 def _draft(
     message: Message,
     piece: dict[str, Any],
-    taken: Taken | None,
+    taken: OffloadedResult | None,
     format: FormatName,
     count: CountText,
     message_id: str | None,

@@ -12,7 +12,10 @@ from app.domain.common.messages import (
     clean,
 )
 from app.domain.formats import FORMATS
-from app.domain.tool_output.offloading import Output, output_from
+from app.domain.tool_output.stored_output import (
+    StoredOutput,
+    stored_output_from,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -20,8 +23,8 @@ class LogRow:
     """One stored message as a build reads it: `text` is JSON in `format`.
 
     `tokens` is its cost in a payload without reasoning, `reasoning_tokens` the cost of replayed
-    reasoning. `stored_output` is the JSON of a tool result's `Output`. `text` may be empty where
-    the build shows a placeholder.
+    reasoning. `stored_output` is the JSON of a tool result's `StoredOutput`. `text` may be empty
+    where the build shows a placeholder.
     """
 
     id: str
@@ -36,9 +39,9 @@ class LogRow:
     stored_output: str | None = None
 
     @property
-    def output(self) -> Output | None:
+    def output(self) -> StoredOutput | None:
         """The stored output of a tool result; None for a small one and for other messages."""
-        return output_from(self.stored_output) if self.stored_output is not None else None
+        return stored_output_from(self.stored_output) if self.stored_output is not None else None
 
     def message(self) -> Message:
         """Return the neutral message, without characters that providers refuse."""

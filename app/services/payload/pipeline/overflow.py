@@ -17,7 +17,7 @@ from app.domain.models.budget import Limits, Usage, measure
 from app.domain.payload.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.shortening import shortened_messages
+from app.services.payload.pipeline.shortening import messages_at
 from app.services.payload.pipeline.state import BuildState
 
 
@@ -110,7 +110,7 @@ async def _halve(
     policy = state.resolved.policy.messages
     if largest.tokens < 2 * MIN_SHORTENED_TOKENS or not policy.offload_oversized:
         return None
-    shorts = await shortened_messages(deps, state, {largest.seq: largest.tokens // 2})
+    shorts = await messages_at(deps, state, {largest.seq: largest.tokens // 2})
     view = with_shortened(state.view, shorts)
     return view if shorts and cut.tokens_in(view) <= max_tokens else None
 

@@ -18,7 +18,7 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ShortenedMessage
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.state import BuildState
-from app.services.tool_output.text_shortening import reader_tokens, shorts_for
+from app.services.tool_output.text_shortening import reader_tool_tokens, shortened_messages
 
 
 def remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
@@ -37,7 +37,7 @@ async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> Build
     """
     if state.fits:
         return state
-    budget = remaining_budget(state, reader_tokens(state.resolved, state.tools.extra))
+    budget = remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.extra))
     left = budget.capacity - budget.fixed - budget.summary
     return await _shorten(deps, state, limits_of_oversized(state.planned, left)) or state
 
@@ -56,7 +56,7 @@ async def shorten_largest(
     """
     budget = remaining_budget(state, overshoot)
     left = budget.capacity - budget.fixed - state.summary_tokens
-    left -= NOTE_TOKENS + reader_tokens(state.resolved, state.tools.extra)
+    left -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.extra)
     movable = None
     if only_large:
         short = {item.seq for item in state.view.shortened}
@@ -70,15 +70,15 @@ async def _shorten(
     """Shorten messages to these costs by seq; None where none can be shortened."""
     if not costs or not state.resolved.policy.messages.offload_oversized:
         return None
-    shorts = await shortened_messages(deps, state, costs)
+    shorts = await messages_at(deps, state, costs)
     return state.degrade(MESSAGES_SHORTENED).shortened(shorts) if shorts else None
 
 
-async def shortened_messages(
+async def messages_at(
     deps: BuildDependencies, state: BuildState, costs: Mapping[int, int]
 ) -> list[ShortenedMessage]:
     """Return how to show messages at these costs by seq, without those that stay as they are."""
-    return await shorts_for(
+    return await shortened_messages(
         deps.database,
         state.attempt.conversation_id,
         costs,

@@ -1,0 +1,75 @@
+"""Restoring an offloaded result from its blob, and comparing it with a result sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName
+from app.domain.formats import FORMATS
+from app.domain.tool_output.blobs import decode_lossy, encode
+from app.domain.tool_output.offloading import main_blob_id
+from app.domain.tool_output.result_content import (
+    has_content,
+    is_object,
+    replace_content,
+    result_in,
+    text_positions,
+)
+from app.domain.tool_output.stored_output import StoredOutput
+
+
+def restore_result(
+    body: str, format: FormatName, output: StoredOutput, content: bytes
+) -> dict[str, Any]:
+    """Return a stored message with its original texts, taken from the blob's bytes."""
+    piece: dict[str, Any] = json_text.loads(body)
+    texts = [decode_lossy(content[start : start + length]) for start, length in output.texts]
+    if output.is_object:
+        (text,) = texts
+        result_in(piece, format)[FORMATS[format].RESULT_KEY] = json_text.loads_exact(text)
+        return piece
+    for (holder, key), text in zip(text_positions(piece, format), texts, strict=True):
+        holder[key] = text
+    return piece
+
+
+def is_same_result(
+    body: str, output: StoredOutput, piece: Mapping[str, Any], format: FormatName
+) -> bool:
+    """Whether a stored result with a blob was sent with the same content as `piece`.
+
+    The blob's id is the hash of its content, so the blob is not read. The result does not depend
+    on the policies under which the two were offloaded, nor on whether the blob was collected.
+    """
+    stored: dict[str, Any] = json_text.loads(body)
+    sent: dict[str, Any] = json_text.loads(json_text.dump_stored(piece))
+    output_ref = result_in(sent, format).get("output_ref")
+    if output_ref != result_in(stored, format).get("output_ref"):
+        return False
+    if output_ref is None:
+        (message,) = FORMATS[format].parse(sent, "")
+        if main_blob_id(message) != output.ref or is_object(sent, format) < output.is_object:
+            return False
+        if output.is_object:
+            replace_content(sent, format, "")
+            replace_content(stored, format, "")
+        elif not is_object(sent, format):
+            lengths = [len(encode(holder[key])) for holder, key in text_positions(sent, format)]
+            if len(lengths) != len(output.texts):
+                return False
+            _replace_texts(sent, format, lengths)
+            _replace_texts(stored, format, (length for _, length in output.texts))
+    elif output.texts:
+        if has_content(sent, format):
+            return False
+        key = FORMATS[format].RESULT_KEY
+        result_in(sent, format).pop(key, None)
+        result_in(stored, format).pop(key, None)
+    return sent == stored
+
+
+def _replace_texts(piece: Any, format: FormatName, lengths: Iterable[int]) -> None:
+    for (holder, key), length in zip(text_positions(piece, format), lengths, strict=True):
+        holder[key] = length

@@ -1,0 +1,153 @@
+"""Collection (garbage collection) of blobs that nothing refers to [tool-output.collect].
+
+A collection decides and deletes under the conversation's lock, so that no append can refer to a
+blob that it deletes [tool-output.collect-race].
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, Gone, NotFound
+from app.domain.conversations.events import EventType
+from app.domain.tool_output.blobs import Blob
+from app.services.ports import BlobStore, Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.reading import find_message
+from app.services.tool_output.stored_results import StoredResults
+
+_SWEEP_BATCH = 100
+_MIN_ORPHAN_AGE = timedelta(hours=1)
+_log = logging.getLogger("app.blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionResult:
+    """The blobs and unfinished uploads that a collection deleted; a dry run deletes none."""
+
+    dry_run: bool
+    blobs: tuple[Blob, ...]
+    uploads: int
+
+
+class BlobCollector:
+    """Deletes uploads on request, and collects blobs."""
+
+    def __init__(
+        self,
+        database: Database,
+        resolver: SettingsResolver,
+        store: BlobStore,
+        outputs: StoredResults,
+        now: Callable[[], datetime],
+        *,
+        upload_ttl_seconds: float,
+    ) -> None:
+        self._database = database
+        self._resolver = resolver
+        self._store = store
+        self._outputs = outputs
+        self._now = now
+        self._upload_ttl = timedelta(seconds=upload_ttl_seconds)
+
+    async def remove(self, tenant_id: str, conversation_id: str, ref: str) -> Blob:
+        """Delete an upload that no message refers to; raises Conflict for any other blob."""
+        async with self._database.session() as records:
+            await self._resolver.find_conversation(records, tenant_id, conversation_id)
+        async with self._database.transaction() as records:
+            await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
+            blob = await records.blobs.find(conversation_id, ref)
+            if blob is None:
+                if await find_message(records, conversation_id, ref) is not None:
+                    raise Conflict(f"Output {ref} is part of the log", {"ref": ref})
+                raise NotFound(f"No blob {ref!r} in this conversation", {"ref": ref})
+            if blob.collected_at is not None:
+                raise Gone(f"Output {ref} was collected", {"ref": ref})
+            if blob.attached:
+                raise Conflict(f"A message refers to blob {ref}", {"ref": ref})
+            await records.blobs.collect(conversation_id, [ref])
+        await self._outputs.delete_objects([blob.object_key] if blob.object_key else [])
+        return blob
+
+    async def collect(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        *,
+        dry_run: bool = False,
+        uploaded_before: datetime | None = None,
+    ) -> CollectionResult:
+        """Collect blobs that nothing refers to; with `gc.drop_compacted` also compacted ones.
+
+        Uploads after `uploaded_before` stay, because a message may still be appended for them.
+        """
+        async with self._database.transaction() as records:
+            conversation = await records.log.lock(
+                tenant_id, conversation_id, self._resolver.default_model
+            )
+            if conversation is None:
+                raise NotFound.conversation(conversation_id)
+            compacted = self._resolver.policy_of(conversation).gc.drop_compacted
+            blobs = await records.blobs.collectable(
+                conversation_id, uploaded_before, compacted=compacted
+            )
+            begun_before = self._now() - self._upload_ttl
+            uploads = await records.blobs.stale_uploads(conversation_id, begun_before)
+            if not dry_run:
+                await _delete(records, conversation_id, blobs, uploads)
+        if not dry_run:
+            keys = [blob.object_key for blob in blobs if blob.object_key]
+            await self._outputs.delete_objects(keys)
+        return CollectionResult(dry_run, tuple(blobs), len(uploads))
+
+    async def collect_due(self) -> int:
+        """Collect in every conversation that may have something to collect; return the blobs."""
+        before = self._now() - self._upload_ttl
+        collected = 0
+        seen: set[str] = set()
+        while True:
+            async with self._database.session() as records:
+                due = await records.blobs.list_due(before, _SWEEP_BATCH)
+            fresh = [item for item in due if item[1] not in seen]
+            if not fresh:
+                break
+            for tenant_id, conversation_id in fresh:
+                seen.add(conversation_id)
+                try:
+                    result = await self.collect(tenant_id, conversation_id, uploaded_before=before)
+                except NotFound:
+                    continue
+                collected += len(result.blobs)
+        await self._sweep_objects()
+        return collected
+
+    async def _sweep_objects(self) -> None:
+        """Delete objects that no row names, and parts of unfinished objects.
+
+        Refused appends and killed uploads leave such objects [tool-output.orphans].
+        """
+        older_than = self._now() - max(self._upload_ttl, _MIN_ORPHAN_AGE)
+        if dropped := await self._store.drop_parts(older_than):
+            _log.info("upload_parts_dropped", extra={"data": {"parts": dropped}})
+        async for key, conversation_id, content_id in self._store.orphans(older_than):
+            async with self._database.session() as records:
+                is_used = await records.blobs.holds_content(conversation_id, content_id)
+            if not is_used:
+                await self._outputs.delete_objects([key])
+
+
+async def _delete(
+    records: Repositories, conversation_id: str, blobs: list[Blob], uploads: list[str]
+) -> None:
+    if blobs:
+        await records.blobs.collect(conversation_id, [blob.id for blob in blobs])
+        size = sum(blob.byte_size for blob in blobs)
+        data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
+        await records.events.add(conversation_id, EventType.GC, data)
+    for content_id in uploads:
+        await records.blobs.drop_upload(conversation_id, content_id)
+    await records.blobs.mark_swept(conversation_id)

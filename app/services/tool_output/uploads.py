@@ -1,0 +1,147 @@
+"""Upload of blobs as streams of any size, in constant memory [tool-output.upload].
+
+No session is open while bytes come from the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
+from app.domain.tool_output.blobs import Blob, Chunk, Chunker, blob_id
+from app.domain.tool_output.preview import PreviewBuilder, PreviewRules
+from app.services.ports import BlobStore, Database
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import CHUNKS_PER_READ, StoredResults
+
+_DROP_SECONDS = 5
+_log = logging.getLogger("app.blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedOutput:
+    """An uploaded blob, and its preview under the conversation's policy."""
+
+    blob: Blob
+    preview: str
+
+
+class BlobUploads:
+    """Stores uploads as blobs."""
+
+    def __init__(
+        self,
+        database: Database,
+        resolver: SettingsResolver,
+        store: BlobStore,
+        outputs: StoredResults,
+        new_id: Callable[[], str],
+        *,
+        max_blob_bytes: int,
+    ) -> None:
+        self._database = database
+        self._resolver = resolver
+        self._store = store
+        self._outputs = outputs
+        self._new_id = new_id
+        self._max_blob_bytes = max_blob_bytes
+
+    async def upload(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        pieces: AsyncIterator[bytes],
+        *,
+        media_type: str,
+        tool_name: str | None = None,
+        tool_call_id: str | None = None,
+        declared_bytes: int = 0,
+    ) -> UploadedOutput:
+        """Store a stream of bytes as a blob.
+
+        Raises NotFound, PayloadTooLarge or ServiceUnavailable. An upload that fails or is cancelled
+        leaves nothing stored. One whose declared size is too large is refused before it is read.
+        """
+        async with self._database.session() as records:
+            conversation = await self._resolver.find_conversation(
+                records, tenant_id, conversation_id
+            )
+        self._check_size(declared_bytes)
+        content_id = self._new_id()
+        async with self._database.session() as records:
+            if not await records.blobs.begin_upload(tenant_id, conversation_id, content_id):
+                raise NotFound.conversation(conversation_id)
+        try:
+            rules = PreviewRules.of(self._resolver.policy_of(conversation).tool_output)
+            chunker, preview = Chunker(), PreviewBuilder(rules)
+            key = await self._write(
+                tenant_id, conversation_id, content_id, pieces, chunker, preview
+            )
+            blob = Blob(
+                id=blob_id(chunker.sha256),
+                content_id=content_id,
+                byte_size=chunker.byte_size,
+                line_count=chunker.line_count,
+                sha256=chunker.sha256,
+                media_type=media_type,
+                tool_name=tool_name,
+                tool_call_id=tool_call_id,
+                object_key=key,
+            )
+            async with self._database.session() as records:
+                stored_content_id = await records.blobs.end_upload(conversation_id, blob)
+        except BaseException:
+            await self._drop(conversation_id, content_id)
+            raise
+        if stored_content_id != content_id and key is not None:
+            await self._outputs.delete_objects([key])
+        # A blob with the same bytes may have been stored before, with another tool's name.
+        async with self._database.session() as records:
+            blob = await records.blobs.find(conversation_id, blob.id) or blob
+        return UploadedOutput(blob, preview.finish(blob.ref, blob.tool_name).texts[0])
+
+    def _check_size(self, byte_size: int) -> None:
+        if byte_size > self._max_blob_bytes:
+            detail = f"A blob holds at most {self._max_blob_bytes:,} bytes"
+            raise PayloadTooLarge(detail, {"limit": self._max_blob_bytes})
+
+    async def _write(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        content_id: str,
+        pieces: AsyncIterator[bytes],
+        chunker: Chunker,
+        preview: PreviewBuilder,
+    ) -> str | None:
+        """Store the stream's chunks, and return the key of their object, if there is one."""
+        pending: list[Chunk] = []
+        async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
+
+            async def flush() -> None:
+                stored = await writer.write(pending)
+                async with self._database.session() as records:
+                    await records.blobs.add_chunks(conversation_id, content_id, stored)
+                pending.clear()
+
+            async for piece in pieces:
+                self._check_size(chunker.byte_size + len(piece))
+                preview.feed(piece)
+                pending += chunker.feed(piece)
+                if len(pending) >= CHUNKS_PER_READ:
+                    await flush()
+            pending += chunker.finish()
+            if pending:
+                await flush()
+            return await writer.finish()
+
+    async def _drop(self, conversation_id: str, content_id: str) -> None:
+        """Drop an unfinished upload; if that fails, a collection drops it later."""
+        try:
+            async with asyncio.timeout(_DROP_SECONDS), self._database.session() as records:
+                await records.blobs.drop_upload(conversation_id, content_id)
+        except (ServiceUnavailable, TimeoutError):
+            _log.warning("upload_not_dropped")
