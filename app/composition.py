@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configur
     from app.adapters.telemetry.tracing import Tracing
 
 BLOB_STORE_SECONDS = 10.0
-"""How long one request to an object store may take; an append waits no longer (F8)."""
+"""How long one request to an object store may take; an append waits no longer."""
 
 _log = logging.getLogger("app.composition")
 

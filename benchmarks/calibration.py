@@ -1,4 +1,4 @@
-"""How soon estimates agree with what a provider charges that counts otherwise (J3).
+"""How soon estimates agree with what a provider charges that counts otherwise.
 
 1. The provider is simulated: it charges 1.30 times our raw count of the payload it gets, in
    Anthropic's usage object, split as its cache would split it.
@@ -250,7 +250,7 @@ def _section(found: Mapping[str, Errors]) -> Section:
         later = [*errors.same[ENOUGH_REPORTS:], *errors.other[ENOUGH_REPORTS:]]
         worst = max(abs(_worst(values)) for values in later)
         goal = f"{name}: error from {ENOUGH_REPORTS} reports on ≤ {GOAL:.0%}"
-        section.goal("J3", goal, f"{worst:.1%}", worst <= GOAL)
+        section.goal("usage.calibration", goal, f"{worst:.1%}", worst <= GOAL)
     return section
 
 

@@ -553,7 +553,7 @@ def _say_checks(section: Section, outcome: Outcome) -> None:
         f" input tokens, {figures['refused']:,} refused: undone compactions are among them, and not"
         " in the table."
     )
-    section.goal("D, E", "violations 0", str(len(faults)), not faults)
+    section.goal("strategy.pure, compaction.receipt", "violations 0", str(len(faults)), not faults)
     if faults:
         section.say("\n".join(f"- {fault}" for fault in faults[:_SHOWN]))
 

@@ -1,4 +1,4 @@
-"""What a step asks of PostgreSQL: round trips and bytes, cold and warm (P9)."""
+"""What a step asks of PostgreSQL: round trips and bytes, cold and warm."""
 
 from __future__ import annotations
 
@@ -160,18 +160,25 @@ def _say_goals(section: Section, lanes: Sequence[Lane]) -> None:
         + p50([work.round_trips for work in lane.warm])
         for lane in lanes
     )
-    section.goal("P9", "round trips of a warm step ≤ 2", f"{trips:.0f}", trips <= 2)
+    section.goal(
+        "performance.round-trips", "round trips of a warm step ≤ 2", f"{trips:.0f}", trips <= 2
+    )
     shares = [
         work.from_server / size
         for lane in lanes
         for work, size in zip(lane.cold, lane.cold_payload_bytes, strict=True)
     ]
-    section.goal("P9", "cold: bytes read ≤ 1.2x the window", times(max(shares)), max(shares) <= 1.2)
+    section.goal(
+        "performance.round-trips",
+        "cold: bytes read ≤ 1.2x the window",
+        times(max(shares)),
+        max(shares) <= 1.2,
+    )
     read = [work.from_server for lane in lanes for work in lane.warm]
     appended = p50([work.from_server for lane in lanes for work in lane.appends])
     most = p50(read) + appended
     section.goal(
-        "P9",
+        "performance.round-trips",
         "warm: bytes read per step ≤ 5 KiB",
         f"{kib(most)} KiB (p50; the build alone {kib(p50(read))}, its p95 {kib(p95(read))})",
         most <= 5 * 1024,

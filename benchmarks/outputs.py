@@ -1,4 +1,4 @@
-"""Tool outputs over HTTP: a large blob up and down, slices of it, searches, appends (F).
+"""Tool outputs over HTTP: a large blob up and down, slices of it, searches, appends.
 
 1. The large blob is log-like text from a file; the small one is the first megabyte of the same.
    They take turns slice by slice.
@@ -226,14 +226,16 @@ def _transfers(section: Section, bench: Bench) -> tuple[Blob, Blob]:
     )
     for name, spent in (("upload", up), ("download", down)):
         section.goal(
-            "F1",
+            "tool-output.upload",
             f"{name}: memory of the server process grows by less than 64 MB",
             f"{spent.grown_bytes / _MB:.1f} MB",
             spent.grown_bytes < GROWTH_GOAL_BYTES,
         )
     same = large.sha256 == received == digest
     said = "equal" if same else "other bytes came back"
-    section.goal("F1", "SHA-256 sent, answered and of the bytes downloaded", said, same)
+    section.goal(
+        "tool-output.upload", "SHA-256 sent, answered and of the bytes downloaded", said, same
+    )
     return large, small
 
 
@@ -344,7 +346,7 @@ def _slices(section: Section, bench: Bench, large: Blob, small: Blob) -> None:
     for name, found in kinds:
         ratio = p50(found[large]) / p50(found[small])
         goal = f"{name} of the large blob against the same of 1 MiB ≤ {SLICE_GOAL}x"
-        section.goal("F4", goal, times(ratio), ratio <= SLICE_GOAL)
+        section.goal("tool-output.slice-cost", goal, times(ratio), ratio <= SLICE_GOAL)
 
 
 def _timed(connection: Connection, raw: bytes) -> float:
@@ -487,7 +489,7 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
     longest = {name: max(map(max, steps)) for name, steps in found.items()}
     beside_it, alone_longest = longest[f"`{ENDLESS}`"], longest[ALONE]
     section.goal(
-        "F5",
+        "tool-output.grep-linear",
         f"`{ENDLESS}` finishes and stalls nobody: the longest append or build beside it ≤ 20 ms"
         " (P7) over the longest beside nothing",
         f"{ms(beside_it)} ms and {ms(alone_longest)} ms",

@@ -55,7 +55,9 @@ def measure(quick: bool) -> Section:
     )
     section.table(("case", "peak of resident memory", "answer", "time"), rows)
     killed = [name for name, _, answer, _ in rows if answer == "killed"]
-    section.goal("page", "no process is killed", ", ".join(killed) or "none", not killed)
+    section.goal(
+        "storage.memory-bounds", "no process is killed", ", ".join(killed) or "none", not killed
+    )
     return section
 
 

@@ -1,4 +1,4 @@
-"""What prefix caches serve of each strategy's payloads, and what a replay costs (P8).
+"""What prefix caches serve of each strategy's payloads, and what a replay costs.
 
 1. Every recorded conversation is appended in order, with a build before each message of the
    assistant, as an agent calls its model, and one at the end; for each provider anew.
@@ -307,7 +307,7 @@ def _section(table: Table, names: list[str]) -> Section:
         for lane in TRIGGERS:
             ratio = table.total(format, lane, longest or names).share / best
             goal = f"{provider.title}, {lane}, share against append-only history ≥ {GOAL}"
-            section.goal("P8", goal, f"{ratio:.3f}", ratio >= GOAL)
+            section.goal("performance.cacheable-prefix", goal, f"{ratio:.3f}", ratio >= GOAL)
     return section
 
 

@@ -1,4 +1,4 @@
-"""Resuming after a restart: a long compacted conversation beside a short one of its size (I5)."""
+"""Resuming after a restart: a long compacted conversation beside a short one of its size."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _section(long: Lane, short: Lane) -> Section:
     ratio = p50(long.seconds) / p50(short.seconds)
     rows = p50(long.rows) / max(1, p50(short.rows))
     section.goal(
-        "I5",
+        "compaction.resume",
         "reads what is shown, not the log",
         f"{rows:.2f}x the rows and {ratio:.2f}x the time of one never compacted",
         rows <= 1.2 and ratio <= 1.2,

@@ -345,21 +345,23 @@ def _say_goals(section: Section, lanes: dict[int, Lane]) -> None:
         return p50([step.build for step in lanes[size].steps["ours"]])
 
     ratio = step_p50(10_000, "ours") / step_p50(10_000, "floor A")
-    section.goal("P1", "step at 10 000 messages against floor A ≤ 3x", times(ratio), ratio <= 3)
+    section.goal(
+        "performance.step", "step at 10 000 messages against floor A ≤ 3x", times(ratio), ratio <= 3
+    )
     full = int(0.75 * EFFECTIVE_WINDOW)
     if any(step.tokens >= full for step in lanes[10_000].steps["ours"]):
         fuller = step_p50(10_000, "ours", full) / step_p50(10_000, "floor A", full)
         section.say(f"P1 over the steps whose payload held at least {full} tokens: {times(fuller)}")
     ratio = build_p50(10_000) / build_p50(1_000)
     goal = "build at 10 000 against 1 000 messages ≤ 1.2x"
-    section.goal("Issue", goal, times(ratio), ratio <= 1.2)
+    section.goal("payload.build-log-independent", goal, times(ratio), ratio <= 1.2)
     longest = max(lanes)
     ratio = p50(lanes[longest].cold["ours"]) / p50(lanes[1_000].cold["ours"])
     goal = f"first build after a restart, {longest} against 1000 messages, about 1x"
-    section.goal("Cost model", goal, times(ratio), ratio <= 1.5)
+    section.goal("compaction.resume", goal, times(ratio), ratio <= 1.5)
     if 100_000 in lanes:
         ratio = step_p50(100_000, "ours") / step_p50(1_000, "ours")
         goal = "step at 100 000 against 1 000 messages ≤ 1.1x"
-        section.goal("P2", goal, times(ratio), ratio <= 1.1)
+        section.goal("performance.log-length", goal, times(ratio), ratio <= 1.1)
         floor = step_p50(100_000, "floor A") / step_p50(1_000, "floor A")
         section.say(f"The same ratio for floor A in this run: {times(floor)}")

@@ -1,4 +1,4 @@
-"""How fast the service starts on existing data, and what memory it needs (P6)."""
+"""How fast the service starts on existing data, and what memory it needs [performance.start]."""
 
 from __future__ import annotations
 
@@ -47,14 +47,16 @@ def measure(quick: bool) -> Section:
         f" first start, which makes the cluster and the schema: {first:.2f} s. CPU time of the"
         f" service process until ready, which noise on the machine moves less: {p50(spent):.2f} s."
     )
-    section.goal("P6", "median start ≤ 1.5 s", f"{p50(starts):.2f} s", p50(starts) <= 1.5)
+    section.goal(
+        "performance.start", "median start ≤ 1.5 s", f"{p50(starts):.2f} s", p50(starts) <= 1.5
+    )
     used = p50(used_bytes) / 1e6
     section.say(
         f"Resident memory of the API process, median: {p50(ready_bytes) / 1e6:.0f} MB when ready,"
         f" {p50(loaded_bytes) / 1e6:.0f} MB after 3 appends and builds, which load the tokeniser."
     )
     section.goal(
-        "P6",
+        "performance.start",
         f"memory with the tokeniser loaded, after {BATCH + STEPS} appends, builds and an extractive"
         " compaction ≤ 160 MB",
         f"{used:.0f} MB",
@@ -62,7 +64,7 @@ def measure(quick: bool) -> Section:
     )
     litellm = [name for name in imported if name.partition(".")[0] == "litellm"]
     section.goal(
-        "P6",
+        "performance.start",
         "litellm is not imported: absent from sys.modules when the process exits, after"
         " start, appends, builds and compaction",
         f"{len(imported)} modules, {len(litellm)} of litellm",

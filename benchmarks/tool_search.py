@@ -1,8 +1,8 @@
 """How well tool search finds what an LLM asks for, how fast, and what a small window holds back.
 
 1. The definitions are recorded ones of MCP servers, in `mcp_tools.jsonl` of `CONTEXT_TRACES_DIR`;
-   without it, those of `tools.jsonl`. All are of the category `mcp` (H1, H2). The
-   queries are in `tool_queries`; those that weights were tuned on are reported apart.
+   without it, those of `tools.jsonl`. All are of the category `mcp` [tools.deferral, tools.search].
+   The queries are in `tool_queries`; those that weights were tuned on are reported apart.
 2. A query counts where any of its tools is among the first 1 or 5. A cold search builds the
    index, a warm one finds it; both are timed inside one process, and warm ones over HTTP.
 3. What is held back is what the domain plans for a window, with nothing used yet: the order is

@@ -1,9 +1,11 @@
 """A real PostgreSQL for every test, and the real app over it.
 
-One server runs for the whole session, shared by xdist's workers. Each worker migrates one
-template database, and each test works in a clone of it. With CONTEXT_TEST_POOLER=transaction in
-the environment services reach their databases through PgBouncer (decision 35); the tests
-themselves, and those marked `direct`, do not.
+One server runs for the whole session, shared by xdist's workers. Each worker migrates one template
+database, and each test works in a clone of it. With CONTEXT_TEST_POOLER=transaction in the
+environment services reach their databases through PgBouncer; the tests themselves, and those marked
+`direct`, do not.
+
+[operation.pooler]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode, set up by `deploy/pgbouncer.ini` (decision 35)."""
+"""A real PgBouncer in transaction mode, set up by `deploy/pgbouncer.ini`. [operation.pooler]"""
 
 from __future__ import annotations
 

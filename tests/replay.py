@@ -2,14 +2,17 @@
 
 1. Each conversation is stored four times: with the policy's window at 8k, 32k and 128k tokens,
    so that real compactions happen, and once with the window named by each build.
-2. After every so many messages, and at the end, payloads are built in every format: whole, and as
-   a delta on the build before, which has to give the same (G4). A whole payload is excused in its
-   place only where a compaction's receipt has come between the two.
+2. After every so many messages, and at the end, payloads are built in every format: whole, and as a
+   delta on the build before, which has to give the same. A whole payload is excused in its place
+   only where a compaction's receipt has come between the two.
 3. A payload is judged by the provider's own types and rules, by ours, by a count of it from
    scratch, by a count of its strings that shares no code with the service, by its window, and by
-   the promised prefix of the build before it in its epoch (C1, C4, G3, K2, N9).
+   the promised prefix of the build before it in its epoch.
 4. In the end all messages are read back and compared with what was sent: how often each stands
-   there, and where, field by field (A1, A2).
+   there, and where, field by field.
+
+[delta.equals-full, budget.total, budget.within-window, epochs.extend, validation.endpoint,
+ neutral.prefix-extends, log.identical-strings, log.atomic-batch]
 """
 
 from __future__ import annotations
@@ -153,7 +156,7 @@ class Build:
 
     @property
     def items(self) -> list[bytes]:
-        """The payload's messages as JSON, without cache marks: no part of the prefix (N9)."""
+        """The payload's messages as JSON, without cache marks: no part of the prefix."""
         return [orjson.dumps(_unmarked(item)) for item in self.payload[ITEMS[self.format]]]
 
     @property
@@ -219,7 +222,7 @@ class Judge:
         return counted
 
     def _judge_rules(self, build: Build, before: _Promise | None, tally: Tally) -> None:
-        """No rule of ours is broken either, not even one that only costs (K2)."""
+        """No rule of ours is broken either, not even one that only costs."""
         context = Context(capacity=build.effective_window, tokens=build.answer["tokens_used"])
         if before is not None:
             context = replace(context, previous=before.payload, previous_stable=len(before.stable))
@@ -246,7 +249,7 @@ class Judge:
         return cost + count_system(text, self._count) if text else cost
 
     def _judge_prefix(self, build: Build, items: list[bytes], tally: Tally) -> None:
-        """The stable items of one build begin the next one of its epoch (G3, N9)."""
+        """The stable items of one build begin the next one of its epoch."""
         answer, payload, resolved = build.answer, build.payload, build.resolved
         stable = answer["stable_items"]
         payload_stream = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
@@ -415,7 +418,7 @@ class Replay:
         payload_stream: tuple[str, int],
         tally: Tally,
     ) -> None:
-        """Build the same as a delta on the build before, where they are of one epoch (G4)."""
+        """Build the same as a delta on the build before, where they are of one epoch."""
         before, copy.last[payload_stream] = copy.last.get(payload_stream), build.answer
         if before is None or before["epoch"] != build.answer["epoch"]:
             return
@@ -431,7 +434,7 @@ class Replay:
         return next((receipt["compaction_id"] for receipt in answer.body["data"]), None)
 
     def _count_again(self, build: Build, counted: int, tally: Tally) -> None:
-        """Let the service count the payload from scratch as well (J2)."""
+        """Let the service count the payload from scratch as well."""
         body = {
             "format": build.format,
             "messages": build.payload[ITEMS[build.format]],
@@ -454,10 +457,10 @@ def judge_delta(
     is_compacted: Callable[[], bool],
     tally: Tally,
 ) -> None:
-    """A delta on the build before gives the same as the whole payload just built (G4).
+    """A delta on the build before gives the same as the whole payload just built.
 
     That one is of the same epoch as the build before it, so it has seen no compaction since. All
-    that may begin another epoch now is one that was applied meanwhile, which has a receipt (E8).
+    that may begin another epoch now is one that was applied meanwhile, which has a receipt.
     """
     if not answer.accepted:
         tally.wrong_deltas.append(f"{build.place}: {answer.reason}")
@@ -485,7 +488,7 @@ def judge_delta(
 def judge_log(
     name: str, sent: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]], tally: Tally
 ) -> None:
-    """Every acknowledged message stands in the log as it was sent, in order, just once (A1, A2)."""
+    """Every acknowledged message stands in the log as it was sent, in order, just once."""
     tally.read_back += len(got)
     found = difference(sent, got)
     tally.lost += found.lost
@@ -587,7 +590,7 @@ class Served(Launched):
 
 
 def _judge_count(build: Build, counted: int, tally: Tally) -> None:
-    """What is said to be used is what is there, and inside the window (C1, C4)."""
+    """What is said to be used is what is there, and inside the window."""
     answer, effective = build.answer, build.effective_window
     used, budget = answer["tokens_used"], answer["budget"]
     parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
@@ -605,7 +608,7 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
 
 
 def _judge_texts(build: Build, tally: Tally) -> None:
-    """The texts that stand in the payload are counted, and inside the window (J1, C4)."""
+    """The texts that stand in the payload are counted, and inside the window."""
     used, texts = build.answer["tokens_used"], payload_tokens(build.payload)
     if texts > build.effective_window:
         tally.over_window.append(f"{build.place}: {texts} tokens of text")
@@ -664,7 +667,7 @@ def _is_reduced(texts: Mapping[str, int]) -> bool:
 
 
 def _judge_refusal(answer: Answer, place: str, tally: Tally) -> None:
-    """A payload may be refused only when the system prompt and tools leave it no room (C4)."""
+    """A payload may be refused only when the system prompt and tools leave it no room."""
     problem = answer.body if isinstance(answer.body, dict) else {}
     if problem.get("code") != "CONTEXT_OVERFLOW":
         tally.unexcused.append(f"{place}: {answer.reason}")

@@ -44,7 +44,7 @@ def result(call_id: str) -> dict[str, Any]:
 
 
 def test_a_conversation_goes_on_from_its_start_with_new_call_ids() -> None:
-    """A repeated conversation stays paired, and no id of the first time comes again (A3)."""
+    """A repeated conversation stays paired, and no id of the first time comes again."""
     messages = [{"role": "user", "content": "go"}, call("a", "b"), result("b"), result("a")]
     repeated = list(islice(without_end(Trace("t", [], [], messages)), 12))
     assert repeated[:4] == messages
@@ -66,12 +66,12 @@ def test_a_conversation_goes_on_from_its_start_with_new_call_ids() -> None:
 def test_the_shared_prefix_ends_at_the_first_difference(
     before: list[bytes], after: list[bytes], shared: int
 ) -> None:
-    """What a prefix cache could serve ends at the first item that differs (P8)."""
+    """What a prefix cache could serve ends at the first item that differs."""
     assert shared_prefix(before, after) == shared
 
 
 def test_the_model_summarises_the_transcript_alone_in_tags() -> None:
-    """The model of the benchmarks answers in the tags asked for, shorter than its source (E3)."""
+    """The model of the benchmarks answers in the tags asked for, shorter than its source."""
     text = " ".join(f"word{place}" for place in range(500))
     *_, last = summary_messages(text, SummaryRequest())
     answer = summary_of(last["content"], 1000)
@@ -82,7 +82,7 @@ def test_the_model_summarises_the_transcript_alone_in_tags() -> None:
 
 
 def test_a_searched_text_holds_each_marked_line_once() -> None:
-    """A text has the size asked for, begins like a smaller one, and has one line per mark (F5)."""
+    """A text has the size asked for, begins like a smaller one, and has one line per mark."""
     text = b"".join(log_text(8 * 2**20))
     assert len(text) == 8 * 2**20
     assert text.startswith(b"".join(log_text(2**20)))
@@ -93,7 +93,7 @@ def test_a_searched_text_holds_each_marked_line_once() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_compares_the_same_window(mode: str) -> None:
-    """What differs between two modes is how tool output is kept, and nothing else (F2, F3)."""
+    """What differs between two modes is how tool output is kept, and nothing else."""
     policy = policy_of(Run(mode, Trace("t", [], [], []), 32_000))
     assert effective(policy).budget.context_window == 32_000
     assert {**policy, "tool_output": {}} == {
@@ -106,7 +106,7 @@ def test_every_mode_compares_the_same_window(mode: str) -> None:
     "given", [policy_of(Run(BEST, Trace("t", [], [], []), 32_000)), lanes()[BEST]]
 )
 def test_the_best_possible_is_never_cut(given: dict[str, Any]) -> None:
-    """The history that only grows is neither offloaded, cleared nor compacted (P8)."""
+    """The history that only grows is neither offloaded, cleared nor compacted."""
     policy = effective(given)
     assert not policy.tool_output.enabled
     assert policy.strategy == "full_history"
@@ -121,7 +121,7 @@ def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Pie
 
 
 def test_an_implicit_cache_serves_what_is_in_common_in_whole_steps() -> None:
-    """OpenAI reads the longest common prefix, from 1 024 tokens in steps of 128 (P8)."""
+    """OpenAI reads the longest common prefix, from 1 024 tokens in steps of 128."""
     cache = ImplicitCache()
     first = pieces(600, 500, 100)
     assert cache.take(first) == TokenUsage(input_tokens=1_200)
@@ -132,7 +132,7 @@ def test_an_implicit_cache_serves_what_is_in_common_in_whole_steps() -> None:
 
 
 def test_an_implicit_cache_serves_nothing_short_or_changed_at_its_start() -> None:
-    """OpenAI's cache needs 1 024 tokens in common, and a prefix begins at the start (P8)."""
+    """OpenAI's cache needs 1 024 tokens in common, and a prefix begins at the start."""
     cache = ImplicitCache()
     cache.take(pieces(1_000, 2_000))
     changed = [Piece(b"x", 1_000), Piece(b"1", 2_000)]
@@ -141,7 +141,10 @@ def test_an_implicit_cache_serves_nothing_short_or_changed_at_its_start() -> Non
 
 
 def test_a_marked_cache_is_written_at_marks_alone() -> None:
-    """Anthropic writes up to the last mark, reads up to the best entry; the rest is input (P8)."""
+    """Anthropic writes up to the last mark, reads up to the best entry; the rest is input.
+
+    [performance.cacheable-prefix]
+    """
     cache = MarkedCache(1_000)
     assert cache.take(pieces(800, 700, 50, marks=(0, 1))) == TokenUsage(
         input_tokens=50, cache_creation_tokens=1_500
@@ -156,7 +159,7 @@ def test_a_marked_cache_is_written_at_marks_alone() -> None:
 
 @pytest.mark.parametrize(("appended", "read"), [(19, 2_000), (20, 0)])
 def test_a_mark_looks_back_at_twenty_blocks(appended: int, read: int) -> None:
-    """A mark finds an entry at its own block or one of the 19 before it, no further (A8)."""
+    """A mark finds an entry at its own block or one of the 19 before it, no further."""
     cache = MarkedCache(1_000)
     cache.take(pieces(2_000, marks=(0,)))
     told = cache.take(pieces(2_000, *[10] * appended, marks=(appended,)))
@@ -164,7 +167,7 @@ def test_a_mark_looks_back_at_twenty_blocks(appended: int, read: int) -> None:
 
 
 def test_marks_are_no_part_of_what_is_cached() -> None:
-    """Of an Anthropic payload blocks are read in the provider's order, without marks (G2)."""
+    """Of an Anthropic payload blocks are read in the provider's order, without marks."""
     mark = {"cache_control": {"type": "ephemeral"}}
     text = {"type": "text", "text": "Hello"}
     payload = {
@@ -186,7 +189,7 @@ def test_marks_are_no_part_of_what_is_cached() -> None:
 
 
 def test_cached_tokens_have_prices_of_their_own() -> None:
-    """What was sent costs the registry's prices by what the cache did with it (J5)."""
+    """What was sent costs the registry's prices by what the cache did with it. [models.registry]"""
     claude, gpt = (ModelRegistry().find(model) for model in ("claude-sonnet-4-5", "gpt-4.1"))
     assert claude is not None and gpt is not None
     usage = TokenUsage(
@@ -199,7 +202,7 @@ def test_cached_tokens_have_prices_of_their_own() -> None:
 
 
 def test_builds_that_begin_no_epoch_were_compared() -> None:
-    """A replay compares every build that has one before it in its epoch (G3)."""
+    """A replay compares every build that has one before it in its epoch. [epochs.extend]"""
     tally = Tally()
     tally.builds.update({"openai_chat 8000": 7, "gemini 8000": 5})
     tally.epochs.update({"None": 2, "compaction": 1})
@@ -207,7 +210,7 @@ def test_builds_that_begin_no_epoch_were_compared() -> None:
 
 
 def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
-    """Of a payload only what stands in the log counts as shown (A1)."""
+    """Of a payload only what stands in the log counts as shown. [log.append-only]"""
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "go"},

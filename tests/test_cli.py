@@ -1,4 +1,7 @@
-"""The command line, as a user runs it: help, refusals, and a service from start to SIGTERM."""
+"""The command line, as a user runs it: help, refusals, and a service from start to SIGTERM.
+
+[operation.cli]
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def status_or_none(port: int, path: str) -> int | None:
 
 
 def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
-    """M: no line of a served process has a template that is not filled in."""
+    """No line of a served process has a template that is not filled in."""
     with serving(data_dir) as (process, port):
         assert status(port, "/readyz") == 200
         process.send_signal(signal.SIGTERM)
@@ -90,7 +93,7 @@ def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi", "keys", "tenants"])
 def test_help_explains_every_command(command: str) -> None:
-    """--help lists the commands and explains each one's flags (api.md)."""
+    """--help lists the commands and explains each one's flags."""
     assert command in CliRunner().invoke(cli, ["--help"]).output
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0
@@ -99,14 +102,14 @@ def test_help_explains_every_command(command: str) -> None:
 
 @pytest.mark.parametrize("name", ["host", "port", "database-url", "data-dir", "workers"])
 def test_help_names_the_variable_of_every_flag(name: str) -> None:
-    """Every flag is also an environment variable, and the help says which (api.md)."""
+    """Every flag is also an environment variable, and the help says which."""
     text = CliRunner().invoke(cli, ["serve", "--help"], terminal_width=200).output
     assert re.search(rf"--{name} TEXT .*CONTEXT_{name.upper().replace('-', '_')}", text)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "198.51.100.7"])
 def test_public_bind_is_refused(host: str, data_dir: Path) -> None:
-    """Without a key the service binds to loopback only, and says so in one sentence (34)."""
+    """Without a key the service binds to loopback only, and says so in one sentence."""
     result = call("serve", "--host", host, "--data-dir", str(data_dir))
     assert result.returncode == 1
     assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
@@ -145,9 +148,11 @@ def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm:
 
 
 def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
-    """`keys create` starts and migrates the database; the key is the last word on stdout (34).
+    """`keys create` starts and migrates the database; the key is the last word on stdout.
 
     It goes on beside a running service on the same data directory, which obeys it.
+
+    [tenancy.keys-cli]
     """
     here = ("--data-dir", str(data_dir))
     made = call("keys", "create", "--tenant", "acme", "--name", "ci", *here)
@@ -201,7 +206,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     ],
 )
 def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
-    """34: only `keys create` makes a database; the others name the directory that has none."""
+    """Only `keys create` makes a database; the others name the directory that has none."""
     failed = call(*arguments, "--data-dir", str(data_dir))
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"Error: There is no database in {data_dir}: ")
@@ -222,12 +227,12 @@ def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir:
     ],
 )
 def test_a_database_is_named_without_its_password(url: str, expected: str) -> None:
-    """34: where a key was made is said by host and name alone."""
+    """Where a key was made is said by host and name alone. [tenancy.loopback-names]"""
     assert location(Settings(database_url=url)) == expected
 
 
 def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """34, K1: the commands of docs/operation.md run as printed, with a key's id in them."""
+    """The commands of docs/operation.md run as printed, with a key's id in them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("CONTEXT_DATABASE_URL", database_url)
@@ -244,7 +249,7 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
 
 
 def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
-    """M: after a typo no limit is set, unless asked to; `default` is there without a key."""
+    """After a typo no limit is set, unless asked to; `default` is there without a key."""
     at = ("--requests-per-minute", "5", "--database-url", database_url)
     made = call("keys", "create", "--tenant", "acme", "--database-url", database_url)
     assert " in the database test_" in made.stderr and "new" not in made.stderr
@@ -264,7 +269,7 @@ def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
 
 
 def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
-    """34: with a key it would listen; the port is taken, so that nothing here ever does."""
+    """With a key it would listen; the port is taken, so that nothing here ever does."""
     assert call("keys", "create", "--tenant", "acme", "--data-dir", str(data_dir)).returncode == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -286,7 +291,7 @@ def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
 def test_what_cannot_be_done_with_keys_is_one_sentence(
     arguments: tuple[str, ...], database_url: str
 ) -> None:
-    """What a user can mend is a sentence on stderr and exit code 1 (34)."""
+    """What a user can mend is a sentence on stderr and exit code 1. [tenancy.key-required]"""
     failed = call(*arguments, "--database-url", database_url)
     assert failed.returncode == 1
     assert failed.stderr.startswith("Error: ")
@@ -299,7 +304,7 @@ def test_what_cannot_be_done_with_keys_is_one_sentence(
     [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
 )
 def test_loopback(host: str, expected: bool) -> None:
-    """Only addresses that no other machine reaches count as loopback (34)."""
+    """Only addresses that no other machine reaches count as loopback. [tenancy.loopback-names]"""
     assert is_loopback(host) is expected
 
 
@@ -316,9 +321,11 @@ def test_busy_port_is_one_sentence(data_dir: Path) -> None:
 
 
 def test_wrong_setting_is_one_sentence() -> None:
-    """A variable that cannot be right is named, and a misspelt one is warned of (api.md).
+    """A variable that cannot be right is named, and a misspelt one is warned of.
 
     Those of clients are often set beside the settings, and are not misspelt.
+
+    [policy.environment]
     """
     clients = {"CONTEXT_URL": "http://127.0.0.1:8080", "CONTEXT_API_KEY": "ctx_1_b"}
     result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1", **clients)
@@ -330,14 +337,14 @@ def test_wrong_setting_is_one_sentence() -> None:
 
 
 def test_flag_wins_over_its_variable() -> None:
-    """A flag is laid over the environment variable of its name (api.md)."""
+    """A flag is laid over the environment variable of its name."""
     result = call("serve", "--workers", "none", CONTEXT_WORKERS="2")
     assert "CONTEXT_WORKERS" in result.stderr
     assert result.returncode == 2
 
 
 def test_unusable_data_directory_is_one_sentence(tmp_path: Path) -> None:
-    """A data directory that cannot be used is said without a traceback (33)."""
+    """A data directory that cannot be used is said without a traceback."""
     (tmp_path / "file").touch()
     result = call("serve", "--port", "0", "--data-dir", str(tmp_path / "file"))
     assert result.returncode == 1
@@ -410,7 +417,7 @@ def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
 
 
 def test_serve_from_start_to_sigterm(data_dir: Path) -> None:
-    """The service starts on an empty directory, answers, and stops with its database (33)."""
+    """The service starts on an empty directory, answers, and stops with its database."""
     with serving(data_dir) as (process, port):
         assert status(port, "/readyz") == 200
         assert stop(process) < 10
@@ -419,7 +426,7 @@ def test_serve_from_start_to_sigterm(data_dir: Path) -> None:
 
 
 def test_serve_after_kill(data_dir: Path) -> None:
-    """A service killed with -9 starts again on its directory and then stops everything (33, A8)."""
+    """A service killed with -9 starts again on its directory and then stops everything."""
     with serving(data_dir) as (process, port):
         process.kill()
         process.communicate()
@@ -431,7 +438,7 @@ def test_serve_after_kill(data_dir: Path) -> None:
 
 
 def test_serve_with_several_workers(data_dir: Path) -> None:
-    """Several processes answer on one port and stop together (api.md)."""
+    """Several processes answer on one port and stop together. [operation.worker]"""
     with serving(data_dir, "--workers", "2") as (process, port):
         assert status(port, "/readyz") == 200
         assert stop(process) < 10

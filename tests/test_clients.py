@@ -2,6 +2,8 @@
 
 Node.js comes with the development dependencies. The packages of `clients/package-lock.json` are
 installed once into `clients/node_modules`, and again when that file changes.
+
+[api.contract]
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ def shell(holding: str, served: str) -> list[str]:
 
 
 def test_the_lock_says_what_and_not_whence() -> None:
-    """M: packages are pinned by version and hash, and by no address of a registry."""
+    """Packages are pinned by version and hash, and by no address of a registry."""
     manifest = json.loads((CLIENTS / "package.json").read_text(encoding="utf-8"))
     for version in (manifest["dependencies"] | manifest["devDependencies"]).values():
         assert re.fullmatch(r"\d+\.\d+\.\d+", version)
@@ -148,7 +150,7 @@ def test_the_lock_says_what_and_not_whence() -> None:
 
 
 def test_redocly_finds_nothing(npm_env: dict[str, str]) -> None:
-    """M: the description passes `recommended-strict`, and nothing is ignored for that."""
+    """The description passes `recommended-strict`, and nothing is ignored for that."""
     config = (CLIENTS / "redocly.yaml").read_text(encoding="utf-8")
     assert "recommended-strict" in config and "rules" not in config
     command = ["node_modules/.bin/redocly", "lint", "--config", "redocly.yaml"]
@@ -157,7 +159,7 @@ def test_redocly_finds_nothing(npm_env: dict[str, str]) -> None:
 
 
 def test_spectral_finds_nothing(npm_env: dict[str, str]) -> None:
-    """M: the description passes all of `spectral:oas`, hints as well."""
+    """The description passes all of `spectral:oas`, hints as well. [api.documented]"""
     command = ["node_modules/.bin/spectral", "lint", "--ruleset", "spectral.yaml", "--quiet"]
     options = ["--fail-severity", "hint", "--format", "json", str(PUBLISHED)]
     assert json.loads(run([*command, *options], npm_env, CLIENTS)) == []
@@ -166,7 +168,12 @@ def test_spectral_finds_nothing(npm_env: dict[str, str]) -> None:
 def test_the_python_client_drives_a_session(
     checkout: Path, served: str, client_env: dict[str, str]
 ) -> None:
-    """M, A1-A6, C1, E7, F2, G4, I1, K1, L3: made as printed without a warning, it does it all."""
+    """Made as printed without a warning, it does it all.
+
+    [log.append-only, log.atomic-batch, log.pairing, log.safe-cuts, log.any-format,
+     transcript.visibility, budget.of-the-payload, compaction.forced, tool-output.preview,
+     delta.equals-full, snapshots.save, payload.valid, events.stream]
+    """
     env = os.environ | client_env
     printed = run(shell(GENERATE, served), env, checkout)
     assert "Warning" not in printed
@@ -183,7 +190,7 @@ def test_the_python_client_drives_a_session(
 
 
 def test_the_python_client_is_typed(checkout: Path) -> None:
-    """M: mypy finds nothing wrong in the session and the page, strictly, by the client's types."""
+    """Mypy finds nothing wrong in the session and the page, strictly, by the client's types."""
     run(["bash", "-c", block(PAGE, "sh", GENERATE).splitlines()[0]], os.environ, checkout)
     (checkout / "page.py").write_text("\n".join(blocks(PAGE, "python")), encoding="utf-8")
     cache = ROOT / ".mypy_cache" / "clients"
@@ -195,7 +202,12 @@ def test_the_python_client_is_typed(checkout: Path) -> None:
 def test_the_typescript_client_drives_a_session(
     checkout: Path, served: str, client_env: dict[str, str], npm_env: dict[str, str]
 ) -> None:
-    """M, A1-A6, C1, E7, F2, G4, I1, K1, L3: typed strictly, and run as printed, it does it all."""
+    """Typed strictly, and run as printed, it does it all.
+
+    [log.append-only, log.atomic-batch, log.pairing, log.safe-cuts, log.any-format,
+     transcript.visibility, budget.of-the-payload, compaction.forced, tool-output.preview,
+     delta.equals-full, snapshots.save, payload.valid, events.stream]
+    """
     env, page = npm_env | client_env, checkout / "clients" / "page.ts"
     page.write_text("\n".join(blocks(PAGE, "ts")).replace(LOCAL, served), encoding="utf-8")
     printed = run(shell(TYPESCRIPT, served), env, checkout)

@@ -1,7 +1,9 @@
-"""Crashes in the middle of a replay, with real processes: what was acknowledged is there (A8).
+"""Crashes in the middle of a replay, with real processes: what was acknowledged is there.
 
 Writers replay conversations with client ids and repeat whatever was not acknowledged, as a
 careful agent backend does. Meanwhile the service, or its database, is killed with -9.
+
+[log.durable]
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def kill_postgres(service: Served) -> None:
 
 
 def test_kill_of_the_service_loses_and_doubles_nothing(service: Served) -> None:
-    """A kill -9 of the service in the middle of appends, three times over (A2, A8)."""
+    """A kill -9 of the service in the middle of appends, three times over [log.atomic-batch]."""
     with writing(turns(service)) as writers:
         for _ in range(3):
             progress(service, writers)
@@ -122,7 +124,7 @@ def test_kill_of_the_service_loses_and_doubles_nothing(service: Served) -> None:
 
 
 def test_kill_of_postgres_is_answered_with_503_and_heals(service: Served) -> None:
-    """A kill -9 of PostgreSQL: 503, nothing lost, and the service needs no restart (A8)."""
+    """A kill -9 of PostgreSQL: 503, nothing lost, and the service needs no restart."""
     with writing(turns(service)) as writers:
         progress(service, writers)
         kill_postgres(service)
@@ -139,7 +141,7 @@ def test_kill_of_postgres_is_answered_with_503_and_heals(service: Served) -> Non
 
 
 def test_kill_of_both_at_once_recovers_on_restart(service: Served) -> None:
-    """A kill -9 of PostgreSQL and of the service; the next start recovers everything (33, A8)."""
+    """A kill -9 of PostgreSQL and of the service; the next start recovers everything."""
     with writing(turns(service)) as writers:
         progress(service, writers)
         kill_postgres(service)
@@ -169,7 +171,10 @@ def small_disk(prepared: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_507_and_heals(small_disk: Path) -> None:
-    """Appends to a full disk are 507, nothing acknowledged is lost, and room alone mends it."""
+    """Appends to a full disk are 507, nothing acknowledged is lost, and room alone mends it.
+
+    [operation.disk-full]
+    """
     served = Served(small_disk / "data")
     served.start()
     try:

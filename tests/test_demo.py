@@ -41,7 +41,7 @@ def row(output: str, name: str) -> list[str]:
 
 
 def test_samples_are_replayed_and_compacted(served: str) -> None:
-    """The samples outgrow the demo's window, are compacted, and every payload fits (C4, E6)."""
+    """The samples outgrow the demo's window, are compacted, and every payload fits."""
     result = demo("--url", served)
     assert result.exit_code == 0, result.output
     traces = read_traces(SAMPLES)
@@ -55,7 +55,7 @@ def test_samples_are_replayed_and_compacted(served: str) -> None:
 
 @pytest.mark.parametrize("trace", read_traces(SAMPLES), ids=lambda trace: trace.name)
 def test_samples_come_back_as_they_were_sent(served: str, trace: Trace) -> None:
-    """Parallel calls, long output and every script are read back identically (A1)."""
+    """Parallel calls, long output and every script are read back identically."""
     with closing(Client(served)) as client:
         outcome = replay(client, trace, SAMPLE_WINDOW, lambda: None)
         stored = read_messages(client, outcome.conversation_id)
@@ -74,9 +74,11 @@ def test_samples_show_what_agents_do() -> None:
 
 
 def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> None:
-    """An orphan result and a late system message are listed with the reason (A1, A3).
+    """An orphan result and a late system message are listed with the reason.
 
     The rest is replayed, and the exit code says that something was refused.
+
+    [log.no-system-messages, log.pairing]
     """
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
@@ -99,7 +101,7 @@ def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> Non
 def test_the_demo_brings_a_key(
     way: str, served: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """34: where keys exist the demo runs with one, and never prints it."""
+    """Where keys exist the demo runs with one, and never prints it. [tenancy.key-required]"""
     key = in_thread(keys.create, "acme", "demo", None, settings)
     path = tmp_path / "short.jsonl"
     path.write_text(json.dumps({"id": "short", "messages": [{"role": "user", "content": "Hi"}]}))
@@ -124,7 +126,7 @@ def test_the_demo_brings_a_key(
 def test_a_key_that_is_refused_ends_the_demo(
     given: tuple[str, ...], said: str, served: str, settings: Settings
 ) -> None:
-    """34: the first 401 is said in one sentence without the key, and nothing is replayed."""
+    """The first 401 is said in one sentence without the key, and nothing is replayed."""
     in_thread(keys.create, "acme", "demo", None, settings)
     result = demo("--url", served, *given)
     assert result.exit_code == 1
@@ -134,7 +136,10 @@ def test_a_key_that_is_refused_ends_the_demo(
 
 
 def test_a_401_is_no_refusal_to_list(served: str, settings: Settings) -> None:
-    """34: a key that is revoked on the way ends the replay, for the rest would be refused too."""
+    """A key that is revoked on the way ends the replay, for the rest would be refused too.
+
+    [tenancy.key-audit]
+    """
     in_thread(keys.create, "acme", "demo", None, settings)
     (trace, *_) = read_traces(SAMPLES)
     stranger = Client(served, "ctx_000000000000_secret")

@@ -81,7 +81,7 @@ def test_variables_that_compose_reads_are_settings() -> None:
 
 
 def test_ports_are_published_to_this_machine_only() -> None:
-    """Nobody is asked for a key at first, so no port is reached from elsewhere (decision 34)."""
+    """Nobody is asked for a key at first, so no port is reached from elsewhere."""
     assert settings("api").allow_unauthenticated
     addresses = {name: [port[0] for port in published(name)] for name in SERVICES}
     assert addresses.pop("api") == ["127.0.0.1"]
@@ -101,7 +101,7 @@ def test_each_replica_of_the_api_has_a_port() -> None:
 
 
 def test_processes_wait_until_the_schema_is_there() -> None:
-    """Migrations run once, to their end, before anything that needs them (decision 35)."""
+    """Migrations run once, to their end, before anything that needs them. [operation.pooler]"""
     for name in ("api", "worker"):
         waited = SERVICES[name]["depends_on"]["migrate"]
         assert waited == {"condition": "service_completed_successfully"}
@@ -111,7 +111,7 @@ def test_processes_wait_until_the_schema_is_there() -> None:
 
 @pytest.mark.parametrize("service", OURS)
 def test_requests_go_through_the_pooler_and_migrations_past_it(service: str) -> None:
-    """Both URLs lead to one database, by way of the configuration that is mounted (decision 35)."""
+    """Both URLs lead to one database, by way of the configuration that is mounted."""
     config = pooler()
     pooled = urlsplit(settings(service).database_url or "")
     direct = urlsplit(settings(service).direct_database_url or "")
@@ -161,7 +161,7 @@ def test_containers_can_write_to_memory_only(service: str) -> None:
 
 @pytest.mark.parametrize("service", ["api", "worker"])
 def test_processes_have_the_time_to_stop_that_they_need(service: str) -> None:
-    """SIGTERM finishes within 10 s, and nobody kills before (decision 33)."""
+    """SIGTERM finishes within 10 s, and nobody kills before. [operation.shutdown]"""
     assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 10
 
 

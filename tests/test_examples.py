@@ -406,7 +406,7 @@ def ask(process: Process, path: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def assert_logged(process: Process, turns: int) -> None:
-    """Assert that the log has every message of these turns once, in order, and whole (A1, A2)."""
+    """Assert that the log has every message of these turns once, in order, and whole."""
     path = f"/conversations/{process.conversation_id}/messages?content=full&limit=1000"
     expected: list[tuple[str, str]] = []
     for turn in range(turns):
@@ -425,7 +425,7 @@ def assert_logged(process: Process, turns: int) -> None:
 
 
 def assert_built(process: Process, requests: Sequence[Request], builds: Sequence[Any]) -> None:
-    """Assert that the model was called with builds, all valid and inside the window (C4, K1)."""
+    """Assert that the model was called with builds, all valid and inside the window."""
     for request, built in zip(requests, builds, strict=True):
         body, payload = request.body, built["payload"]
         assert said_in(body) == said_in(payload)
@@ -501,7 +501,7 @@ def _said(item: dict[str, Any]) -> dict[str, Any]:
 async def test_the_service_builds_what_the_model_is_called_with(
     start: Start, provider: Readers
 ) -> None:
-    """A conversation is compacted inside its runs, and goes on in a second process (L1, L2)."""
+    """A conversation is compacted inside its runs, and goes on in a second process."""
     first, second = start(), start()
     for turn in range(TURNS):
         process = first if turn < TURNS - 2 else second
@@ -518,7 +518,7 @@ async def test_the_service_builds_what_the_model_is_called_with(
 
 
 def assert_read_on(requests: Sequence[Request]) -> None:
-    """Assert that logs were sent as views, and the tool to read on once a view named it (F2)."""
+    """Assert that logs were sent as views, and the tool to read on once a view named it."""
     assert READ_LINES not in names_in(requests[0].body)
     assert READ_LINES in names_in(requests[1].body)
     for request in requests:
@@ -526,7 +526,7 @@ def assert_read_on(requests: Sequence[Request]) -> None:
 
 
 async def test_a_run_that_failed_is_repeated(start: Start, provider: Readers) -> None:
-    """Whichever calls of the model fail, the log has every message once in the end (A2, A8)."""
+    """Whichever calls of the model fail, the log has every message once in the end."""
     process = start()
     await process.say(asked(0), "request-0")
     provider.fails_at = [3, 4, 5]
@@ -540,7 +540,7 @@ async def test_a_run_that_failed_is_repeated(start: Start, provider: Readers) ->
 
 
 async def test_what_is_too_long_is_cut_and_sent_again(start: Start, provider: Readers) -> None:
-    """The oldest turns give way when a provider says so, and the run goes on (E6)."""
+    """The oldest turns give way when a provider says so, and the run goes on."""
     process = start()
     provider.overflow_at = 4
     for turn in range(2):
@@ -562,7 +562,7 @@ async def shown_by(session: Any, limit: int | None = None) -> list[str]:
 
 
 async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Readers) -> None:
-    """Its items are the context; clear hides them, and the log stays (B3, A1)."""
+    """Its items are the context; clear hides them, and the log stays [window.clear]."""
     process = launch(AgentsSdk)
     session: Session = process.session
     assert isinstance(session, Session)
@@ -585,7 +585,7 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
 async def test_what_is_popped_leaves_the_session_but_not_the_log(
     launch: Launch, provider: Readers
 ) -> None:
-    """A session goes on in a fork, with what is left of a call group; so does the next one (I6)."""
+    """A session goes on in a fork, with what is left of a call group; so does the next one."""
     process = launch(AgentsSdk)
     session, call = process.session, ["function_call", "function_call_output"]
     await session.add_items([{"role": "user", "content": "Forget this."}])
@@ -636,7 +636,10 @@ class Streaming(httpx.AsyncHTTPTransport):
 
 
 async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers) -> None:
-    """Before a streamed call everything is in the log; "too long" is survived there too (E6)."""
+    """Before a streamed call everything is in the log; "too long" is survived there too.
+
+    [compaction.overflow-errors]
+    """
     process = launch(AgentsSdk)
     await process.openai.close()
     process.openai = openai.AsyncOpenAI(
@@ -671,7 +674,7 @@ async def test_a_checkpoint_holds_one_turn(launch: Launch, provider: Readers) ->
 
 
 async def test_reasoning_and_images_come_back_unchanged(launch: Launch, provider: Readers) -> None:
-    """What pydantic-ai says in parts of its own is the provider's again in a payload (K3)."""
+    """What pydantic-ai says in parts of its own is the provider's again in a payload."""
     process = launch(PydanticAi)
     image = pydantic_ai.BinaryContent(PIXEL, media_type="image/png")
     done = await process.agent.run([asked(0), image], conversation_id="chat-1")
@@ -705,9 +708,11 @@ def code(title: str) -> str:
 def test_the_code_of_the_document_runs_as_printed(
     title: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has its agent find the failure, in a file of which the model sees a part (L1, L2).
+    """Each has its agent find the failure, in a file of which the model sees a part.
 
     LangChain's model is the test's own, since its package for OpenAI is not among ours.
+
+    [agent-tools.definitions, payload.one-call]
     """
     lines = [f"{n} {'FAILED' if n == 4242 else 'ok'} parser\n" for n in range(9000)]
     (tmp_path / "build.log").write_text("".join(lines))
@@ -755,7 +760,7 @@ class Busy:
 
 @pytest.mark.parametrize("module", [openai_agents_session, pydantic_ai_history])
 async def test_a_client_asks_again_what_may_be_asked_again(module: Any) -> None:
-    """A lost answer and a 503 are asked for again with one key, a refusal has its code (M)."""
+    """A lost answer and a 503 are asked for again with one key, a refusal has its code."""
     busy = Busy()
     async with module.ContextClient(transport=httpx.MockTransport(busy)) as client:
         with pytest.raises(module.ContextServiceError, match="alone is too large") as refused:
@@ -771,7 +776,7 @@ async def test_a_client_asks_again_what_may_be_asked_again(module: Any) -> None:
 async def test_a_middleware_asks_again_what_may_be_asked_again(
     launch: Launch, provider: Readers
 ) -> None:
-    """It does so in sync code and in async code (M)."""
+    """It does so in sync code and in async code. [errors.codes]"""
     process = launch(LangChain)
     sync, busy = Busy(), Busy()
     sync.keys, busy.keys = [None], [None]

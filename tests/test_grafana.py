@@ -1,4 +1,4 @@
-"""The dashboard and the page on operation show every metric there is, and no other (M)."""
+"""The dashboard and the page on operation show every metric there is, and no other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def expressions() -> Iterator[str]:
 
 
 async def test_the_dashboard_shows_every_metric() -> None:
-    """M: each expression asks for metrics that exist, and each metric is shown."""
+    """Each expression asks for metrics that exist, and each metric is shown. [operation.metrics]"""
     names = sampled(await all_metrics())
     shown = {name for text in expressions() for name in asked_for(text)}
     assert shown <= names.keys()
@@ -59,7 +59,7 @@ async def test_the_dashboard_shows_every_metric() -> None:
 
 
 def test_the_dashboard_is_whole() -> None:
-    """M: panels stand in rows without overlap, by a data source that is chosen on import."""
+    """Panels stand in rows without overlap, by a data source that is chosen on import."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     assert ROWS == [
@@ -90,20 +90,20 @@ def test_the_dashboard_is_whole() -> None:
 
 @pytest.mark.parametrize("quantile", ["0.5", "0.99"])
 def test_quantiles_come_from_buckets(quantile: str) -> None:
-    """M: a quantile is taken of buckets that still have their bounds."""
+    """A quantile is taken of buckets that still have their bounds. [operation.metrics]"""
     found = [text for text in expressions() if f"histogram_quantile({quantile}" in text]
     assert len(found) >= 6
     assert all("_bucket{" in text and "sum by (le" in text for text in found)
 
 
 async def test_the_page_lists_every_metric() -> None:
-    """M: the table of metrics has each by its name and kind, and no other."""
+    """The table of metrics has each by its name and kind, and no other. [operation.metrics]"""
     listed = {row[0].strip("`"): row[1] for row in rows_of("Metrics")}
     assert listed == await all_metrics()
 
 
 def test_the_page_lists_every_event() -> None:
-    """M: the table of events has each by its name, and its level."""
+    """The table of events has each by its name, and its level."""
     used: dict[str, str] = {}
     for call in FOUND.values():
         name, attribute = call.args[0], call.func
@@ -114,7 +114,7 @@ def test_the_page_lists_every_event() -> None:
 
 
 async def test_the_alerts_ask_for_metrics_that_exist() -> None:
-    """M: every alert of the page is about metrics there are, and for some time."""
+    """Every alert of the page is about metrics there are, and for some time. [operation.metrics]"""
     names = sampled(await all_metrics())
     rows: list[list[Any]] = rows_of("Alerts")
     assert len(rows) >= 10
@@ -125,7 +125,7 @@ async def test_the_alerts_ask_for_metrics_that_exist() -> None:
 
 
 def test_the_page_has_its_headings() -> None:
-    """M: what an operator looks for has its place."""
+    """What an operator looks for has its place. [errors.problem-json]"""
     assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == [
         "Logs",
         "Metrics",

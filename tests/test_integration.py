@@ -109,7 +109,10 @@ def test_each_loop_runs_as_printed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It ends with the answer, log and usage are stored, "too long" is survived (L2, J4, E6)."""
+    """It ends with the answer, log and usage are stored, "too long" is survived.
+
+    [payload.one-call, usage.answer, compaction.overflow-errors]
+    """
     lines = [f"{n} {'FAILED' if n == 4242 else 'ok'} parser\n" for n in range(9000)]
     (tmp_path / "build.log").write_text("".join(lines))
     providers.arguments = {"path": "build.log"}
@@ -149,7 +152,7 @@ def assert_exchange(log: list[dict[str, Any]]) -> None:
 
 
 def assert_offered(offered: list[list[str]]) -> None:
-    """Assert that the service's tools came with the first text that named them (L1)."""
+    """Assert that the service's tools came with the first text that named them."""
     mine = ["cat", "wc"]
     assert offered[0] == mine
     assert offered[1][:2] == mine
@@ -157,7 +160,7 @@ def assert_offered(offered: list[list[str]]) -> None:
 
 
 def assert_reported(database_url: str, format: str, spent: list[Spent]) -> None:
-    """Assert that each call's usage is stored, in the one meaning of all formats (E2, J4)."""
+    """Assert that each call's usage is stored, in the one meaning of all formats."""
     rows = in_thread(execute, database_url, "SELECT * FROM usage_reports ORDER BY report_id")
     assert {row["format"] for row in rows} == {format}
     assert [row["cache_read_tokens"] for row in rows] == [call.cached for call in spent]
@@ -174,7 +177,7 @@ def test_each_loop_ends_where_the_model_does_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A model that calls tools without end is called so often and no more, here thrice (L2)."""
+    """A model that calls tools without end is called so often and no more, here thrice."""
     (tmp_path / "build.log").write_text("all is well\n")
     monkeypatch.chdir(tmp_path)
     for name, value in environment(providers).items():
@@ -199,7 +202,7 @@ def calling_again(providers: FakeProviders, request: Request) -> Behaviour:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
 def test_each_loop_is_short(loop: Loop) -> None:
-    """A complete loop has fewer than 40 lines, blank ones and imports included (L2)."""
+    """A complete loop has fewer than 40 lines, blank ones and imports included."""
     assert len(code(loop.title).splitlines()) <= MAX_LINES
 
 
@@ -233,7 +236,10 @@ def calls_of(numbers: range) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("format", list(FormatName))
 def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str) -> None:
-    """Deltas put together as printed are the payloads of full builds, tails included (G4, G5)."""
+    """Deltas put together as printed are the payloads of full builds, tails included.
+
+    [delta.tail-apart]
+    """
     namespace: dict[str, Any] = {}
     exec(code("Deltas"), namespace)
     namespace["service"].close()
@@ -269,7 +275,7 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
-    """Its blocks run one after the other: a tail, a payload read again, a verdict (G5, I6, K2)."""
+    """Its blocks run one after the other: a tail, a payload read again, a verdict."""
     script = "".join(blocks(DOCUMENT, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
     messages, tail, payload, rule, pointer = pasted(script).splitlines()
     assert "bisect" in tail
@@ -299,6 +305,6 @@ def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_fakes_refuse_what_is_unpaired(path: str, body: dict[str, Any]) -> None:
-    """A provider that took anything would prove nothing (N1, N2)."""
+    """A provider that took anything would prove nothing [neutral.results-refer-to-calls]."""
     protocol = next(one for one in PROTOCOLS if one.path.fullmatch(path))
     assert [told for told in protocol.complaints(body) if "limit" not in told]

@@ -1,4 +1,4 @@
-"""The log: JSON lines with constant names, and nothing that anybody said (M)."""
+"""The log: JSON lines with constant names, and nothing that anybody said. [operation.logs]"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line_of(name: str, message: str, *arguments: Any, **more: Any) -> dict[str, 
 
 
 def test_a_line_of_ours() -> None:
-    """M: name and data stand beside each other, with time, level, process and request."""
+    """Name and data stand beside each other, with time, level, process and request."""
     token = request_id.set("r-1")
     try:
         line = line_of("app.log", "worker_not_woken", data={"count": 2, "path": Path("x")})
@@ -43,12 +43,12 @@ def test_a_line_of_ours() -> None:
 
 
 def test_outside_a_request() -> None:
-    """M: without a request there is no id."""
+    """Without a request there is no id."""
     assert "request_id" not in line_of("app", "worker_started")
 
 
 def test_a_line_of_a_library() -> None:
-    """M: of other libraries the template is told with its numbers, and no other words."""
+    """Of other libraries the template is told with its numbers, and no other words."""
     line = line_of("asyncio", "Task %s failed\nfuture: secret", "secret words")
     assert line["event"] == "Task … failed"
     assert "secret" not in json.dumps(line)
@@ -60,12 +60,12 @@ def test_a_line_of_a_library() -> None:
 
 @pytest.mark.parametrize("given", [("secret",), (1, "secret"), ({"a": "secret"},)])
 def test_a_template_that_cannot_be_filled(given: tuple[Any, ...]) -> None:
-    """M: a library's mistake in its own template is told by the template."""
+    """A library's mistake in its own template is told by the template."""
     assert line_of("x", "%d of %d and %(c)s", *given)["event"] == "%d of %d and %(c)s"
 
 
 def test_an_exception() -> None:
-    """M: an exception is told by its kind and where it happened, never by its words."""
+    """An exception is told by its kind and where it happened, never by its words."""
     try:
         raise LookupError("secret words")
     except LookupError:
@@ -76,7 +76,7 @@ def test_an_exception() -> None:
 
 
 def test_a_lone_surrogate() -> None:
-    """M: what orjson cannot write is written all the same."""
+    """What orjson cannot write is written all the same. [api.json-only]"""
     assert line_of("app.x", "event", data={"name": "\ud83d"})["name"] == "\ud83d"
 
 
@@ -97,7 +97,7 @@ logging.getLogger("somebody").warning("It is %s", "secret")
 
 
 def test_all_of_a_process_is_json() -> None:
-    """M: after `configure` every line is JSON, of libraries the warnings and what uvicorn says."""
+    """After `configure` every line is JSON, of libraries the warnings and what uvicorn says."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
@@ -112,7 +112,7 @@ def test_all_of_a_process_is_json() -> None:
 
 @pytest.mark.parametrize("place", FOUND)
 def test_every_call_of_a_logger(place: str) -> None:
-    """M: an event has a constant name, and its data stands under `data`, where it is written."""
+    """An event has a constant name, and its data stands under `data`, where it is written."""
     call = FOUND[place]
     (name,) = call.args
     assert isinstance(name, ast.Constant) and isinstance(name.value, str), place
@@ -125,5 +125,5 @@ def test_every_call_of_a_logger(place: str) -> None:
 
 
 def test_the_calls_are_found() -> None:
-    """M: the search sees the calls there are."""
+    """The search sees the calls there are."""
     assert len(FOUND) > 20

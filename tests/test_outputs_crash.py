@@ -1,7 +1,9 @@
-"""Crashes amid appends of large results, with real processes: no message lacks its blob (F1, 29).
+"""Crashes amid appends of large results, with real processes: no message lacks its blob.
 
 Writers append large results with ids of their own, some of them uploaded before, and repeat what
 was not acknowledged, as a careful agent backend does. Meanwhile the service is killed with -9.
+
+[tool-output.offload, tool-output.with-its-message]
 """
 
 from __future__ import annotations
@@ -182,7 +184,7 @@ def _assert_reads_back(
 
 
 def test_kill_amid_large_results(service: Stored) -> None:
-    """A kill -9 between blob and message, again and again: each message has its blob (F1, A8)."""
+    """A kill -9 between blob and message, again and again: each message has its blob."""
     with writing([Results(service, number) for number in range(WRITERS)]) as writers:
         for _ in range(KILLS):
             progress(service, writers)

@@ -1,4 +1,7 @@
-"""Two API processes and two workers on one database, one of them killed in the middle (E6, A8)."""
+"""Two API processes and two workers on one database, one of them killed in the middle.
+
+[compaction.at-most-once]
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,11 @@ def receipts(client: httpx.Client, path: str) -> list[dict[str, Any]]:
 def test_nothing_is_compacted_twice_and_nothing_lost(
     database_url: str, fake_llm: FakeLLM, tmp_path: Path
 ) -> None:
-    """E6, E11, A8: a worker killed with -9 amid its model calls loses no compaction, doubles none.
+    """A worker killed with -9 amid its model calls loses no compaction, doubles none.
 
     The model is held up while the worker dies; what it had begun is done by the other one.
+
+    [compaction.at-most-once, compaction.never-blocks]
     """
     released, arrived = Event(), Event()
     good = answer("<summary>What was said so far, in short.</summary>")

@@ -29,7 +29,7 @@ LOCAL = "http://127.0.0.1:8080"
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_can_be_pasted(served: str) -> None:
-    """The shell session runs as printed, a line for each answer, two payloads at its end (K1)."""
+    """The shell session runs as printed, a line for each answer, two payloads at its end."""
     script = block(GETTING_STARTED, "sh", "BASE=").replace(LOCAL, served)
     appended, chat, anthropic = map(json.loads, pasted(script).splitlines())
     assert appended["head_seq"] == 3
@@ -40,7 +40,7 @@ def test_the_curl_session_can_be_pasted(served: str) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: Path) -> None:
-    """The sessions of docs/tool-output.md run as printed, one after the other (F1, F4, F5, L1)."""
+    """The sessions of docs/tool-output.md run as printed, one after the other."""
     script = (
         "".join(blocks(TOOL_OUTPUT, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
     )
@@ -55,7 +55,7 @@ def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: P
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_a_day_of_an_agent_can_be_pasted(served: str) -> None:
-    """The session of docs/windows-and-snapshots.md runs as printed (B2, B3, I1, I4, I6, A6)."""
+    """The session of docs/windows-and-snapshots.md runs as printed [window.cut]."""
     said = pasted(block(WINDOWS, "sh").replace(LOCAL, served)).splitlines()
     first, cleared, anew, restored, both, found, *marks, fork = said
     assert "login page" in first and "vault-7" not in first
@@ -104,7 +104,7 @@ def test_every_page_that_the_readme_links_exists() -> None:
 
 
 def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a checkout the demo runs as printed, against the service of the variable named (K1)."""
+    """In a checkout the demo runs as printed, against the service of the variable named."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("CONTEXT_URL", served)

@@ -1,4 +1,4 @@
-"""The settings: variables, policy leaves, refusals, secrets."""
+"""The settings: variables, policy leaves, refusals, secrets. [policy.environment]"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAVES = {
 
 
 def test_defaults() -> None:
-    """An empty environment gives the documented defaults (api.md, decisions 23, 30, 34)."""
+    """An empty environment gives the documented defaults. [policy.inheritance]"""
     settings = settings_from({})
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
     assert settings.data_dir == Path("data").absolute()
@@ -56,7 +56,7 @@ def test_defaults() -> None:
     ],
 )
 def test_variable(name: str, text: str, field: str, value: object) -> None:
-    """Each setting is read from the variable of its name; an empty one is unset (api.md)."""
+    """Each setting is read from the variable of its name; an empty one is unset."""
     assert getattr(settings_from({name: text}), field) == value
 
 
@@ -89,13 +89,13 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
     ],
 )
 def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
-    """A value that cannot be right stops the start and names its variable (api.md)."""
+    """A value that cannot be right stops the start and names its variable."""
     with pytest.raises(SettingsError, match=name):
         settings_from({name: text})
 
 
 def test_policy_leaves_lie_over_the_policy_object() -> None:
-    """CONTEXT_POLICY is laid over the defaults and single leaves over it (decision 22)."""
+    """CONTEXT_POLICY is laid over the defaults and single leaves over it. [policy.inheritance]"""
     environ = {
         "CONTEXT_POLICY": '{"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}',
         "CONTEXT_SANDWICH_PRESERVE_TOP": "3",
@@ -135,12 +135,12 @@ def test_policy_leaves_lie_over_the_policy_object() -> None:
 def test_leaf_is_read_by_the_kind_of_its_default(
     name: str, text: str, expected: dict[str, Any]
 ) -> None:
-    """A leaf's text becomes the kind of value its default has (decision 22)."""
+    """A leaf's text becomes the kind of value its default has. [policy.inheritance]"""
     assert policy_from_env({name: text}, LEAVES) == expected
 
 
 def test_every_policy_leaf_has_a_variable() -> None:
-    """Each leaf of the policy has one variable, and no setting has the same (api.md)."""
+    """Each leaf of the policy has one variable, and no setting has the same."""
     names = [name for name, _ in policy_variables(DEFAULTS)]
     assert "CONTEXT_SANDWICH_PRESERVE_TOP" in names
     assert len(set(names)) == len(names)
@@ -164,14 +164,14 @@ def test_unknown_variables_are_found() -> None:
 
 
 def test_secrets_stay_out_of_repr() -> None:
-    """Keys and passwords never show in a log of the settings (security)."""
+    """Keys and passwords never show in a log of the settings."""
     url = "postgresql://u:pw@h/d"
     settings = Settings(summarizer_api_key="sk-1", database_url=url, direct_database_url=url)
     assert not any(secret in repr(settings) for secret in ("sk-1", "pw"))
 
 
 def test_allowed_models_default_to_the_summariser_and_its_fallbacks() -> None:
-    """Without a list only the configured summariser and its fallbacks are allowed (E5)."""
+    """Without a list only the configured summariser and its fallbacks are allowed."""
     environ = {"CONTEXT_SUMMARIZER_MODEL": "a", "CONTEXT_SUMMARIZER_FALLBACK_MODELS": "b,c"}
     assert settings_from(environ).allowed_summarizers == ("a", "b", "c")
     environ["CONTEXT_SUMMARIZER_ALLOWED_MODELS"] = "d"
@@ -219,7 +219,7 @@ def test_every_invalid_variable_is_named_without_its_value() -> None:
     ],
 )
 def test_the_policys_model_has_to_be_an_allowed_one(more: dict[str, str], is_refused: bool) -> None:
-    """E5: a default policy whose model may not summarise stops the start, by its name."""
+    """A default policy whose model may not summarise stops the start, by its name."""
     environ = {"CONTEXT_COMPACTION_MODEL": "a", **more}
     if not is_refused:
         settings_from(environ)

@@ -45,7 +45,7 @@ def judge() -> Judge:
 
 @pytest.mark.parametrize("trace", sample())
 def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, served: str) -> None:
-    """Every payload is valid, fits, counts right and extends the last one (A1, C1, C4, G3, K1)."""
+    """Every payload is valid, fits, counts right and extends the last one [log.append-only]."""
     with closing(Client(served)) as client:
         total = Replay(client, judge, 1 + len(trace.messages) // ROUNDS).run(trace)
     assert not total.faults, "\n".join(total.faults[:20])
@@ -58,7 +58,7 @@ def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, ser
     [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT],
 )
 def test_native_conversations_build_valid_payloads(conversation: Conversation, served: str) -> None:
-    """What one provider said goes to each of the four, as the conversation grows (K1)."""
+    """What one provider said goes to each of the four, as the conversation grows."""
     count = len(conversation.messages)
     with httpx.Client(base_url=served, timeout=60) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4.1"}).json()

@@ -43,7 +43,7 @@ LOGS: list[tuple[list[Message], Difference]] = [
 def test_lost_and_doubled_are_told_by_what_messages_say(
     log: list[Message], told: Difference
 ) -> None:
-    """A message stored again under an id of its own is doubled, a missing one lost (A2, A8)."""
+    """A message stored again under an id of its own is doubled, a missing one lost."""
     assert difference(SENT, log_of(log)) == told
 
 
@@ -51,7 +51,7 @@ def test_lost_and_doubled_are_told_by_what_messages_say(
     ("times", "told"), [(0, Difference()), (1, Difference()), (2, Difference(doubled=1))]
 )
 def test_what_had_no_answer_may_be_there_once(times: int, told: Difference) -> None:
-    """Nobody knows whether a request without an answer was done, but not twice (A2)."""
+    """Nobody knows whether a request without an answer was done, but not twice."""
     assert difference(SENT, log_of([*SENT, *[OTHER] * times]), unsure=[OTHER]) == told
 
 
@@ -59,7 +59,7 @@ def test_what_had_no_answer_may_be_there_once(times: int, told: Difference) -> N
 def test_a_replay_counts_what_its_transcript_lost_and_doubled(
     log: list[Message], told: Difference
 ) -> None:
-    """A transcript that holds anything more or less often, or elsewhere, is a fault (A1, A2)."""
+    """A transcript that holds anything more or less often, or elsewhere, is a fault."""
     tally = Tally()
     judge_log("trace", SENT, log_of(log), tally)
     assert (tally.lost, tally.doubled, tally.read_back) == (told.lost, told.doubled, len(log))
@@ -101,7 +101,7 @@ def built(epoch: int, *items: str, **others: Any) -> dict[str, Any]:
 def test_a_delta_is_overtaken_by_a_compaction_alone(
     answer: dict[str, Any], is_compacted: bool, overtaken: int, wrong: str
 ) -> None:
-    """A whole payload of another epoch is excused by a receipt, nothing else is (G3, G4)."""
+    """A whole payload of another epoch is excused by a receipt, nothing else is [epochs.extend]."""
     tally = Tally()
     build = Build(built(1, "a", "b", "c"), 8_000, "copy", "place")
     judge_delta(built(1, "a", "b"), build, Answer(200, answer, 0.1), lambda: is_compacted, tally)
@@ -110,7 +110,7 @@ def test_a_delta_is_overtaken_by_a_compaction_alone(
 
 
 def test_a_refused_delta_is_a_fault() -> None:
-    """What could be built whole can be built as a delta, whatever was compacted (G4)."""
+    """What could be built whole can be built as a delta, whatever was compacted."""
     tally = Tally()
     build = Build(built(1, "a"), 8_000, "copy", "place")
     judge_delta(built(1, "a"), build, Answer(500, {}, 0.1), lambda: True, tally)

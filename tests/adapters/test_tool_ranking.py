@@ -1,4 +1,4 @@
-"""The ranking of tools: which words match, what counts for more, what is kept (H2)."""
+"""The ranking of tools: which words match, what counts for more, what is kept. [tools.search]"""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
     ],
 )
 async def test_words_are_found_however_they_are_written(query: str, first: str) -> None:
-    """H2: names split into words, English stems, full width, pairs where nothing is spaced."""
+    """Names split into words, English stems, full width, pairs where nothing is spaced."""
     assert (await found(query))[0] == first
 
 
 async def test_a_name_counts_for_more_than_a_description() -> None:
-    """H2: what a tool is called says most, then what it does, then what it takes."""
+    """What a tool is called says most, then what it does, then what it takes."""
     assert await found("weather") == ["get_weather", "weather_alerts", "send"]
     tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
     assert await found("town", tools) == ["town_hall", "b", "a"]
@@ -72,32 +72,32 @@ async def test_a_name_counts_for_more_than_a_description() -> None:
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_exact_name_is_first(name: str) -> None:
-    """H2: who knows the name gets that tool, whatever its words match besides."""
+    """Who knows the name gets that tool, whatever its words match besides."""
     others = [tool(f"{name}_{number}", f"{name} {name}") for number in range(3)]
     assert (await found(f" {name} ", [*others, *TOOLS]))[0] == name
 
 
 @pytest.mark.parametrize("query", ["chess", "the of and", "", " ", "?!", "\x00", "\ud800", "月"])
 async def test_a_query_without_matches_finds_nothing(query: str) -> None:
-    """H2: no arbitrary tools where no word matches."""
+    """No arbitrary tools where no word matches. [tools.search-deterministic]"""
     assert await found(query) == []
 
 
 @pytest.mark.parametrize("tools", [[], [tool("x")], [tool("a", "the"), tool("_")]])
 async def test_sets_with_little_to_read_can_be_searched(tools: list[ToolDefinition]) -> None:
-    """H2: no tools, no descriptions and no words are no errors."""
+    """No tools, no descriptions and no words are no errors. [tools.search-deterministic]"""
     assert await found("weather", tools) == []
 
 
 async def test_equal_matches_keep_their_order() -> None:
-    """H2: the same query gives the same names, of equal ones the earlier first."""
+    """The same query gives the same names, of equal ones the earlier first."""
     tools = [tool(f"tool_{number}", "Equal words.") for number in range(20)]
     assert await found("equal", tools, 50) == [item.name for item in tools]
     assert await found("equal", tools, 3) == ["tool_0", "tool_1", "tool_2"]
 
 
 async def test_odd_schemas_are_read_as_far_as_they_can_be() -> None:
-    """H2: a schema is the caller's, and need not be one."""
+    """A schema is the caller's, and need not be one."""
     odd: list[Any] = [
         {"properties": []},
         {"properties": {"a": 5, "b": {"description": 7}}},
@@ -109,7 +109,7 @@ async def test_odd_schemas_are_read_as_far_as_they_can_be() -> None:
 
 
 async def test_long_texts_are_read_from_their_start() -> None:
-    """H2: a description of megabytes costs no more than a long one."""
+    """A description of megabytes costs no more than a long one. [tools.search-deterministic]"""
     start = "needle " + "hay " * 10_000
     tools = [tool("a", start + "pin"), tool("b", "x", p={"description": start}, pin={})]
     assert await found("needle", tools) == ["a", "b"]
@@ -118,7 +118,7 @@ async def test_long_texts_are_read_from_their_start() -> None:
 
 @given(st.text(), st.text())
 def test_any_text_is_words(one: str, other: str) -> None:
-    """H2: no text is refused, words are not empty, and texts side by side keep their words."""
+    """No text is refused, words are not empty, and texts side by side keep their words."""
     assert all(words(one))
     assert words(f"{one} {other}") == words(one) + words(other)
 
@@ -136,7 +136,10 @@ class Watched(list[ToolDefinition]):
 
 
 async def test_an_index_is_built_once_and_beside_the_loop() -> None:
-    """H2: searches at once wait for one index, and the event loop goes on meanwhile."""
+    """Searches at once wait for one index, and the event loop goes on meanwhile.
+
+    [operation.loop-never-stalls]
+    """
     ranking, once, tools = Bm25Ranking(), Watched(TOOLS), Watched(TOOLS)
     await Bm25Ranking().rank("weather", once, 5, key="k")
     answers = await asyncio.gather(*(ranking.rank("weather", tools, 5, key="k") for _ in range(5)))
@@ -146,7 +149,7 @@ async def test_an_index_is_built_once_and_beside_the_loop() -> None:
 
 
 async def test_the_least_recently_searched_set_is_forgotten() -> None:
-    """H2: what is kept is bounded by the number of tools in it."""
+    """What is kept is bounded by the number of tools in it. [tools.search-deterministic]"""
     ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
     built = []
     for key in ("a", "b", "a", "c", "a", "b"):
@@ -157,7 +160,7 @@ async def test_the_least_recently_searched_set_is_forgotten() -> None:
 
 
 def test_the_library_is_imported_when_it_is_needed() -> None:
-    """Decision 36: a process that never searches does not load numpy, and logs nothing of it."""
+    """A process that never searches does not load numpy, and logs nothing of it."""
     code = (
         "import sys, app.adapters.tool_ranking as ranking\n"
         "assert not {'bm25s', 'numpy', 'Stemmer'} & sys.modules.keys()\n"

@@ -461,7 +461,7 @@ class Build:
         return json.dumps(self.payload, ensure_ascii=False)
 
     def count(self) -> int:
-        """Count the payload from scratch: system, tools and messages (C1)."""
+        """Count the payload from scratch: system, tools and messages."""
         count, messages = TOKENIZER.count, self.messages
         system = [block["text"] for block in self.payload.get("system", [])]
         is_chat = self.raw["format"] == CHAT

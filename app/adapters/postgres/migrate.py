@@ -8,7 +8,7 @@
 4. A statement waits at most 4 s for a lock and runs at most 5 s, so that a migration never stops
    the service; a longer one raises its limit with `SET LOCAL`. After a lock timeout the migration
    is rolled back and tried again.
-5. The URL must reach PostgreSQL itself or a pooler in session mode (decision 35).
+5. The URL must reach PostgreSQL itself or a pooler in session mode [operation.pooler].
 6. Alembic and SQLAlchemy take half a second to import, so they are imported for a migration only.
 """
 

@@ -1,10 +1,10 @@
 """The schema as SQLAlchemy Core tables, the metadata of Alembic's autogenerate and check.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
-distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`,
-`summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `api_keys`, `key_uses` and
-`allowances` are small enough to be reference tables.
-JSON is stored as text, so that it is returned byte for byte (decision 3).
+distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
+`creations`, `summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `api_keys`, `key_uses`
+and `allowances` are small enough to be reference tables. JSON is stored as text, so that it is
+returned byte for byte [log.identical-strings].
 """
 
 from __future__ import annotations

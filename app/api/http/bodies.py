@@ -1,7 +1,8 @@
 """Request bodies, read and parsed within limits, and JSON responses.
 
 1. A body is refused as soon as its declared or actual size exceeds the limit.
-2. JSON is parsed by `app.domain.common.json_text`, which accepts more than orjson (decision 3).
+2. JSON is parsed by `app.domain.common.json_text`, which accepts more than orjson
+   [log.identical-strings].
 3. Only `application/json` is accepted: a web page cannot send it to a service on the loopback
    without a CORS preflight. Compressed bodies are refused: their size does not bound their content.
 4. Responses are dicts and dataclasses serialised without response models.

@@ -1,4 +1,4 @@
-"""Opaque cursors: the last item of a page and the order of the list (decision 2)."""
+"""Opaque cursors: the last item of a page and the order of the list."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Page(Answered, Generic[Item]):
 
 
 class Deleted(Answered):
-    """The rows that a deletion removed (A7)."""
+    """The rows that a deletion removed."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}

@@ -1,8 +1,8 @@
 """The endpoint of the Model Context Protocol: request validation, then the SDK.
 
 1. `/mcp` and `/mcp/` accept POST only. They are stateless: there is no session to GET or DELETE,
-   and any process answers any request (decision 37).
-2. The first request imports the SDK, in a thread (decision 36).
+   and any process answers any request [agent-tools.mcp].
+2. The first request imports the SDK, in a thread [operation.lazy-imports].
 3. A client is bound to one conversation by its URL or by a header. An unbound client passes the
    conversation in each call.
 """

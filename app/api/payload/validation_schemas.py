@@ -48,7 +48,7 @@ class PayloadCheck(Asked):
     format: Format = FormatName.OPENAI_CHAT
     payload: PayloadObject = Field(description="A payload in `format`, as it goes to the provider.")
     model: ModelName | None = Field(
-        default=None, description="Model whose limits count (N7, A8, A16, A19)."
+        default=None, description="Model whose limits count (rules N7, A8, A16 and A19)."
     )
     max_context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         default=None,
@@ -56,7 +56,7 @@ class PayloadCheck(Asked):
     )
     previous: PayloadObject | None = Field(
         default=None,
-        description="Payload of the build before; of one model, so that this one extends it (N9).",
+        description="Payload of the build before; of the same model (rule N9).",
     )
     previous_stable_items: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         default=None,
@@ -67,7 +67,7 @@ class PayloadCheck(Asked):
         default=None, max_length=64, description="Anthropic beta headers that go with the call."
     )
     prefill: bool = Field(
-        default=False, description="Whether the model continues an assistant message (A1)."
+        default=False, description="Whether the model continues an assistant message (rule A1)."
     )
 
 

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/fork`: copy a conversation up to a message (I6)."""
+"""`/v1/conversations/{id}/fork`: copy a conversation up to a message."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 2. A message is an ordered tuple of parts. Providers check their order, so it is kept.
 3. A tool message has exactly one result; a wire message with several becomes several messages.
 4. Parts do not depend on a wire format. The wire message is stored beside them, unchanged.
-5. A payload is made of messages that `clean` returned: these can be sent (N6).
+5. A payload is made of messages that `clean` returned: these can be sent
+   [neutral.no-empty-content].
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part that only one format has; it is replayed to that format alone (N12)."""
+    """A part that only one format has; it is replayed to that format alone."""
 
     block: Mapping[str, Any]
     format: FormatName
@@ -192,7 +193,8 @@ def sendable_json(value: Any) -> Any:
 
 
 def clean(message: Message) -> Message:
-    """Return the message for use in a payload: sendable, and never empty (N6).
+    """Return the message for use in a payload: sendable, and never empty
+    [neutral.no-empty-content].
 
     Blank text parts are removed. A message without visible parts gets a placeholder. Ids stay, so
     that calls and results match; rendering replaces them. A clean message is the same object.
@@ -208,7 +210,7 @@ def clean(message: Message) -> Message:
 
 
 def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
-    """Return the text for a message without parts, or with reasoning only (N6)."""
+    """Return the text for a message without parts, or with reasoning only."""
     if role is Role.TOOL:
         return Text(EMPTY_RESULT)
     return Text(ONLY_REASONING if parts else EMPTY_MESSAGE)
@@ -267,7 +269,7 @@ def _clean_fields(part: _AnyPart, *names: str) -> _AnyPart:
 
 
 def _clean_reasoning(part: Reasoning) -> Reasoning:
-    """Drop a block that would change: blocks are replayed byte for byte or left out (N12)."""
+    """Drop a block that would change: blocks are replayed byte for byte or left out."""
     if part.block is not None and sendable_json(part.block) is not part.block:
         return Reasoning(sendable(part.text))
     return _clean_fields(part, "text")

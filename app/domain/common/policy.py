@@ -31,7 +31,7 @@ class StrategyName(StrEnum):
 
 
 class ChainStep(StrEnum):
-    """The steps of the chain strategy (D5)."""
+    """The steps of the chain strategy."""
 
     CLEAR_TOOL_RESULTS = "clear_tool_results"
     SUMMARIZE = "summarize"
@@ -39,7 +39,7 @@ class ChainStep(StrEnum):
 
 
 class CompactionMode(StrEnum):
-    """When a due compaction runs: after the turn, or in the build that needs it (E6)."""
+    """When a due compaction runs: after the turn, or in the build that needs it."""
 
     BACKGROUND = "background"
     INLINE = "inline"
@@ -55,7 +55,7 @@ class CounterName(StrEnum):
 
 
 class SummaryRole(StrEnum):
-    """The role of a summary in a payload (D1)."""
+    """The role of a summary in a payload."""
 
     USER = "user"
     SYSTEM = "system"
@@ -70,14 +70,14 @@ class OnUnknownModel(StrEnum):
 
 
 class ToolView(StrEnum):
-    """The preview of a large tool result: as much as fits, or a reference with its start (F2)."""
+    """The preview of a large tool result: as much as fits, or a reference with its start."""
 
     TRUNCATE = "truncate"
     REFERENCE = "reference"
 
 
 class DynamicPosition(StrEnum):
-    """The place of text that changes often: scratchpad, status and notes (B4, G5)."""
+    """The place of text that changes often: scratchpad, status and notes."""
 
     TAIL = "tail"
     SYSTEM = "system"
@@ -85,7 +85,7 @@ class DynamicPosition(StrEnum):
 
 
 class StatusPreamble(StrEnum):
-    """Whether a build without a status lists the agent's other conversations (B4)."""
+    """Whether a build without a status lists the agent's other conversations."""
 
     AUTO = "auto"
     NONE = "none"
@@ -108,7 +108,7 @@ AgentTools = Literal["auto", "none"]
 
 @dataclass(frozen=True, slots=True)
 class SandwichPolicy:
-    """Messages kept verbatim at both ends, and the share of the window that triggers (D1)."""
+    """Messages kept verbatim at both ends, and the share of the window that triggers."""
 
     preserve_top: int = 5
     preserve_bottom: int = 5
@@ -117,14 +117,14 @@ class SandwichPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPolicy:
-    """The number of newest messages that are kept (D2)."""
+    """The number of newest messages that are kept."""
 
     keep_last_n: int = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSummaryPolicy:
-    """The messages per summary of the tree, and the levels of the tree (D3)."""
+    """The messages per summary of the tree, and the levels of the tree."""
 
     chunk_size: int = 20
     levels: int = 3
@@ -132,7 +132,7 @@ class TreeSummaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When and how summaries are made (E1, E6, D7); ratios are relative to the effective window."""
+    """When and how summaries are made; ratios are relative to the effective window."""
 
     enabled: bool = True
     auto: bool = True
@@ -164,7 +164,7 @@ class BudgetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputPolicy:
-    """Handling of large tool results (F1, F2) and of many (F3); sizes are in bytes of UTF-8."""
+    """Handling of large tool results and of many; sizes are in bytes of UTF-8."""
 
     enabled: bool = True
     offload_threshold_bytes: int = 4096
@@ -185,7 +185,7 @@ class MessagesPolicy:
 
 @dataclass(frozen=True, slots=True)
 class GcPolicy:
-    """What garbage collection deletes besides uploads without a message (F7)."""
+    """What garbage collection deletes besides uploads without a message."""
 
     drop_compacted: bool = False
 

@@ -34,7 +34,7 @@ def adapted(
     """Return a message with these parts and this name, and the call id to send.
 
     The same object is returned when nothing changes. A message without visible parts gets a
-    placeholder (N6); reasoning is not visible.
+    placeholder [neutral.no-empty-content]; reasoning is not visible.
     """
     if all(isinstance(part, Reasoning) for part in parts):
         parts = [*parts, placeholder_for(message.role, parts)]

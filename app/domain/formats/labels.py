@@ -2,7 +2,8 @@
 
 1. A label has the type of the content and its most useful detail: a query, a title, a URL.
 2. Text of the assistant is kept whole: a refusal, the transcript of its audio.
-3. A label depends on the content alone, so the same content always has the same label (N8).
+3. A label depends on the content alone, so the same content always has the same label
+   [neutral.same-bytes].
 """
 
 from __future__ import annotations

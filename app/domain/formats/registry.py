@@ -48,8 +48,8 @@ class Format(Protocol):
         """Return a clean message as the format can carry it, the same object where it can as is.
 
         `ids` maps call ids to the ids to send; any other becomes `tool_calls.sendable_id`. A label
-        replaces a part that only another format has (N12). Reasoning stays, since it is counted
-        apart.
+        replaces a part that only another format has [neutral.opaque-family]. Reasoning stays, since
+        it is counted apart.
         """
 
     def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ _INVALID: Final = object()
 
 
 def sendable_id(call_id: str) -> str:
-    """Map a call id to one that every provider accepts: at most 40 of `[a-zA-Z0-9_-]` (N3, B4).
+    """Map a call id to one that every provider accepts: at most 40 of `[a-zA-Z0-9_-]`
+    [neutral.unique-call-ids, openai-chat.sizes].
 
     The result depends on the id alone, so a call and its result keep the same id.
     """
@@ -51,7 +52,7 @@ def is_name(name: str) -> bool:
 
 
 def tool_name(name: str) -> str:
-    """Return the name of a called tool in a form that every provider accepts (A19, B4)."""
+    """Return the name of a called tool in a form that every provider accepts [anthropic.sizes]."""
     return name if is_name(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
 
 
@@ -73,7 +74,7 @@ def sent_as_object(text: str) -> str:
 
 
 def object_arguments(text: str) -> str:
-    """Return arguments for a format that sends an object (A17).
+    """Return arguments for a format that sends an object [anthropic.input-object].
 
     Characters that JSON escapes stand for must be sendable, too.
     """

@@ -20,7 +20,7 @@ ToolCategory = Literal["builtin", "mcp", "skill"]
 class ToolDefinition:
     """A tool that the model may call; `parameters` is a JSON schema of type object.
 
-    `category` decides which tools are deferred first (H1).
+    `category` decides which tools are deferred first.
     """
 
     name: str

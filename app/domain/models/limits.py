@@ -52,8 +52,8 @@ class ModelInfo:
 
     `max_input_tokens` is set only where the input has a limit apart from the window. `exact` means
     that the service counts with the model's tokenizer. `sources` names the source of each number,
-    by field. The last three are features of its provider: tool search with deferred tools (H3),
-    OpenAI's explicit cache breakpoints (G2), and system text after the first message (G5).
+    by field. The last three are features of its provider: tool search with deferred tools, OpenAI's
+    explicit cache breakpoints, and system text after the first message.
     """
 
     model: str

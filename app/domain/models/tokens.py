@@ -163,7 +163,8 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
 
 
 def count_replayed(stored: int, message: Message, sent: Message, count: CountText) -> int:
-    """Count the reasoning that is replayed: only that of the provider itself (N12).
+    """Count the reasoning that is replayed: only that of the provider itself
+    [neutral.opaque-family].
 
     `stored` is the count of all the message's reasoning; `sent` has the reasoning that is replayed,
     and the signatures that this format sends.
@@ -189,7 +190,8 @@ def count_json(value: Any, count: CountText) -> int:
 
 
 def media_message_overhead(message: Message, count: CountText) -> int:
-    """Count what OpenAI Chat adds around a tool message's media in a user message (B4).
+    """Count what OpenAI Chat adds around a tool message's media in a user message
+    [openai-chat.sizes].
 
     The message is adapted; its own count has the media themselves. 0 without media.
     """

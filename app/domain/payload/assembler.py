@@ -196,7 +196,7 @@ class Assembler(ABC):
         for text in self.opening.texts:
             self._put_note(text, as_system=self.opening.as_system)
         if self.opening.as_system and self.takes_system_notes:
-            self._started = started  # the conversation still has to begin with the user (N5)
+            self._started = started  # the conversation still has to begin with the user
         self.opening_tokens = self.tokens - before
         self.tokens = before
 

@@ -1,6 +1,6 @@
-"""S0's interface to the letter: messages and a cached state come in, nothing is kept (K6, D6).
+"""The stateless interface: messages and a cached state come in, nothing is kept.
 
-1. Tokens are UTF-8 bytes of the content / 4, floored per message (J2).
+1. Tokens are UTF-8 bytes of the content / 4, floored per message [tokens.counters].
 2. Compress iff `tokens > floor(max x threshold)` and `count > top + bottom`.
 3. A cached summary is valid iff its range starts at `preserve_top` and ends at
    `count - preserve_bottom`; a summary of another strategy is not looked at.
@@ -64,7 +64,7 @@ BuildPlan = ShowAll | ReuseSummary | CompressMiddle
 
 
 def estimate_tokens(messages: Sequence[WireMessage]) -> int:
-    """Return S0's estimate: a quarter of the bytes of each message's text, floored."""
+    """Return an estimate: a quarter of the bytes of each message's text, floored."""
     return sum(_content_bytes(message.get("content")) // 4 for message in messages)
 
 
@@ -110,7 +110,7 @@ def plan_build(
 def assemble(
     messages: Sequence[WireMessage], summary: str, policy: SandwichPolicy
 ) -> list[WireMessage]:
-    """Return top, summary and bottom, the messages that stand for all of them (D1)."""
+    """Return top, summary and bottom, the messages that stand for all of them."""
     start, end = middle_range(len(messages), policy)
     note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
     return [*messages[:start], note, *messages[end:]]
@@ -122,7 +122,7 @@ def new_state(plan: CompressMiddle, summary: str, compressed_at: str) -> Context
 
 
 def require_messages(messages: Sequence[object]) -> None:
-    """Raise ValidationError when there is nothing to compress (CX-NT2)."""
+    """Raise ValidationError when there is nothing to compress."""
     if not messages:
         raise ValidationError.at("/messages", "Conversation has no messages")
 

@@ -41,7 +41,7 @@ class SourceMessage:
 
     @property
     def pieces(self) -> int:
-        """The number of messages that the log splits it into (A5)."""
+        """The number of messages that the log splits it into."""
         return len(FORMATS[self.format].split(self.message))
 
     @property
@@ -71,7 +71,7 @@ def substitute_id(tenant_id: str, conversation_id: str) -> str:
 
 
 def piece_ids(message_id: str, pieces: int) -> tuple[str, ...]:
-    """Return the ids of the messages that a log splits one into (A5)."""
+    """Return the ids of the messages that a log splits one into."""
     return (message_id, *(f"{message_id}#{number}" for number in range(1, pieces)))
 
 

@@ -154,7 +154,7 @@ def _uuid(text: str | None, pointer: str) -> str | None:
 
 
 def _check_pairs(drafts: Sequence[Draft]) -> None:
-    """Refuse the first result that answers no open call of its conversation (A3)."""
+    """Refuse the first result that answers no open call of its conversation."""
     if _pairs(drafts):
         return
     low, high = 0, len(drafts)

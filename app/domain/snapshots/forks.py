@@ -1,4 +1,4 @@
-"""Forks: conversations that start as a copy of another one up to a seq (I6).
+"""Forks: conversations that start as a copy of another one up to a seq.
 
 1. A fork has the log up to and including that seq. Calls that are open there are closed.
 2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
@@ -36,8 +36,7 @@ def restores_log(state: ConversationState, at_seq: int) -> bool:
 def state_at(state: ConversationState, at_seq: int) -> ConversationState:
     """Return the state of a fork before its log is copied.
 
-    `resume_at`, the size at which compaction is tried again, holds for the whole log only
-    (decision 24).
+    `resume_at`, the size at which compaction is tried again, holds for the whole log only.
     """
     return replace(
         state,
@@ -81,7 +80,7 @@ def kept_at(
 ) -> tuple[int, ...]:
     """Return the seqs that a fork keeps visible although this compaction hides or clears them.
 
-    These are the seqs that its source keeps, if the compaction is active there, and all pins (D8).
+    These are the seqs that its source keeps, if the compaction is active there, and all pins.
     """
     is_active = state.compaction_id == receipt.compaction_id
     kept = (

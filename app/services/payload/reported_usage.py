@@ -1,4 +1,4 @@
-"""Taking in what providers report: stored, calibrated by, and judged (E2, J3, J4)."""
+"""Taking in what providers report: stored, calibrated by, and judged."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Judged:
     """The result of a report.
 
     `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
-    still. Budget and pressure are None while no window is known (decision 6): the budget is the
-    own estimate, the pressure that of `judged_tokens`. `uncalibrated_reason` says why a new report
-    did not change the model's factor.
+    still. Budget and pressure are None while no window is known: the budget is the own estimate,
+    the pressure that of `judged_tokens`. `uncalibrated_reason` says why a new report did not change
+    the model's factor.
     """
 
     report_id: str | None

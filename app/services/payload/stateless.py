@@ -86,7 +86,7 @@ class CountRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """A count by kind; `margin` is the share to add for safety for this model (J3).
+    """A count by kind; `margin` is the share to add for safety for this model.
 
     `method` names the counter and what reports have corrected it by, `factor` is that correction.
     """
@@ -177,7 +177,7 @@ class StatelessService:
         return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
 
     async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
-        """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
+        """Return the tokens of messages, text and tools, counted as a build counts them."""
         calibration = await self._calibration(tenant_id, request)
         return await asyncio.to_thread(self._count, request, calibration)
 

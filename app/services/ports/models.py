@@ -19,7 +19,7 @@ class Tokenizer(Protocol):
 
 
 class Ranking(Protocol):
-    """Finds tools by what they do (H2)."""
+    """Finds tools by what they do."""
 
     async def rank(
         self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
@@ -33,7 +33,7 @@ class Ranking(Protocol):
 
 
 class Models(Protocol):
-    """Knows the limits and prices of models (J5)."""
+    """Knows the limits and prices of models."""
 
     def find(self, model: str) -> ModelInfo | None:
         """Return what is known about the model, None for a name nobody lists."""

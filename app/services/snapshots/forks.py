@@ -1,10 +1,10 @@
-"""Forks: conversations created as a copy of another one up to a seq (I6).
+"""Forks: conversations created as a copy of another one up to a seq.
 
 1. The database copies the rows in one transaction. Afterwards neither conversation needs the other
-   (A7).
+   [forks.independent].
 2. The source is not locked, and appends to it do not wait: its rows up to a seq never change.
 3. Blobs in an object store are copied before that, with no session open. The sweep deletes copies
-   that no row refers to (decision 29).
+   that no row refers to [tool-output.orphans].
 4. If a blob was collected meanwhile, or the agent was cleared, the fork is planned again.
 5. Copied bytes count as bytes that the tenant sends.
 """
@@ -191,7 +191,7 @@ class ForkService:
     async def _receipt(
         self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
-        """Return the newest compaction that covers no message after a seq (I5).
+        """Return the newest compaction that covers no message after a seq.
 
         It is one of those that led to the source's view. If the fork restores the whole log, it
         may be any that was not undone.

@@ -1,13 +1,14 @@
 """Restores of snapshots: spans that rejoin their active window, and copies in other conversations.
 
 1. A restore into the source conversation appends nothing: messages outside the window rejoin it
-   (decision 31). Messages in the window are skipped, so that a second restore changes nothing.
+   [snapshots.restore-source]. Messages in the window are skipped, so that a second restore changes
+   nothing.
 2. Elsewhere a message is appended as a copy with an id derived from its source. A copy that the log
    has already rejoins the window or is skipped, so that an interrupted restore can be repeated.
 3. Copies are appended in batches that keep calls and results together, unless one group is larger
    than a batch or has several formats.
-4. The next build of a conversation with new copies starts an epoch (decision 16) and replays no
-   reasoning that was bound to the source's prefix (K3).
+4. The next build of a conversation with new copies starts an epoch [epochs.reasons] and replays no
+   reasoning that was bound to the source's prefix [reasoning.unchanged-prefix].
 5. The conversation of an import is created if it does not exist, under its own id if that is free.
    It gets the model of the import, unless its agent or the service has the same as default.
 """

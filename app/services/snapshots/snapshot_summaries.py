@@ -63,7 +63,7 @@ class SnapshotSummaries:
     ) -> str:
         """Return a summary of all the windows, or `FAILED_SUMMARY` (rule 1).
 
-        The model is chosen like the model of a compaction (E5).
+        The model is chosen like the model of a compaction.
         """
         try:
             chosen = self._summariser.choose_model(None, policy_model, model)

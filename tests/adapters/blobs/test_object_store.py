@@ -1,4 +1,7 @@
-"""Where the bytes of blobs lie: in rows, in memory and in a folder, behind one interface (F1)."""
+"""Where the bytes of blobs lie: in rows, in memory and in a folder, behind one interface.
+
+[tool-output.byte-exact]
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ async def keys(store: BlobStore) -> list[str]:
 async def test_objects_of_a_deleted_conversation_are_deleted(
     kept: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A7: all objects of a conversation go, page by page, and no other's with them."""
+    """All objects of a conversation go, page by page, and no other's with them."""
     monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     for _ in range(8):
         await put(kept, b"some output", new_id())
@@ -93,7 +96,7 @@ async def test_objects_of_a_deleted_conversation_are_deleted(
 
 @pytest.mark.parametrize("data", CONTENTS.values(), ids=CONTENTS.keys())
 async def test_stored_objects_are_read_back(kept: BlobStore, data: bytes) -> None:
-    """F1: bytes of every kind and size come back identical, whatever holds them."""
+    """Bytes of every kind and size come back identical, whatever holds them."""
     key, stored = await put(kept, data, new_id())
     assert b"".join(await kept.read(key, stored)) == data
     expected = [(c.number, c.start, c.newlines, len(c.data)) for c in chunks_of(data)]
@@ -101,7 +104,7 @@ async def test_stored_objects_are_read_back(kept: BlobStore, data: bytes) -> Non
 
 
 async def test_a_slice_reads_its_chunks_only(kept: BlobStore) -> None:
-    """F4: any run of neighbouring chunks is read by itself."""
+    """Any run of neighbouring chunks is read by itself. [tool-output.slice-cost]"""
     data = CONTENTS["no compression"]
     key, stored = await put(kept, data, new_id())
     for first in range(len(stored)):
@@ -112,7 +115,7 @@ async def test_a_slice_reads_its_chunks_only(kept: BlobStore) -> None:
 
 @given(pieces=st.lists(st.binary(max_size=3 * CHUNK_BYTES), max_size=5), at_once=st.integers(1, 4))
 def test_bytes_in_pieces_come_back(pieces: list[bytes], at_once: int) -> None:
-    """F1: however content comes in, an object gives it back byte for byte."""
+    """However content comes in, an object gives it back byte for byte."""
     data = b"".join(pieces)
 
     async def there_and_back() -> bytes:
@@ -124,7 +127,7 @@ def test_bytes_in_pieces_come_back(pieces: list[bytes], at_once: int) -> None:
 
 
 async def test_an_object_is_named_after_its_content(kept: BlobStore) -> None:
-    """Decision 29: an object's key leads to its conversation and content; rows need none."""
+    """An object's key leads to its conversation and content; rows need none."""
     content_id = new_id()
     key, _ = await put(kept, b"some text", content_id)
     if isinstance(kept, RowStore):
@@ -138,7 +141,7 @@ async def test_an_object_is_named_after_its_content(kept: BlobStore) -> None:
 
 
 async def test_an_empty_content_has_no_object(kept: BlobStore) -> None:
-    """F1: a blob of 0 bytes has no chunk, and no object."""
+    """A blob of 0 bytes has no chunk, and no object. [tool-output.object-layout]"""
     assert await put(kept, b"", new_id()) == (None, [])
     assert await kept.read(None, []) == []
     assert await keys(kept) == []
@@ -148,7 +151,7 @@ async def test_an_empty_content_has_no_object(kept: BlobStore) -> None:
 async def test_an_unfinished_object_is_not_stored(
     kept: BlobStore, size: int, tmp_path: Path
 ) -> None:
-    """F1: a writer that is left early, with or without an error, leaves nothing, in parts or whole.
+    """A writer that is left early, with or without an error, leaves nothing, in parts or whole.
 
     So a crash between the object and its rows never makes an object look complete.
     """
@@ -166,7 +169,7 @@ async def test_an_unfinished_object_is_not_stored(
 
 
 async def test_a_cancelled_upload_does_not_stay(tmp_path: Path) -> None:
-    """F1: a client that goes away in the middle leaves no parts behind."""
+    """A client that goes away in the middle leaves no parts behind. [tool-output.object-layout]"""
     store, begun = ObjectStore(f"file://{tmp_path}"), asyncio.Event()
 
     async def upload() -> None:
@@ -184,7 +187,7 @@ async def test_a_cancelled_upload_does_not_stay(tmp_path: Path) -> None:
 
 
 async def test_removing_missing_objects_is_no_error(kept: BlobStore) -> None:
-    """F7: of the objects named those that are there go, and no others."""
+    """Of the objects named those that are there go, and no others. [tool-output.orphans]"""
     made = [(await put(kept, b"text", new_id()))[0] for _ in range(4)]
     there = [key for key in made if key is not None]
     unknown = [f"{TENANT}/{CID}/{new_id()}" for _ in range(30)]
@@ -197,7 +200,7 @@ async def test_removing_missing_objects_is_no_error(kept: BlobStore) -> None:
 
 @pytest.mark.parametrize("tenant", ["..", ".", "a/b", "a b", "ü%2F", "#?*", "a\x00b"])
 async def test_any_tenants_name_makes_a_key(kept: BlobStore, tenant: str) -> None:
-    """Decision 7: a tenant's objects lie below its name, and never elsewhere."""
+    """A tenant's objects lie below its name, and never elsewhere. [tenancy.every-table]"""
     content_id = new_id()
     key, stored = await put(kept, b"text", content_id, tenant=tenant)
     assert await kept.read(key, stored) == [b"text"]
@@ -207,7 +210,7 @@ async def test_any_tenants_name_makes_a_key(kept: BlobStore, tenant: str) -> Non
 
 
 async def test_foreign_objects_are_left_alone(tmp_path: Path) -> None:
-    """F7: what others keep in the same place is no orphan."""
+    """What others keep in the same place is no orphan. [tool-output.orphans]"""
     store = ObjectStore(f"file://{tmp_path}")
     key, _ = await put(store, b"text", new_id())
     (tmp_path / "README").write_text("not ours")
@@ -218,7 +221,7 @@ async def test_foreign_objects_are_left_alone(tmp_path: Path) -> None:
 
 
 async def test_many_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F7: a listing of any length is read page by page."""
+    """A listing of any length is read page by page. [tool-output.orphans]"""
     monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     store = ObjectStore(f"file://{tmp_path}")
     made = [(await put(store, b"text", new_id()))[0] for _ in range(10)]
@@ -226,7 +229,7 @@ async def test_many_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
-    """F1: with an object store set up later, what rows hold is still there; not the other way."""
+    """With an object store set up later, what rows hold is still there; not the other way."""
     rows, folder = RowStore(), ObjectStore(f"file://{tmp_path}")
     _, in_rows = await put(rows, b"in rows", new_id())
     assert await folder.read(None, in_rows) == [b"in rows"]
@@ -252,7 +255,7 @@ async def failures(store: BlobStore, stored: Sequence[StoredChunk]) -> list[Serv
 
 
 async def test_a_store_that_fails(tmp_path: Path) -> None:
-    """F8: where the store cannot be reached, every call is SERVICE_UNAVAILABLE with a reason."""
+    """Where the store cannot be reached, every call is SERVICE_UNAVAILABLE with a reason."""
     stored = [StoredChunk(0, 0, 0, 4, object_start=0, object_size=20)]
     (tmp_path / "file").write_text("a file, not a folder")
     store = ObjectStore(f"file://{tmp_path}/file/below")
@@ -265,7 +268,7 @@ async def test_a_store_that_fails(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_fails_in_the_middle(tmp_path: Path) -> None:
-    """F8: a store that goes away during an upload fails it, and the writer still ends."""
+    """A store that goes away during an upload fails it, and the writer still ends."""
     folder = tmp_path / "folder"
     store = ObjectStore(f"file://{folder}")
     key, stored = await put(store, b"text", new_id())
@@ -280,7 +283,7 @@ async def test_a_store_that_fails_in_the_middle(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_hangs(tmp_path: Path) -> None:
-    """F8: a store that does not answer in time is one that fails."""
+    """A store that does not answer in time is one that fails. [tool-output.store-failure]"""
     store = ObjectStore(f"file://{tmp_path}", timeout_seconds=0)
     with pytest.raises(ServiceUnavailable) as caught:
         await put(store, b"text", new_id())
@@ -288,7 +291,7 @@ async def test_a_store_that_hangs(tmp_path: Path) -> None:
 
 
 async def test_an_object_that_is_damaged(tmp_path: Path) -> None:
-    """F1: bytes that are not what was written are never returned, not even in part."""
+    """Bytes that are not what was written are never returned, not even in part."""
     store = ObjectStore(f"file://{tmp_path}")
     key, stored = await put(store, os.urandom(CHUNK_BYTES * 2), new_id())
     assert key is not None
@@ -304,7 +307,7 @@ async def test_an_object_that_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_chunk_larger_than_its_row_is_refused() -> None:
-    """F1: a frame that claims to be huge is refused before room is made for it."""
+    """A frame that claims to be huge is refused before room is made for it."""
     bomb = zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)
     for data in (bomb, b"", b"not compressed at all"):
         chunk = StoredChunk(0, 0, 0, CHUNK_BYTES, data=data)
@@ -323,7 +326,7 @@ def test_urls_of_no_store(url: str) -> None:
 
 
 async def test_a_store_that_is_not_set_up() -> None:
-    """F8: a store whose environment lacks what it needs fails as one that is away."""
+    """A store whose environment lacks what it needs fails as one that is away."""
     with pytest.raises(ServiceUnavailable):
         await put(ObjectStore("az://container/path"), b"text", new_id())
 

@@ -1,4 +1,7 @@
-"""The circuit breaker: a model that is down is left alone, others are not (E9)."""
+"""The circuit breaker: a model that is down is left alone, others are not.
+
+[summary.circuit-breaker]
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ async def reason_of(breaker: CircuitBreaker, model: str = "m") -> str:
 
 @pytest.mark.parametrize("reason", sorted(PROVIDER_FAILURES))
 async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
-    """E9: then calls of this model are refused unmade, with a time to come back."""
+    """Then calls of this model are refused unmade, with a time to come back."""
     model = Model(reason)
     breaker = CircuitBreaker(model, failures=3, seconds=30)
     assert [await reason_of(breaker) for _ in range(3)] == [reason] * 3
@@ -59,7 +62,7 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
 
 
 async def test_each_model_has_its_own_circuit() -> None:
-    """E9: a fallback is not shut out by the model it stands in for."""
+    """A fallback is not shut out by the model it stands in for."""
     breaker = CircuitBreaker(Model("timeout"), failures=1, seconds=30)
     assert await reason_of(breaker, "main") == "timeout"
     assert await reason_of(breaker, "main") == "circuit_open"
@@ -68,7 +71,7 @@ async def test_each_model_has_its_own_circuit() -> None:
 
 @pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
 async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str) -> None:
-    """E9: answers that cannot be used and calls it refuses leave the circuit closed."""
+    """Answers that cannot be used and calls it refuses leave the circuit closed."""
     model = Model(reason)
     breaker = CircuitBreaker(model, failures=2, seconds=30)
     assert {await reason_of(breaker) for _ in range(5)} == {reason}
@@ -76,7 +79,7 @@ async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str)
 
 
 async def test_an_answer_in_between_starts_the_count_again() -> None:
-    """E9: only failures in a row open the circuit."""
+    """Only failures in a row open the circuit."""
     model = Model()
     breaker = CircuitBreaker(model, failures=2, seconds=30)
     for reason in ("timeout", None, "timeout", None):
@@ -88,7 +91,7 @@ async def test_an_answer_in_between_starts_the_count_again() -> None:
 
 
 async def test_a_call_given_up_does_not_count() -> None:
-    """E9, E11: who stops waiting says nothing about the provider."""
+    """Who stops waiting says nothing about the provider [summary.circuit-breaker]."""
     model = Model()
     model.release.clear()
     breaker = CircuitBreaker(model, failures=1, seconds=30)
@@ -102,7 +105,7 @@ async def test_a_call_given_up_does_not_count() -> None:
 
 
 async def test_one_call_tries_whether_the_model_is_back() -> None:
-    """E9: after the time one call goes through, the others wait for what it finds."""
+    """After the time one call goes through, the others wait for what it finds."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=1, seconds=NO_TIME)
     assert await reason_of(breaker) == "timeout"
@@ -118,7 +121,7 @@ async def test_one_call_tries_whether_the_model_is_back() -> None:
 
 
 async def test_a_model_still_down_is_left_alone_again() -> None:
-    """E9: one failing try is enough to open the circuit again."""
+    """One failing try is enough to open the circuit again."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=3, seconds=NO_TIME)
     for _ in range(3):

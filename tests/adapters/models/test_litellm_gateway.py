@@ -1,4 +1,4 @@
-"""The gateway against a real local endpoint: every failure has one reason (E9)."""
+"""The gateway against a real local endpoint: every failure has one reason. [summary.gateway]"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def reason_of(gateway: LiteLLMGateway, asked: ModelCall | None = None) -> 
 async def test_an_answer_comes_back_with_its_usage(
     gateway: LiteLLMGateway, fake_llm: FakeLLM
 ) -> None:
-    """E3: one call without tools, and what it cost, is all that a completion holds."""
+    """One call without tools, and what it cost, is all that a completion holds."""
     completion = await gateway.complete(call())
     assert completion.text == fake.GOOD_TEXT
     assert completion.finish_reason == "stop"
@@ -87,7 +87,7 @@ async def test_an_answer_comes_back_with_its_usage(
 async def test_every_failure_is_service_unavailable_with_its_reason(
     gateway: LiteLLMGateway, fake_llm: FakeLLM, behaviour: fake.Behaviour, reason: str
 ) -> None:
-    """E9: errors, resets and unreadable answers become one error, without a hidden retry."""
+    """Errors, resets and unreadable answers become one error, without a hidden retry."""
     fake_llm.always(behaviour)
     assert await reason_of(gateway) == reason
     assert fake_llm.calls == 1
@@ -107,7 +107,7 @@ async def test_every_failure_is_service_unavailable_with_its_reason(
 async def test_the_pause_a_provider_wants_is_passed_on(
     gateway: LiteLLMGateway, fake_llm: FakeLLM, header: str | None, seconds: int | None
 ) -> None:
-    """E9: Retry-After is in the facts, in whole seconds, however the provider writes it."""
+    """Retry-After is in the facts, in whole seconds, however the provider writes it."""
     headers = {"Retry-After": header} if header is not None else {}
     fake_llm.always(fake.Behaviour(429, {"error": {"message": "slow down"}}, headers))
     with pytest.raises(ServiceUnavailable) as failure:
@@ -117,7 +117,7 @@ async def test_the_pause_a_provider_wants_is_passed_on(
 
 
 async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
-    """E9, E11: a model that does not answer costs at most the timeout."""
+    """A model that does not answer costs at most the timeout [summary.gateway]."""
     await gateway.complete(call())
     fake_llm.script(fake.slow(Event()))
     assert await reason_of(gateway, call(timeout_seconds=0.2)) == "timeout"
@@ -125,7 +125,7 @@ async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm:
 
 
 async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
-    """E11: who stops waiting is not told that the model failed."""
+    """Who stops waiting is not told that the model failed. [compaction.never-blocks]"""
     arrived = Event()
     fake_llm.script(fake.slow(Event(), arrived=arrived))
     task = asyncio.create_task(gateway.complete(call()))
@@ -138,7 +138,7 @@ async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_ll
 async def test_a_tool_call_and_a_cut_are_reported(
     gateway: LiteLLMGateway, fake_llm: FakeLLM
 ) -> None:
-    """E3: what makes an answer unacceptable is visible in the completion."""
+    """What makes an answer unacceptable is visible in the completion. [summary.accepted-answers]"""
     fake_llm.script(fake.tool_call(), fake.cut_off())
     assert (await gateway.complete(call())).has_tool_calls
     assert (await gateway.complete(call())).finish_reason == "length"
@@ -147,13 +147,13 @@ async def test_a_tool_call_and_a_cut_are_reported(
 async def test_an_unknown_provider_is_refused_without_a_call(
     gateway: LiteLLMGateway, fake_llm: FakeLLM
 ) -> None:
-    """M: a model name LiteLLM cannot place is no internal error."""
+    """A model name LiteLLM cannot place is no internal error. [errors.problem-json]"""
     assert await reason_of(gateway, call(model="no-such-provider-anywhere")) == "refused"
     assert fake_llm.calls == 0
 
 
 def test_litellm_is_not_imported_before_the_first_call() -> None:
-    """Decision 36: building the gateway loads no model client."""
+    """Building the gateway loads no model client. [operation.lazy-imports]"""
     code = (
         "import sys; from app.adapters.models.litellm_gateway import LiteLLMGateway;"
         "LiteLLMGateway();"

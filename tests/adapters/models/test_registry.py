@@ -1,4 +1,7 @@
-"""The model registry: exact names, sourced numbers, nothing guessed (J5, C2)."""
+"""The model registry: exact names, sourced numbers, nothing guessed.
+
+[models.no-guess, budget.unknown-model]
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def small_map(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("model", "window"), BUILT_IN_WINDOWS.items())
 def test_the_five_names_of_the_seed_resolve_to_its_values(model: str, window: int) -> None:
-    """J5: S0's per-model limits hold, whatever the bundled map says."""
+    """The built-in limits per model hold, whatever the bundled map says."""
     assert found(model).context_window == window
     assert (
         resolve_context_window(None, None, found(model), None, 4096, derive=False).total == window
@@ -64,7 +67,7 @@ def test_the_five_names_of_the_seed_resolve_to_its_values(model: str, window: in
 
 
 def test_every_number_of_every_model_has_a_source() -> None:
-    """J5: each number is listed with its source, and no source without a number."""
+    """Each number is listed with its source, and no source without a number."""
     models = REGISTRY.list()
     assert len(models) > 1000
     for info in models:
@@ -74,7 +77,7 @@ def test_every_number_of_every_model_has_a_source() -> None:
 
 
 def test_models_are_listed_by_name_and_found_by_it() -> None:
-    """J5: the list is sorted, holds each model once, and finding gives the same."""
+    """The list is sorted, holds each model once, and finding gives the same."""
     models = REGISTRY.list()
     names = [info.model for info in models]
     assert names == sorted(set(names))
@@ -83,7 +86,7 @@ def test_models_are_listed_by_name_and_found_by_it() -> None:
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o"])
 def test_a_providers_prefix_may_be_left_off(model: str) -> None:
-    """J5: a LiteLLM name with its provider finds the model."""
+    """A LiteLLM name with its provider finds the model."""
     assert found(model).model == "gpt-4o"
 
 
@@ -91,12 +94,12 @@ def test_a_providers_prefix_may_be_left_off(model: str) -> None:
     "model", ["", "/", "gpt", "gpt-4o-", "GPT-4O", "no-such-firm/gpt-4o", "claude", "gpt-4o/x"]
 )
 def test_names_are_never_guessed(model: str) -> None:
-    """C2: an unknown name stays unknown, however like a known one it looks."""
+    """An unknown name stays unknown, however like a known one it looks."""
     assert REGISTRY.find(model) is None
 
 
 def test_a_separate_input_limit_is_recognised() -> None:
-    """C2: 272k input and 128k output make OpenAI's 400k window, azure's included."""
+    """272k input and 128k output make OpenAI's 400k window, azure's included."""
     for model in ("gpt-5", "azure/gpt-5"):
         info = found(model)
         assert (info.context_window, info.max_input_tokens) == (400_000, 272_000)
@@ -106,7 +109,7 @@ def test_a_separate_input_limit_is_recognised() -> None:
 
 
 def test_a_shared_window_is_not_added_up() -> None:
-    """C2: where input and output share the window, the output is not put on top."""
+    """Where input and output share the window, the output is not put on top."""
     info = found("gpt-4o")
     assert (info.context_window, info.max_input_tokens) == (128_000, None)
     assert info.max_output_tokens == 16_384
@@ -127,13 +130,13 @@ def test_a_shared_window_is_not_added_up() -> None:
     ],
 )
 def test_only_our_own_vocabulary_is_exact(model: str, tokenizer: str, exact: bool) -> None:
-    """C4, J5: the margin is zero only where the model counts as we do."""
+    """The margin is zero only where the model counts as we do [budget.within-window]."""
     info = found(model)
     assert (info.tokenizer, info.exact) == (tokenizer, exact)
 
 
 def test_cache_minimums_and_prices_are_read() -> None:
-    """J5, G2: the caching minimum and four prices per token."""
+    """The caching minimum and four prices per token. [models.registry, breakpoints.limits]"""
     claude = found("claude-sonnet-4-5")
     assert claude.cache_minimum_tokens == 1024
     assert claude.input_price == 3e-6
@@ -142,7 +145,7 @@ def test_cache_minimums_and_prices_are_read() -> None:
 
 
 def test_odd_entries_are_taken_literally(small_map: Path) -> None:
-    """C2: max_tokens never becomes a window, and only chat models are listed."""
+    """max_tokens never becomes a window, and only chat models are listed."""
     registry = ModelRegistry(small_map)
     assert registry.find("only-max-tokens") is None
     assert registry.find("embedder") is None
@@ -156,7 +159,7 @@ def test_odd_entries_are_taken_literally(small_map: Path) -> None:
 
 
 def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
-    """J5: the five names are known even with an empty map."""
+    """The five names are known even with an empty map. [models.named-defaults]"""
     path = tmp_path / "map.json"
     path.write_bytes(b"{}")
     registry = ModelRegistry(path)
@@ -167,7 +170,7 @@ def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
 
 
 def test_threads_may_ask_at_once() -> None:
-    """J5: the first question loads the map once, from whichever thread."""
+    """The first question loads the map once, from whichever thread. [models.lazy]"""
     registry = ModelRegistry()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(registry.find, ["gpt-4o"] * 50))
@@ -175,7 +178,7 @@ def test_threads_may_ask_at_once() -> None:
 
 
 def test_the_registry_stays_small_and_without_litellm() -> None:
-    """Decision 36: the map costs a few megabytes, and LiteLLM is not imported for it."""
+    """The map costs a few megabytes, and LiteLLM is not imported for it."""
     assert map_path() is not None
     code = (
         "import psutil, sys; from app.adapters.models.registry import ModelRegistry;"

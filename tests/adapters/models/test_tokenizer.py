@@ -1,4 +1,4 @@
-"""Token counts: exact offline, and no text can stall or crash them (J2)."""
+"""Token counts: exact offline, and no text can stall or crash them. [tokens.offline]"""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ TOKENIZER = TiktokenTokenizer()
     ],
 )
 def test_counts_are_those_of_the_vocabulary(text: str, tokens: int) -> None:
-    """J2: o200k_base counts; special tokens in text are text, surrogates are no error."""
+    """o200k_base counts; special tokens in text are text, surrogates are no error."""
     assert TOKENIZER.count(text) == tokens
     assert TOKENIZER.exact
 
 
 @pytest.mark.parametrize("unit", [" ", "a", "\n", "\t ", "-", "😀", "中", "9", "\u0301"])
 def test_a_megabyte_of_anything_is_counted_in_time(unit: str) -> None:
-    """J2: a megabyte of spaces crashes the library when given whole; it must not stall us."""
+    """A megabyte of spaces crashes the library when given whole; it must not stall us."""
     began = time.perf_counter()
     assert TOKENIZER.count(unit * (1_000_000 // len(unit))) > 0
     assert time.perf_counter() - began < 5
 
 
 def test_cutting_prose_hardly_changes_its_count() -> None:
-    """Decision 12: slices end after white space, so prose counts as if uncut."""
+    """Slices end after white space, so prose counts as if uncut. [tokens.any-text]"""
     line = "Some ordinary words, and a number 12345 in this line.\n"
     count = SLICE_CHARS * 10 // len(line)
     assert TOKENIZER.count(line * count) == TOKENIZER.count(line) * count
@@ -52,7 +52,7 @@ def test_cutting_prose_hardly_changes_its_count() -> None:
 
 @given(st.text(), st.integers(0, 5), st.sampled_from(["", " ", "\n", "x"]))
 def test_slices_are_bounded_and_join_to_the_text(text: str, times: int, unit: str) -> None:
-    """Decision 12: nothing is lost or counted twice."""
+    """Nothing is lost or counted twice. [tokens.any-text]"""
     whole = (text + unit * 9_000) * times
     pieces = list(slices(whole))
     assert "".join(pieces) == whole
@@ -61,12 +61,12 @@ def test_slices_are_bounded_and_join_to_the_text(text: str, times: int, unit: st
 
 @given(st.text())
 def test_any_text_can_be_counted(text: str) -> None:
-    """J2: no text is an error."""
+    """No text is an error. [tokens.any-text]"""
     assert 0 <= TOKENIZER.count(text) <= len(text.encode("utf-8", "surrogatepass"))
 
 
 def test_a_panic_in_the_library_counts_as_bytes() -> None:
-    """J2: a crash of the library, which is no Exception, costs precision only."""
+    """A crash of the library, which is no Exception, costs precision only."""
 
     class Panic(BaseException):
         """What the library raises when it crashes."""
@@ -79,7 +79,7 @@ def test_a_panic_in_the_library_counts_as_bytes() -> None:
 
 
 def test_an_interrupt_is_not_swallowed() -> None:
-    """J2: only crashes are caught."""
+    """Only crashes are caught. [tokens.any-text]"""
 
     def interrupt(_: str) -> list[int]:
         raise KeyboardInterrupt
@@ -89,14 +89,14 @@ def test_an_interrupt_is_not_swallowed() -> None:
 
 
 def test_without_a_vocabulary_bytes_are_counted() -> None:
-    """J2: bytes / 4 is the fallback, and says that it is not exact."""
+    """Bytes / 4 is the fallback, and says that it is not exact. [tokens.method-and-margin]"""
     tokenizer = TiktokenTokenizer(lambda: None)
     assert tokenizer.count("x" * 41) == 10
     assert not tokenizer.exact
 
 
 def test_threads_may_share_a_tokenizer() -> None:
-    """J2: the first counts may come at once; the vocabulary is loaded once."""
+    """The first counts may come at once; the vocabulary is loaded once."""
     loads: list[int] = []
 
     def load() -> Callable[[str], list[int]]:
@@ -114,7 +114,7 @@ def test_threads_may_share_a_tokenizer() -> None:
 def test_a_missing_or_damaged_vocabulary_is_never_downloaded(
     tmp_path: Path, damage: bytes | None
 ) -> None:
-    """J2: works offline; the library would fetch what its cache does not hold."""
+    """Works offline; the library would fetch what its cache does not hold."""
     if damage is not None:
         (tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790").write_bytes(damage)
     code = (
@@ -131,7 +131,7 @@ def test_a_missing_or_damaged_vocabulary_is_never_downloaded(
 
 
 def test_importing_the_module_loads_nothing() -> None:
-    """Decision 36: neither the library nor LiteLLM comes with an import or a count."""
+    """Neither the library nor LiteLLM comes with an import or a count. [operation.lazy-imports]"""
     code = (
         "import sys; from app.adapters.models.tokenizer import TiktokenTokenizer as T; t = T();"
         "early = 'tiktoken' in sys.modules; t.count('x');"

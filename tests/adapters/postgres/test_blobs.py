@@ -1,4 +1,4 @@
-"""Blobs in Postgres: stored once, collected and back again, whoever comes at the same time (F)."""
+"""Blobs in Postgres: stored once, collected and back again, whoever comes at the same time."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
 async def test_a_blob_comes_back_as_it_was(
     database: PostgresDatabase, cid: str, data: bytes
 ) -> None:
-    """F1: what is known of a blob and each of its bytes are stored and come back."""
+    """What is known of a blob and each of its bytes are stored and come back."""
     blob, chunks = await blob_of(data)
     async with database.session() as records:
         assert await records.blobs.add(cid, blob, chunks) == blob.content_id
@@ -194,7 +194,7 @@ async def test_a_blob_comes_back_as_it_was(
 
 
 async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: str) -> None:
-    """F1: of a blob in an object store the rows hold the key and the places."""
+    """Of a blob in an object store the rows hold the key and the places."""
     blob, _ = await blob_of(b"text")
     blob = replace(blob, object_key="default/a/b", attached=True)
     chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
@@ -209,7 +209,7 @@ async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: st
 
 
 async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) -> None:
-    """Decision 3: NUL and lone surrogates in a tool's name fail nothing, nor does one in a ref."""
+    """NUL and lone surrogates in a tool's name fail nothing, nor does one in a ref."""
     blob, chunks = await blob_of(b"text")
     strange = "a\x00b\ud800"
     blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
@@ -225,7 +225,7 @@ async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) ->
 async def test_the_same_content_is_stored_once(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F6: equal bytes in one conversation are one blob with the first one's content and chunks."""
+    """Equal bytes in one conversation are one blob with the first one's content and chunks."""
     data = b"line\n" * 50_000
     first = await put(database, cid, data)
     second, chunks = await blob_of(data, attached=True)
@@ -244,7 +244,7 @@ async def test_the_same_content_is_stored_once(
 async def test_two_who_store_the_same_at_once(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F6: of many who store the same bytes at once, one stores them and all read them."""
+    """Of many who store the same bytes at once, one stores them and all read them."""
     data = b"line\n" * 50_000
     made = [await blob_of(data) for _ in range(8)]
 
@@ -259,7 +259,7 @@ async def test_two_who_store_the_same_at_once(
 
 
 async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: str) -> None:
-    """F7: of many refs the known ones are found, collected ones among them."""
+    """Of many refs the known ones are found, collected ones among them. [tool-output.collect]"""
     made = [await put(database, cid, b"%d" % n) for n in range(4)]
     await collect(database, cid, [made[1].id])
     async with database.session() as records:
@@ -274,7 +274,7 @@ async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: s
 
 
 async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str) -> None:
-    """Decision 2: every blob that was not collected is listed once, newest first."""
+    """Every blob that was not collected is listed once, newest first. [api.lists]"""
     made = [(await put(database, cid, b"%d" % n)).id for n in range(7)]
     await put(database, await conversation(database), b"of another")
     await collect(database, cid, [made[2]])
@@ -289,7 +289,7 @@ async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str)
 async def test_a_collected_blob_leaves_a_tombstone(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: a collection takes the bytes and leaves the row, which says so; twice changes nothing."""
+    """A collection takes the bytes and leaves the row, which says so; twice changes nothing."""
     blob = await put(database, cid, b"line\n" * 50_000)
     other = await put(database, cid, b"stays")
     await collect(database, cid, [blob.id])
@@ -309,7 +309,7 @@ async def test_a_collected_blob_leaves_a_tombstone(
 async def test_a_collected_blob_comes_back_to_life(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: the same bytes stored again after a collection are there again, under the new content."""
+    """The same bytes stored again after a collection are there again, under the new content."""
     data = b"line\n" * 50_000
     first = await put(database, cid, data, attached=True)
     await collect(database, cid, [first.id])
@@ -327,7 +327,7 @@ async def test_a_collected_blob_comes_back_to_life(
 async def test_storing_waits_for_a_collection(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: bytes stored again while they are collected are never without their chunks."""
+    """Bytes stored again while they are collected are never without their chunks."""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     async with database.transaction() as records:
@@ -346,7 +346,7 @@ async def test_storing_waits_for_a_collection(
 async def test_a_collection_waits_for_who_stores(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: a collection that comes while bytes are being stored sees them, and leaves no chunk."""
+    """A collection that comes while bytes are being stored sees them, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.transaction() as records:
         await records.blobs.add(cid, blob, chunks)
@@ -359,7 +359,7 @@ async def test_a_collection_waits_for_who_stores(
 async def test_nothing_is_stored_for_a_deleted_conversation(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A7: who waits for a deletion to end finds no conversation, and stores nothing."""
+    """Who waits for a deletion to end finds no conversation, and stores nothing."""
     upload = new_id()
     ended = replace((await blob_of(b"an upload"))[0], content_id=upload)
     _, chunks = await blob_of(b"more")
@@ -390,7 +390,7 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
 async def test_deleting_a_conversation_takes_its_blobs(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A7: blobs, tombstones, chunks and uploads go with their conversation, and are counted."""
+    """Blobs, tombstones, chunks and uploads go with their conversation, and are counted."""
     other = await conversation(database)
     for conversation_id in (cid, other):
         await put(database, conversation_id, b"line\n" * 50_000)
@@ -407,7 +407,7 @@ async def test_deleting_a_conversation_takes_its_blobs(
 async def test_an_upload_becomes_a_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F1: chunks come in before anybody knows the hash; the blob appears with its end."""
+    """Chunks come in before anybody knows the hash; the blob appears with its end."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.session() as records:
         assert not await records.blobs.begin_upload("another", cid, blob.content_id)
@@ -434,7 +434,7 @@ async def upload(database: PostgresDatabase, cid: str, stored: Stored) -> str:
 async def test_uploads_of_the_same_content_keep_one(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F6: of many uploads of the same bytes at once the chunks of one stay."""
+    """Of many uploads of the same bytes at once the chunks of one stay."""
     data = b"line\n" * 50_000
     made = [await blob_of(data) for _ in range(6)]
     contents = await asyncio.gather(*(upload(database, cid, one) for one in made))
@@ -446,7 +446,7 @@ async def test_uploads_of_the_same_content_keep_one(
 async def test_an_upload_revives_a_collected_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: an upload of collected bytes makes them readable again."""
+    """An upload of collected bytes makes them readable again. [tool-output.collected-gone]"""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     await collect(database, cid)
@@ -459,7 +459,7 @@ async def test_an_upload_revives_a_collected_blob(
 async def test_a_dropped_upload_is_over(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: an upload that is dropped takes no more chunks and never ends; one that ended stays."""
+    """An upload that is dropped takes no more chunks and never ends; one that ended stays."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.session() as records:
         await records.blobs.begin_upload(TENANT, cid, blob.content_id)
@@ -480,7 +480,7 @@ async def test_a_dropped_upload_is_over(
 async def test_dropping_an_upload_that_still_grows(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: chunks that come in while their upload is dropped do not stay behind."""
+    """Chunks that come in while their upload is dropped do not stay behind."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
 
     async def drop() -> None:
@@ -498,7 +498,7 @@ async def test_dropping_an_upload_that_still_grows(
 
 
 async def test_chunks_of_a_known_line(database: PostgresDatabase, cid: str) -> None:
-    """F4: a line is looked for in the chunk that holds the newline before it."""
+    """A line is looked for in the chunk that holds the newline before it."""
     text = b"a" * (CHUNK_BYTES + 5) + b"\n" + b"b\n" * CHUNK_BYTES + b"c" * 3 * CHUNK_BYTES
     blob = await put(database, cid, text)
     empty = await put(database, cid, b"")
@@ -538,7 +538,7 @@ def any_text(chance: Random) -> bytes:
 
 
 async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
-    """F4: whatever the text, the index of lines says what counting its newlines says."""
+    """Whatever the text, the index of lines says what counting its newlines says."""
     for seed in range(12):
         chance = Random(seed)
         text = any_text(chance)
@@ -553,7 +553,7 @@ async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
 async def test_reads_use_their_indexes(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F4: a chunk is found by number and by line, and what is due by age, through an index each."""
+    """A chunk is found by number and by line, and what is due by age, through an index each."""
     blob = await put(database, cid, b"line\n" * 50_000)
     await connection.execute("SET enable_seqscan = off")
 
@@ -579,7 +579,7 @@ async def test_reads_use_their_indexes(
 
 
 async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -> None:
-    """F1: Postgres does not spend time on compressing what is compressed."""
+    """Postgres does not spend time on compressing what is compressed."""
     storage = await connection.fetchval(
         "SELECT attstorage FROM pg_attribute"
         " WHERE attrelid = 'blob_chunks'::regclass AND attname = 'data'"
@@ -590,7 +590,7 @@ async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -
 async def test_uploads_nobody_refers_to_are_collectable(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: a collection takes what was never attached, from before a time if one is given."""
+    """A collection takes what was never attached, from before a time if one is given."""
     made = [await put(database, cid, b"%d" % n) for n in range(4)]
     await connection.execute(
         "UPDATE blobs SET created_at = $1 WHERE blob_id = ANY ($2)",
@@ -611,7 +611,7 @@ async def test_uploads_nobody_refers_to_are_collectable(
 async def test_an_upload_again_is_young_again(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: who uploads what lies about unattached has as long as anybody to refer to it."""
+    """Who uploads what lies about unattached has as long as anybody to refer to it."""
     await put(database, cid, b"unattached")
     await put(database, cid, b"attached", attached=True)
     await connection.execute("UPDATE blobs SET created_at = $1", EARLIER - timedelta(hours=1))
@@ -637,7 +637,7 @@ COMPACTED = [
 
 
 async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Connection) -> None:
-    """F7: a blob is compacted away when each message with it is hidden, and there is one."""
+    """A blob is compacted away when each message with it is hidden, and there is one."""
     for seqs, kept, hidden in COMPACTED:
         cid = await conversation(database)
         blob = await put(database, cid, b"text", attached=True)
@@ -656,7 +656,7 @@ async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Co
 async def test_where_a_scheduled_collection_looks(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """F7: it looks where uploads are old, where they did not end, and after each compaction."""
+    """It looks where uploads are old, where they did not end, and after each compaction."""
     made = [await conversation(database) for _ in range(5)]
     await put(database, made[0], b"unattached")
     await put(database, made[1], b"attached", attached=True)
@@ -712,7 +712,7 @@ async def append(
 async def test_an_append_stores_its_blobs(
     store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F1: blobs come with their messages in one statement, or not at all where it is refused."""
+    """Blobs come with their messages in one statement, or not at all where it is refused."""
     stored = [await blob_of(b"%d\n" % n * 50_000) for n in range(3)]
     assert not await append(store, cid, 7, stored)
     assert await counts(connection) == (0, 0, 0)
@@ -729,7 +729,7 @@ async def test_an_append_stores_its_blobs(
 async def test_an_append_revives_what_is_being_collected(
     store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """F7: an append that waits for a collection stores the blob that it has just taken away."""
+    """An append that waits for a collection stores the blob that it has just taken away."""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     offered = await blob_of(data)
@@ -748,7 +748,7 @@ async def test_an_append_revives_what_is_being_collected(
 async def test_appends_and_uploads_of_the_same_blobs_at_once(
     store: Store, database: PostgresDatabase, connection: asyncpg.Connection, cid: str
 ) -> None:
-    """F6: whoever stores the same blobs in whatever order and way, each is stored once."""
+    """Whoever stores the same blobs in whatever order and way, each is stored once."""
     texts = [b"%d\n" % n * 50_000 for n in range(4)]
 
     async def appended(order: Sequence[bytes]) -> None:

@@ -1,4 +1,7 @@
-"""The store while its database is away: bounded, told as one error, and healed by itself."""
+"""The store while its database is away: bounded, told as one error, and healed by itself.
+
+[operation.database-away]
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ async def in_transaction(store: Store, *statements: Statement, **values: Any) ->
 
 
 async def test_a_statement_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
-    """M: a blackholed statement is a 503 in time, and its connection is never used again."""
+    """A blackholed statement is a 503 in time, and its connection is never used again."""
     async with store_of(proxy.url) as store:
         before = await pid_of(store)
         proxy.blackhole()
@@ -102,7 +105,7 @@ async def test_a_statement_without_an_answer_is_given_up(proxy: DatabaseProxy) -
 
 
 async def test_a_transaction_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
-    """M: nobody waits for the rollback of a transaction that is blackholed, at its end either."""
+    """Nobody waits for the rollback of a transaction that is blackholed, at its end either."""
     async with store_of(proxy.url) as store:
 
         async def silent_at_the_end() -> None:
@@ -125,7 +128,7 @@ async def test_a_transaction_without_an_answer_is_given_up(proxy: DatabaseProxy)
 
 
 async def test_connecting_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
-    """M: any number of requests wait for the first connection at once, not one after the other."""
+    """Any number of requests wait for the first connection at once, not one after the other."""
     async with store_of(proxy.url, size=2) as store:
         proxy.blackhole()
         many = [fails(pid_of(store), 2 * QUICK.connection) for _ in range(20)]
@@ -135,7 +138,7 @@ async def test_connecting_without_an_answer_is_given_up(proxy: DatabaseProxy) ->
 
 
 async def test_a_caller_that_leaves_a_silent_database(proxy: DatabaseProxy) -> None:
-    """M: a request that is cancelled amid a blackholed statement ends, and keeps no place."""
+    """A request that is cancelled amid a blackholed statement ends, and keeps no place."""
     async with store_of(proxy.url) as store:
         await pid_of(store)
         proxy.blackhole()
@@ -152,7 +155,7 @@ async def test_a_caller_that_leaves_a_silent_database(proxy: DatabaseProxy) -> N
 
 
 async def test_readiness_does_not_wait(proxy: DatabaseProxy) -> None:
-    """M: a probe of a silent database is answered within twice its second."""
+    """A probe of a silent database is answered within twice its second."""
     async with store_of(proxy.url, timeouts=Timeouts()) as store:
         readiness = Readiness(store)
         assert await readiness.is_ready()
@@ -167,7 +170,7 @@ async def test_readiness_does_not_wait(proxy: DatabaseProxy) -> None:
 
 
 async def test_a_cut_and_a_refused_connection_heal(proxy: DatabaseProxy) -> None:
-    """A8, M: a database that is gone is a 503 at once; when it is back, so is the service."""
+    """A database that is gone is a 503 at once; when it is back, so is the service."""
     async with store_of(proxy.url, size=3) as store:
         async with store.session(), store.session():
             pass  # two connections
@@ -190,7 +193,7 @@ def proxy_target(proxy: DatabaseProxy) -> str:
 
 
 async def test_a_database_that_was_never_there(proxy: DatabaseProxy) -> None:
-    """M: a store that found no database when it was opened works as soon as there is one."""
+    """A store that found no database when it was opened works as soon as there is one."""
     async with store_of(proxy.url) as store:
         await proxy.refuse()
         await fails(store.open(), QUICK.connection)
@@ -199,14 +202,14 @@ async def test_a_database_that_was_never_there(proxy: DatabaseProxy) -> None:
 
 
 async def test_more_wait_than_there_are_connections(database_url: str) -> None:
-    """M: who gets no connection in time is told so, and the others are not disturbed."""
+    """Who gets no connection in time is told so, and the others are not disturbed."""
     async with store_of(database_url) as store, store.session() as held:
         await fails(pid_of(store), QUICK.connection, "TimeoutError")
         assert await held.first(PID)
 
 
 async def test_out_of_connections(server: Server, database_url: str) -> None:
-    """M: a server that takes no more connections is a 503, until it does again."""
+    """A server that takes no more connections is a 503, until it does again."""
     name = f"limited_{database_url.partition('?')[0].rpartition('/')[2]}"
     await execute(database_url, f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 0")
     try:
@@ -226,7 +229,7 @@ async def test_out_of_connections(server: Server, database_url: str) -> None:
     ],
 )
 async def test_what_a_failing_database_says(database_url: str, state: str) -> None:
-    """M: shut down, read-only, out of memory and the like are all one error."""
+    """Shut down, read-only, out of memory and the like are all one error."""
     raising = Statement(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
     async with store_of(database_url) as store:
         await fails(in_transaction(store, raising), 0)
@@ -234,7 +237,7 @@ async def test_what_a_failing_database_says(database_url: str, state: str) -> No
 
 
 async def test_a_full_disk_is_an_error_of_its_own(database_url: str) -> None:
-    """M: what PostgreSQL cannot write for want of disk is told as that, and worth another try."""
+    """What PostgreSQL cannot write for want of disk is told as that, and worth another try."""
     raising = Statement("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '53100'; END $$")
     async with store_of(database_url) as store:
         with pytest.raises(InsufficientStorage) as failed:
@@ -247,7 +250,7 @@ async def test_a_full_disk_is_an_error_of_its_own(database_url: str) -> None:
 
 
 async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
-    """M: an abandoned statement ends in the database as well, and its connection stays good."""
+    """An abandoned statement ends in the database as well, and its connection stays good."""
     async with store_of(database_url) as store:
         before = await pid_of(store)
         work = in_transaction(store, SLEEP, seconds=60)
@@ -257,7 +260,7 @@ async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
 
 
 async def test_postgres_ends_a_wait_for_a_lock(database_url: str) -> None:
-    """M: who waits for another's lock is told in time, and waits there no longer."""
+    """Who waits for another's lock is told in time, and waits there no longer."""
     async with store_of(database_url) as store:
         holder = await asyncpg.connect(database_url)
         async with holder.transaction():
@@ -269,7 +272,7 @@ async def test_postgres_ends_a_wait_for_a_lock(database_url: str) -> None:
 
 
 async def test_a_forgotten_transaction_ends(database_url: str) -> None:
-    """M: a transaction that nobody goes on with lets go of its locks."""
+    """A transaction that nobody goes on with lets go of its locks."""
     quick = Timeouts(connection=0.3, statement=0.3, long_statement=0.3, grace=0.2)
     async with store_of(database_url, timeouts=quick) as store:
 
@@ -285,7 +288,7 @@ async def test_a_forgotten_transaction_ends(database_url: str) -> None:
 
 
 async def test_long_statements_may_take_longer(database_url: str) -> None:
-    """M: what grows with a conversation has its own limit, which nothing else inherits."""
+    """What grows with a conversation has its own limit, which nothing else inherits."""
     async with store_of(database_url) as store:
         async with store.session() as session:
             await session.run(LONG_SLEEP, seconds=0.5)
@@ -296,7 +299,7 @@ async def test_long_statements_may_take_longer(database_url: str) -> None:
 
 
 async def test_a_caller_that_leaves(database_url: str) -> None:
-    """M: what a cancelled request has asked for is cancelled in the database."""
+    """What a cancelled request has asked for is cancelled in the database."""
     patient = Timeouts(connection=2.0, statement=60.0)
     async with store_of(database_url, timeouts=patient) as store:
         waiting = asyncio.create_task(in_transaction(store, SLEEP, seconds=60))
@@ -313,7 +316,7 @@ async def test_a_caller_that_leaves(database_url: str) -> None:
 
 
 async def test_a_read_only_database(server: Server, database_url: str) -> None:
-    """M: a database that was made read-only is a 503 for writers, and heals without a restart."""
+    """A database that was made read-only is a 503 for writers, and heals without a restart."""
     name = database_url.partition("?")[0].rpartition("/")[2]
     change = f'ALTER DATABASE "{name}" {{}} default_transaction_read_only'
     async with store_of(database_url, size=2) as store:
@@ -372,7 +375,7 @@ def standby(database_url: str, tmp_path: Path) -> Iterator[str]:
 
 
 async def test_a_standby_is_not_ready_until_it_is_promoted(standby: str) -> None:
-    """M: in recovery a database is not ready and writers get a 503; promoted, it serves them."""
+    """In recovery a database is not ready and writers get a 503; promoted, it serves them."""
     async with store_of(standby, timeouts=Timeouts()) as store:
         readiness = Readiness(store)
         await fails(readiness.is_ready(), READY_SECONDS, "read_only")
@@ -383,7 +386,7 @@ async def test_a_standby_is_not_ready_until_it_is_promoted(standby: str) -> None
 
 
 async def test_of_two_hosts_the_one_that_can_be_written(standby: str, database_url: str) -> None:
-    """M: with both hosts in its URL a store is at the primary, wherever that is."""
+    """With both hosts in its URL a store is at the primary, wherever that is."""
     places = [parse_qs(urlsplit(url).query) for url in (standby, database_url)]
     hosts, ports = (",".join(place[name][0] for place in places) for name in ("host", "port"))
     base = database_url.partition("?")[0]

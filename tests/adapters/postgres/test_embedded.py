@@ -183,7 +183,7 @@ async def test_a_changed_directory_is_logged(data_dir: Path, tmp_path: Path, lin
 
 
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:
-    """A start in a new directory makes the cluster and leaves foreign files alone (33)."""
+    """A start in a new directory makes the cluster and leaves foreign files alone."""
     data_dir = tmp_path / "not" / "there" / "yet"
     data_dir.mkdir(parents=True)
     (data_dir / "notes.txt").write_text("mine")
@@ -199,7 +199,7 @@ async def test_first_start_creates_the_database(tmp_path: Path) -> None:
 
 
 async def test_data_survives_a_restart(data_dir: Path) -> None:
-    """What was committed is there after the next start (A8)."""
+    """What was committed is there after the next start. [log.durable]"""
     with running(data_dir) as url:
         await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
     with running(data_dir) as url:
@@ -208,7 +208,7 @@ async def test_data_survives_a_restart(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("name", ["d" * 120, "with space, comma & mother's", "ünïcode"])
 async def test_socket_path_is_short_and_plain(data_dir: Path, tmp_path: Path, name: str) -> None:
-    """A deep or odd data directory still gets a socket that a client can name (33)."""
+    """A deep or odd data directory still gets a socket that a client can name."""
     deep = tmp_path / name
     data_dir.rename(deep)
     with running(deep) as url:
@@ -218,7 +218,7 @@ async def test_socket_path_is_short_and_plain(data_dir: Path, tmp_path: Path, na
 
 
 async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Path) -> None:
-    """A service killed with -9 leaves its server; the next start adopts and later stops it (33)."""
+    """A service killed with -9 leaves its server; the next start adopts and later stops it."""
     with holder(data_dir) as killed:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
@@ -230,7 +230,7 @@ async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Pat
 
 
 async def test_killed_server_recovers(data_dir: Path) -> None:
-    """After kill -9 of PostgreSQL a start recovers what was acknowledged (33, A8)."""
+    """After kill -9 of PostgreSQL a start recovers what was acknowledged."""
     with holder(data_dir) as killed, running(data_dir) as url:
         await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
         postmaster(data_dir).send_signal(signal.SIGKILL)
@@ -247,7 +247,7 @@ async def test_killed_server_recovers(data_dir: Path) -> None:
     ids=["another process", "empty", "no number"],
 )
 async def test_stale_pid_file_does_not_prevent_a_start(data_dir: Path, left: str) -> None:
-    """A pid file whose number another process has by now, or a torn one, is overcome (33)."""
+    """A pid file whose number another process has by now, or a torn one, is overcome."""
     (data_dir / "postgres" / "postmaster.pid").write_text(left)
     with running(data_dir) as url:
         assert await ask(url, "SELECT 1") == 1
@@ -255,7 +255,7 @@ async def test_stale_pid_file_does_not_prevent_a_start(data_dir: Path, left: str
 
 
 async def test_server_whose_socket_was_deleted_is_replaced(data_dir: Path) -> None:
-    """A running server without a socket is stopped and started again (33)."""
+    """A running server without a socket is stopped and started again. [operation.shutdown]"""
     with holder(data_dir) as killed:
         server = postmaster(data_dir)
         killed.kill()
@@ -267,7 +267,7 @@ async def test_server_whose_socket_was_deleted_is_replaced(data_dir: Path) -> No
 
 
 async def test_two_processes_share_one_server(data_dir: Path) -> None:
-    """Two processes use one server, and the last one out stops it (33)."""
+    """Two processes use one server, and the last one out stops it. [operation.shutdown]"""
     with holder(data_dir) as other:
         with running(data_dir) as url:
             shared = postmaster(data_dir).pid
@@ -282,7 +282,7 @@ async def test_two_processes_share_one_server(data_dir: Path) -> None:
 
 
 def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
-    """Processes that start at the same moment find one server and leave none (33)."""
+    """Processes that start at the same moment find one server and leave none."""
     command = (sys.executable, "-c", HOLD, str(data_dir))
     with ExitStack() as stack:
         processes = [
@@ -300,7 +300,7 @@ def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
 
 
 def test_impossible_data_directory(tmp_path: Path) -> None:
-    """A data directory that is a file, or can't be made, is one sentence (33)."""
+    """A data directory that is a file, or can't be made, is one sentence."""
     file = tmp_path / "file"
     file.touch()
     for impossible in (file, file / "below", Path("/proc/none")):
@@ -310,7 +310,7 @@ def test_impossible_data_directory(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_unwritable_data_directory(tmp_path: Path) -> None:
-    """A data directory without write permission is one sentence (33)."""
+    """A data directory without write permission is one sentence. [operation.embedded-database]"""
     tmp_path.chmod(0o500)
     with pytest.raises(EmbeddedPostgresError, match="Permission denied"), running(tmp_path):
         pass
@@ -324,7 +324,7 @@ def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
 
 
 def test_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
-    """A folder named postgres with other things in it is neither used nor emptied (33)."""
+    """A folder named postgres with other things in it is neither used nor emptied."""
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "holiday.jpg").touch()
     with (
@@ -336,7 +336,7 @@ def test_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
 
 
 def test_path_with_shell_characters_is_refused(tmp_path: Path) -> None:
-    """A data directory whose name a shell would expand is refused, not misread (33)."""
+    """A data directory whose name a shell would expand is refused, not misread."""
     with (
         pytest.raises(EmbeddedPostgresError, match="choose another path"),
         running(tmp_path / "$HOME"),
@@ -345,7 +345,7 @@ def test_path_with_shell_characters_is_refused(tmp_path: Path) -> None:
 
 
 def test_failed_start_has_a_reason(data_dir: Path) -> None:
-    """When PostgreSQL refuses to start, the error has the end of its log (33)."""
+    """When PostgreSQL refuses to start, the error has the end of its log."""
     with (data_dir / "postgres" / "postgresql.conf").open("a") as file:
         file.write("max_connections = plenty\n")
     with pytest.raises(EmbeddedPostgresError, match='"plenty"'), running(data_dir):

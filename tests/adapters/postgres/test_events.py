@@ -1,4 +1,7 @@
-"""Events in Postgres: numbered without gaps, gone with their conversation (L3, A7)."""
+"""Events in Postgres: numbered without gaps, gone with their conversation.
+
+[events.order, log.delete-everything]
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ async def numbers(database: PostgresDatabase, conversation_id: str = CID) -> lis
 
 
 async def test_events_added_at_once_have_no_gaps(database: PostgresDatabase) -> None:
-    """Writers at the same time never share or skip a number, and times rise with them (L3)."""
+    """Writers at the same time never share or skip a number, and times rise with them."""
     await asyncio.gather(*(add(database, data=f'{{"n":{n}}}') for n in range(40)))
     assert await numbers(database) == list(range(1, 41))
     assert await numbers(database, OTHER) == []
@@ -60,7 +63,7 @@ async def test_events_added_at_once_have_no_gaps(database: PostgresDatabase) -> 
 
 
 async def test_an_event_is_part_of_its_transaction(database: PostgresDatabase) -> None:
-    """What is rolled back leaves neither an event nor a gap, and others wait for it (L3)."""
+    """What is rolled back leaves neither an event nor a gap, and others wait for it."""
     await add(database)
     waiting: asyncio.Task[None] | None = None
     with pytest.raises(ZeroDivisionError):
@@ -78,7 +81,7 @@ async def test_an_event_is_part_of_its_transaction(database: PostgresDatabase) -
 
 
 async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase) -> None:
-    """An event that waits for a deletion to end finds no conversation, and is dropped (A7, L3)."""
+    """An event that waits for a deletion to end finds no conversation, and is dropped."""
     async with database.transaction() as records:
         await records.log.lock(TENANT, CID, None)
         late = asyncio.create_task(add(database))
@@ -93,7 +96,7 @@ async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase)
 async def test_deleting_a_conversation_takes_its_events(
     database: PostgresDatabase, database_url: str
 ) -> None:
-    """The events of a deleted conversation are counted and gone, those of others stay (A7)."""
+    """The events of a deleted conversation are counted and gone, those of others stay."""
     for conversation_id in (CID, CID, OTHER):
         await add(database, conversation_id)
     async with database.transaction() as records:
@@ -104,7 +107,7 @@ async def test_deleting_a_conversation_takes_its_events(
 
 
 async def test_a_page_is_bounded_and_knows_its_tenant(database: PostgresDatabase) -> None:
-    """A page starts after its cursor and ends at its limit; another tenant sees none (L3)."""
+    """A page starts after its cursor and ends at its limit; another tenant sees none."""
     for _ in range(5):
         await add(database)
     async with database.session() as records:
@@ -133,7 +136,7 @@ async def second_store(database_url: str) -> AsyncIterator[Store]:
 async def test_two_processes_share_the_numbers(
     database: PostgresDatabase, second_store: Store
 ) -> None:
-    """Events of several processes are one sequence (L3)."""
+    """Events of several processes are one sequence."""
     second = PostgresDatabase(second_store)
     await asyncio.gather(*(add(one) for one in (database, second) * 10))
     assert await numbers(second) == list(range(1, 21))

@@ -1,4 +1,7 @@
-"""Migrations, on a real database: once, by one process, within limits, and only when needed."""
+"""Migrations, on a real database: once, by one process, within limits, and only when needed.
+
+[operation.migrate]
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ def test_failed_migration_is_rolled_back(url: str, migrations: Path) -> None:
 
 
 def test_timeouts_apply_in_a_migration(url: str, migrations: Path) -> None:
-    """A migration waits 4 s for a lock and 5 s for a statement at most (style: warehouse)."""
+    """A migration waits 4 s for a lock and 5 s for a statement at most."""
     add(
         migrations,
         3,

@@ -51,13 +51,13 @@ async def pooled_store(database_url: str, through: Pooled) -> AsyncIterator[Stor
 
 
 def test_the_shipped_file_gives_what_sessions_would_set() -> None:
-    """Decision 35: what a session is told without a pooler, the pooler's servers are told by it."""
+    """What a session is told without a pooler, the pooler's servers are told by it."""
     told = dict(part.split(" = ") for part in connect_query().replace("SET ", "").split("; "))
     assert told == PLANNING | Timeouts().settings
 
 
 async def test_servers_begin_with_the_settings(pooled_store: Store) -> None:
-    """Decision 35: plans and limits are the same through the pooler as without it."""
+    """Plans and limits are the same through the pooler as without it. [operation.pooler]"""
     wanted = {"jit": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
     wanted |= {"statement_timeout": "5s", "lock_timeout": "5s"}
     async with pooled_store.session() as session:
@@ -67,7 +67,7 @@ async def test_servers_begin_with_the_settings(pooled_store: Store) -> None:
 
 
 async def test_no_answer_goes_to_another(pooled_store: Store) -> None:
-    """Decision 35: statements of many clients on few servers are never taken for each other."""
+    """Statements of many clients on few servers are never taken for each other."""
     servers = set()
 
     async def talk(client: int) -> None:
@@ -87,7 +87,7 @@ async def test_no_answer_goes_to_another(pooled_store: Store) -> None:
 
 
 async def test_transactions_are_whole(pooled_store: Store) -> None:
-    """Decision 29: what fails in a transaction through the pooler leaves nothing behind."""
+    """What fails in a transaction through the pooler leaves nothing behind."""
     with pytest.raises(ZeroDivisionError):
         async with pooled_store.transaction() as session:
             await session.run(WRITE, tenant="t", model="m")
@@ -97,7 +97,7 @@ async def test_transactions_are_whole(pooled_store: Store) -> None:
 
 
 async def test_a_longer_limit_stays_in_its_transaction(pooled_store: Store) -> None:
-    """M: who has the server next does not inherit the limit of a long statement."""
+    """Who has the server next does not inherit the limit of a long statement. [api.limits]"""
     async with pooled_store.session() as session:
         for _ in range(3):
             await session.run(LONG)
@@ -122,7 +122,7 @@ async def test_a_migration_meanwhile_costs_one_answer(
 
 
 async def test_servers_that_are_killed_are_replaced(pooled_store: Store, database_url: str) -> None:
-    """A8, M: connections that the database ends behind the pooler's back heal by themselves."""
+    """Connections that the database ends behind the pooler's back heal by themselves."""
     for number in range(5):
         async with pooled_store.transaction() as session:
             await session.run(WRITE, tenant="t", model=f"{number}")
@@ -146,13 +146,13 @@ async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
 async def test_the_schema_is_looked_at_through_the_pooler(
     database_url: str, through: Pooled
 ) -> None:
-    """Decision 35: a process without the direct URL starts where somebody else has migrated."""
+    """A process without the direct URL starts where somebody else has migrated."""
     for _ in range(3):
         assert await asyncio.to_thread(is_current, through(database_url))
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:
-    """Decision 35: session settings are refused by a pooler, which is a 503 and no hang."""
+    """Session settings are refused by a pooler, which is a 503 and no hang. [operation.pooler]"""
     store = Store(through(database_url), min_size=0)
     with pytest.raises(ServiceUnavailable):
         await store.open()
@@ -160,7 +160,7 @@ async def test_without_the_setting_a_pooler_refuses(database_url: str, through: 
 
 
 async def test_a_pooler_that_prepares_is_sent_no_settings(database_url: str) -> None:
-    """Decision 35: `prepared` keeps statements as without a pooler, and sends no settings."""
+    """`prepared` keeps statements as without a pooler, and sends no settings. [operation.pooler]"""
     store = Store(database_url, min_size=0, pooler=Pooler.PREPARED)
     async with store.session() as session:
         row = await session.first(SETTING, name="enable_seqscan")
@@ -169,7 +169,7 @@ async def test_a_pooler_that_prepares_is_sent_no_settings(database_url: str) -> 
 
 
 def test_jobs_behind_a_pooler_want_the_direct_url() -> None:
-    """Decision 35: workers listen, so a pooler without the direct URL is refused at the start."""
+    """Workers listen, so a pooler without the direct URL is refused at the start."""
     given = {"CONTEXT_DATABASE_URL": "postgresql://a/b", "CONTEXT_DATABASE_POOLER": "transaction"}
     with pytest.raises(SettingsError, match="CONTEXT_DIRECT_DATABASE_URL"):
         settings_from(given)

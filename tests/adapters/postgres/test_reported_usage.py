@@ -1,4 +1,4 @@
-"""Usage and calibrations in Postgres (J3, J4)."""
+"""Usage and calibrations in Postgres. [usage.calibration, usage.any-provider]"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
 async def test_the_statement_adds_as_the_tally_does(
     database: PostgresDatabase, payloads: list[tuple[int, int]]
 ) -> None:
-    """One statement and the pure sums make the same calibration of the same reports (J3)."""
+    """One statement and the pure sums make the same calibration of the same reports."""
     tally, model = Tally(), new_id()
     for reported, counted in payloads:
         tally = tally.with_report(reported, counted)
@@ -48,7 +48,7 @@ async def test_the_statement_adds_as_the_tally_does(
 
 
 async def test_reports_at_once_are_all_added(database: PostgresDatabase, database_url: str) -> None:
-    """Equal reports from many sessions at once end where they would have ended in turn (J3)."""
+    """Equal reports from many sessions at once end where they would have ended in turn."""
 
     async def calibrate() -> Calibration:
         async with database.session() as records:
@@ -64,7 +64,7 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
 
 
 async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> None:
-    """The newest report is read back whole, whatever is unknown of it (J4)."""
+    """The newest report is read back whole, whatever is unknown of it."""
     conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
     full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, 99, '{"a":"\\u0000"}')
     bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), None, "{}")
@@ -103,7 +103,7 @@ async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> Non
     ],
 )
 async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:
-    """Cost model: the hot statements find a calibration by its key, a report by its age (J3)."""
+    """Cost model: the hot statements find a calibration by its key, a report by its age."""
     plan = await plan_of(database_url, statement)
     assert re.search(rf"(using|on) {index}", plan), plan
     assert "Seq Scan on calibrations" not in plan
@@ -112,7 +112,7 @@ async def test_lookups_use_their_index(database_url: str, statement: Statement, 
 async def test_reasoning_is_looked_for_in_spans(
     database: PostgresDatabase, database_url: str
 ) -> None:
-    """Reasoning counts between two seqs and inside the spans alone (E10, J3)."""
+    """Reasoning counts between two seqs and inside the spans alone [compaction.new-epoch]."""
     conversation_id = new_id()
     for seq, tokens in enumerate((0, 5, 0, 5, 0), start=1):
         await execute(

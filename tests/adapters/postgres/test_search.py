@@ -1,4 +1,7 @@
-"""How words are stored and searched: the plans, and what an index has to withstand (A6)."""
+"""How words are stored and searched: the plans, and what an index has to withstand.
+
+[search.words]
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
 async def test_searches_go_by_word_and_by_seq(
     database_url: str, statement: Statement, words: int, walks: int, messages: int
 ) -> None:
-    """A6: without statistics, too, words are found by their index and messages by their seq."""
+    """Without statistics, too, words are found by their index and messages by their seq."""
     plan = await plan_of(database_url, statement)
     assert plan.count(BY_WORD) == words, plan
     assert len(re.findall("using message_words_pkey", plan)) == walks, plan
@@ -77,7 +80,7 @@ async def seqs(
 async def test_blocks_are_searched_from_the_newest_on(
     database: PostgresDatabase, most: int
 ) -> None:
-    """A6: words on both sides of each border of blocks are found once, the newest first."""
+    """Words on both sides of each border of blocks are found once, the newest first."""
     cid = await talk(database)
     there = sorted({1, *(BLOCK * number + step for number in range(1, 40) for step in (-1, 0, 1))})
     async with database.session() as records:
@@ -93,7 +96,7 @@ async def test_blocks_are_searched_from_the_newest_on(
 async def test_keys_that_are_alike_do_no_harm(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A6: conversations whose blocks have one key are told apart by their rows."""
+    """Conversations whose blocks have one key are told apart by their rows."""
     monkeypatch.setattr(search, "_key", lambda cid, block: f"same{block}/")
     mine, other = await talk(database), await talk(database)
     async with database.session() as records:
@@ -107,7 +110,7 @@ async def test_keys_that_are_alike_do_no_harm(
 
 
 async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatabase) -> None:
-    """A6: as many lexemes as a message may have, each as long as it may be, go into its row."""
+    """As many lexemes as a message may have, each as long as it may be, go into its row."""
     cid = await talk(database)
     text = " ".join(f"{number:05}{'я' * 60}" for number in range(MAX_LEXEMES + 10))
     words = lexemes(text)
@@ -122,7 +125,7 @@ async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatab
 
 
 async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
-    """L1: the size of messages, and which of the terms they have."""
+    """The size of messages, and which of the terms they have. [search.recall]"""
     cid = await talk(database)
     async with database.session() as records:
         await records.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
@@ -139,7 +142,7 @@ async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
 
 
 async def test_deleted_conversations_get_no_words(database: PostgresDatabase) -> None:
-    """A6, A7: where there is no head, no row is left behind."""
+    """Where there is no head, no row is left behind [transcript.visibility]."""
     cid = new_id()
     async with database.session() as records:
         await records.search.add(cid, {1: ("zebra",)})
@@ -153,7 +156,7 @@ async def test_deleted_conversations_get_no_words(database: PostgresDatabase) ->
 
 
 async def test_a_page_without_matches_is_empty(database: PostgresDatabase) -> None:
-    """A6: an unknown conversation has no messages to find."""
+    """An unknown conversation has no messages to find. [transcript.visibility]"""
     query = Query((Term("zebra", is_prefix=True),))
     async with database.session() as records:
         for order in ("asc", "desc"):

@@ -2,6 +2,8 @@
 
 Each statement of the adapter is planned by PostgreSQL itself, with its parameters unknown. Every
 place of the plan that reads or writes a table of conversations must be bound to one parameter.
+
+[storage.conversation-key]
 """
 
 from __future__ import annotations
@@ -292,7 +294,7 @@ async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: 
 async def test_an_agents_status_is_all_that_looks_further(
     recorded: httpx.AsyncClient, ran: set[str]
 ) -> None:
-    """B4: with an agent, a build asks what its other conversations do, and nothing else."""
+    """With an agent, a build asks what its other conversations do, and nothing else."""
     answer = await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     assert answer.status_code == 201, answer.text
     path = await new_conversation(recorded, agent_id="a")

@@ -29,7 +29,7 @@ async def test_migrations_create_the_described_tables(database_url: str) -> None
 
 
 def test_deleting_a_conversation_covers_all_of_its_tables() -> None:
-    """Deleting a conversation reaches each table whose rows belong to one (A7)."""
+    """Deleting a conversation reaches each table whose rows belong to one."""
     belonging = {
         table.name for table in metadata.tables.values() if "conversation_id" in table.columns
     }
@@ -37,7 +37,7 @@ def test_deleting_a_conversation_covers_all_of_its_tables() -> None:
 
 
 def test_keys_of_conversation_tables_start_with_its_id() -> None:
-    """Per-conversation tables can be distributed by `conversation_id` (decision 7)."""
+    """Per-conversation tables can be distributed by `conversation_id`."""
     for name in PER_CONVERSATION:
         first = next(iter(metadata.tables[name].primary_key.columns))
         assert first.name == "conversation_id"

@@ -1,4 +1,7 @@
-"""Metrics and traces of real sessions: exact, bounded, and silent about what was said (M)."""
+"""Metrics and traces of real sessions: exact, bounded, and silent about what was said.
+
+[operation.metrics]
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ async def told(telemetry: Telemetry) -> Exposed:
 
 
 async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM) -> None:
-    """M: appends, builds, compactions, tokens saved, calls and cost are counted exactly."""
+    """Appends, builds, compactions, tokens saved, calls and cost are counted exactly."""
     async with started(create_app(summarised)) as client:
         path = await new_conversation(client, model="gpt-4o", policy=SMALL)
         batch = talk(24)
@@ -155,7 +158,10 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
 
 
 async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
-    """M, F3, E6: clearing tool results and emergency cuts are counted by what made them run."""
+    """Clearing tool results and emergency cuts are counted by what made them run.
+
+    [tool-output.clearing-receipt]
+    """
     policy = {**SMALL, "tool_output": {"context_budget_tokens": 200, "clear_at_least": 1}}
     path = await new_conversation(client, model="gpt-4o", policy=policy)
     for number in range(4):
@@ -172,7 +178,7 @@ async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_work_of_a_worker(summarised: Settings) -> None:
-    """M, E6: a job is counted as work asked for, and what waits is told while it waits."""
+    """A job is counted as work asked for, and what waits is told while it waits."""
     async with started(create_app(summarised)) as client:
         path = await new_conversation(client, model="gpt-4o", policy=SMALL)
         await append(client, path, *talk(24))
@@ -230,7 +236,7 @@ async def say_it_everywhere(client: httpx.AsyncClient) -> None:
 async def test_nothing_that_was_said_is_told(
     summarised: Settings, fake_llm: FakeLLM, lines: Lines
 ) -> None:
-    """M: no word of a caller stands in any log line, metric or span, whatever becomes of it."""
+    """No word of a caller stands in any log line, metric or span, whatever becomes of it."""
     logging.getLogger("app").setLevel(logging.DEBUG)
     fake_llm.script(status(400, MARKER), answer(f"{MARKER} without tags"), answer(MARKER))
     fake_llm.always(answer(f"<summary>{MARKER} was said.</summary>"))
@@ -260,8 +266,10 @@ async def test_nothing_that_was_said_is_told(
 
 
 async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM) -> None:
-    """M: request, compaction and model call are one trace, the caller's, with the names of the
+    """Request, compaction and model call are one trace, the caller's, with the names of the
     conventions for generative AI.
+
+    [operation.traces]
     """
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with collecting() as (collector, address):
@@ -319,7 +327,7 @@ async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM
 
 
 def test_the_names_are_those_of_the_conventions() -> None:
-    """M: the attributes of a model call are those of the installed semantic conventions."""
+    """The attributes of a model call are those of the installed semantic conventions."""
     names = {text for key, text in vars(gen_ai_attributes).items() if key.startswith("GEN_AI_")}
     source = Path("app/adapters/telemetry/spans.py").read_text(encoding="utf-8")
     used = {part for part in source.split('"') if part.startswith("gen_ai.")}
@@ -339,12 +347,12 @@ def test_the_names_are_those_of_the_conventions() -> None:
     ],
 )
 def test_the_provider_of_a_model(model: str, provider: str) -> None:
-    """M: a provider has the conventions' name where they have one."""
+    """A provider has the conventions' name where they have one."""
     assert provider_of(model) == provider
 
 
 async def test_the_span_of_a_job(summarised: Settings) -> None:
-    """M, E6: a worker's job begins a trace, which its compaction and its calls are part of."""
+    """A worker's job begins a trace, which its compaction and its calls are part of."""
     with collecting() as (collector, address):
         settings = summarised.model_copy(update={"otlp_endpoint": address})
         async with started(create_app(settings, with_worker=True)) as client:
@@ -369,7 +377,7 @@ async def test_the_span_of_a_job(summarised: Settings) -> None:
 
 
 async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> None:
-    """M: nobody waits for a collector that is not there, and the log says so once."""
+    """Nobody waits for a collector that is not there, and the log says so once."""
     away = f"http://127.0.0.1:{free_port()}"
     begun = monotonic()
     async with started(create_app(settings.model_copy(update={"otlp_endpoint": away}))) as client:
@@ -381,7 +389,7 @@ async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> Non
 
 
 def test_what_is_said_of_a_collector(lines: Lines) -> None:
-    """M: that it fails is said once, and that it works again."""
+    """That it fails is said once, and that it works again."""
     with collecting() as (collector, address):
         exporter = SpanCollector(f"{address}/v1/traces")
         for code in (200, 400, 400, 200):
@@ -395,7 +403,7 @@ def test_what_is_said_of_a_collector(lines: Lines) -> None:
 
 
 def test_nothing_is_imported_for_traces() -> None:
-    """Decision 36: without a collector in the settings the SDK is not even imported."""
+    """Without a collector in the settings the SDK is not even imported. [operation.lazy-imports]"""
     code = (
         "import sys; from app.main import create_app; from app.settings import Settings;"
         "create_app(Settings()); sys.exit('opentelemetry.sdk' in sys.modules)"
@@ -414,7 +422,7 @@ def silent_server() -> Iterator[int]:
 
 
 async def test_a_scrape_without_a_database(settings: Settings) -> None:
-    """M: with the database away or silent `/metrics` answers within 2 s, without what waits."""
+    """With the database away or silent `/metrics` answers within 2 s, without what waits."""
     with silent_server() as port:
         for number in (port, free_port()):
             url = f"postgresql://nobody@127.0.0.1:{number}/nothing"
@@ -437,7 +445,7 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
 
 
 async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: Store) -> None:
-    """M, E6: due conversations and open jobs are counted, and the age of the oldest told."""
+    """Due conversations and open jobs are counted, and the age of the oldest told."""
     backlog = Backlog(store)
     assert await backlog.waiting() == Waiting(0, 0, 0.0)
     path = await new_conversation(client)
@@ -451,7 +459,7 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
 
 
 async def test_the_pool_is_watched(database_url: str) -> None:
-    """M: connections open, in use and waited for are told as they are."""
+    """Connections open, in use and waited for are told as they are. [operation.database-away]"""
     failed: list[str] = []
     store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
     async with store.session():
@@ -494,7 +502,7 @@ async def _use(store: Store) -> None:
     ],
 )
 async def test_outcomes_of_compactions(error: BaseException | None, outcome: str) -> None:
-    """M: a compaction is counted once, whatever ends it."""
+    """A compaction is counted once, whatever ends it."""
     telemetry = Telemetry()
     try:
         with telemetry.compacting("id", "forced", "chain") as tell:
@@ -531,7 +539,7 @@ class OneGateway:
     ],
 )
 async def test_outcomes_of_calls(given: Completion | BaseException, outcome: str) -> None:
-    """M: a call is counted once by its outcome, and costs nothing where no price is known."""
+    """A call is counted once by its outcome, and costs nothing where no price is known."""
     telemetry = Telemetry()
     gateway = MeasuredGateway(OneGateway(given), telemetry)
     try:
@@ -558,7 +566,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def test_the_port_of_a_worker(port: int) -> None:
-    """M: a process without an API answers `/metrics` alone, to those who have the token."""
+    """A process without an API answers `/metrics` alone, to those who have the token."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.get("/healthz")).status_code == 404
         assert (await client.get("/metrics")).status_code == 401
@@ -570,7 +578,7 @@ async def test_the_port_of_a_worker(port: int) -> None:
 
 
 async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
-    """M: a worker works on where its port is taken, and says so."""
+    """A worker works on where its port is taken, and says so."""
     with serving_metrics(Telemetry(), "127.0.0.1", port) as found:
         assert found is None
     (line,) = lines.told("metrics_not_served")
@@ -578,7 +586,7 @@ async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
 
 
 async def test_metrics_that_cannot_be_told(lines: Lines) -> None:
-    """M: a worker says that in its log, in no words of the error, and answers 503."""
+    """A worker says that in its log, in no words of the error, and answers 503. [operation.logs]"""
     telemetry = Telemetry()
 
     def broken() -> PoolState:
@@ -599,7 +607,7 @@ async def _nothing_waits() -> Waiting:
 
 
 def test_two_processes_add_up(database_url: str, fake_llm: FakeLLM, tmp_path: Path) -> None:
-    """M: each of two processes answers for both, and for one that was killed; what that one had
+    """Each of two processes answers for both, and for one that was killed; what that one had
     open counts no more.
     """
     port, log = free_port(), tmp_path / "log"

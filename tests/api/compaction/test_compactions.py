@@ -1,4 +1,7 @@
-"""Compactions over HTTP: asked for, waited for, listed, expanded, undone (E7, E8, E9, 24, M)."""
+"""Compactions over HTTP: asked for, waited for, listed, expanded, undone.
+
+[compaction.forced, compaction.undo, compaction.failure-keeps-state]
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def work(app: FastAPI, path: str, job_id: str | None) -> None:
 async def test_a_call_has_its_own_options(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """E7: strategy, model, instructions and target are for one call; a dry run shows the plan."""
+    """Strategy, model, instructions and target are for one call; a dry run shows the plan."""
     path = await long_talk(client)
     ask = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
     shown = await compact(client, path, **ask, dry_run=True)
@@ -82,7 +85,7 @@ async def test_a_call_has_its_own_options(
 
 
 async def test_target_tokens_are_met(client: httpx.AsyncClient) -> None:
-    """E7: `target_tokens` is of the whole payload."""
+    """`target_tokens` is of the whole payload. [compaction.forced]"""
     budget = {"context_window": 30_000}
     path = await long_talk(client, policy={"strategy": "tree_summary", "budget": budget})
     before = (await client.post(f"{path}/context")).json()["tokens_used"]
@@ -114,7 +117,7 @@ WRONG: list[tuple[Any, str]] = [
 async def test_wrong_options(
     client: httpx.AsyncClient, database_url: str, body: Any, pointer: str, wait: str
 ) -> None:
-    """M: each wrong field is a 422 that points at it, and no job is made of it."""
+    """Each wrong field is a 422 that points at it, and no job is made of it."""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/compact?wait={wait}", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
@@ -123,7 +126,7 @@ async def test_wrong_options(
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
 async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> None:
-    """M: what is no JSON object is refused."""
+    """What is no JSON object is refused. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
     answer = await client.post(f"{path}/compact", content=content, headers=headers)
@@ -133,7 +136,7 @@ async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> N
 
 @pytest.mark.parametrize("wait", ["maybe", "", "2"])
 async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> None:
-    """M: a parameter that is wrong is pointed at."""
+    """A parameter that is wrong is pointed at. [errors.problem-json]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/compact?wait={wait}")
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/wait")
@@ -141,7 +144,7 @@ async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> Non
 
 @pytest.mark.parametrize("wait", ["true", "false"])
 async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: str) -> None:
-    """E5: it is refused at once, waited for or not, and in a dry run."""
+    """It is refused at once, waited for or not, and in a dry run. [summary.allowed-models]"""
     path = await long_talk(client)
     for more in ({}, {"dry_run": True}):
         ask = {"model": "gpt-4o", **more}
@@ -153,7 +156,7 @@ async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: s
 async def test_a_model_that_fails(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """E9: 503 with the reason and when to come again; state, payload and receipts unchanged."""
+    """503 with the reason and when to come again; state, payload and receipts unchanged."""
     path = await long_talk(client, policy={"strategy": strategy})
     before, state = await payload(client, path), (await client.get(f"{path}/state")).json()
     for failing, reason in (
@@ -175,7 +178,7 @@ async def test_a_model_that_fails(
 
 
 async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.AsyncClient) -> None:
-    """E6: `wait=false` answers 202 with a job at `Location`; a worker ends it with the result."""
+    """`wait=false` answers 202 with a job at `Location`; a worker ends it with the result."""
     path = await long_talk(client)
     ask = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
     answer = await client.post(f"{path}/compact?wait=false", json=ask)
@@ -199,7 +202,7 @@ async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.Asyn
 
 
 async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """E9: its error is the problem that the request would have got; nothing changed."""
+    """Its error is the problem that the request would have got; nothing changed."""
     path = await long_talk(client)
     before = await payload(client, path)
     fake_llm.always(behave.no_tags())
@@ -214,7 +217,7 @@ async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_ll
 
 
 async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: str) -> None:
-    """E7: what calls no model is answered at once, whatever `wait` says."""
+    """What calls no model is answered at once, whatever `wait` says. [compaction.per-call]"""
     path = await long_talk(client)
     answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
     assert (answer.status_code, answer.json()["reason"]) == (200, "dry run")
@@ -222,7 +225,7 @@ async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: 
 
 
 async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
-    """M: an unknown conversation is 404 before any job is made."""
+    """An unknown conversation is 404 before any job is made. [errors.problem-json]"""
     for wait in ("true", "false"):
         answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/compact?wait={wait}")
         assert_problem(answer, 404, "NOT_FOUND")
@@ -232,7 +235,7 @@ async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
-    """E8, decision 2: newest first, undone ones too; a cursor goes on where a page ended."""
+    """Newest first, undone ones too; a cursor goes on where a page ended [compaction.undo]."""
     path = await new_conversation(client)
     made = []
     for _ in range(5):
@@ -263,7 +266,7 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
-    """E8: trigger, range, texts, numbers, model, prompt, cost and status are all told."""
+    """Trigger, range, texts, numbers, model, prompt, cost and status are all told."""
     path = await long_talk(client, policy={"strategy": "tree_summary"})
     made = await compact(client, path)
     found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
@@ -281,7 +284,7 @@ async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
 
 
 async def test_expanding_in_pages(client: httpx.AsyncClient) -> None:
-    """E8: the originals of the range as the transcript has them, page by page."""
+    """The originals of the range as the transcript has them, page by page. [compaction.expand]"""
     path = await long_talk(client)
     made = await compact(client, path)
     start, end = made["summary_range"]
@@ -312,7 +315,7 @@ WRONG_PAGES = [
 
 @pytest.mark.parametrize(("query", "pointer"), WRONG_PAGES)
 async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) -> None:
-    """M: cursors of other lists, and none at all, are a 422 that points at them."""
+    """Cursors of other lists, and none at all, are a 422 that points at them."""
     path = await long_talk(client)
     made = await compact(client, path)
     for list_ in (f"{path}/compactions", f"{path}/compactions/{made['compaction_id']}/messages"):
@@ -321,7 +324,7 @@ async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) 
 
 
 async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
-    """M, decision 2: a cursor belongs to its list and its order."""
+    """A cursor belongs to its list and its order. [api.lists]"""
     path = await long_talk(client)
     await compact(client, path)
     await append(client, path, *talk(60, LONG))
@@ -341,7 +344,7 @@ async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("odd", ODD_IDS)
 async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
-    """M: whatever is no receipt of the conversation is a 404."""
+    """Whatever is no receipt of the conversation is a 404. [errors.problem-json]"""
     path = await new_conversation(client)
     for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
         answer = await client.request(method, f"{path}/compactions/{odd}{more}")
@@ -349,7 +352,7 @@ async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
 
 
 async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> None:
-    """M: another conversation's receipt is a 404 under this one, and stays as it is."""
+    """Another conversation's receipt is a 404 under this one, and stays as it is."""
     one, two = await long_talk(client), await long_talk(client)
     made = (await compact(client, one))["compaction_id"]
     await compact(client, two)
@@ -368,7 +371,7 @@ async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> No
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_undo(client: httpx.AsyncClient, format: str) -> None:
-    """E8, decision 24: 200 with the receipt; payload, budget and state are those of before."""
+    """200 with the receipt; payload, budget and state are those of before. [compaction.undo]"""
     path = await long_talk(client)
     ask = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
     before = await payload(client, path, **ask)
@@ -390,7 +393,7 @@ async def test_undo(client: httpx.AsyncClient, format: str) -> None:
 
 
 async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
-    """Decision 24: of several undos of the same compaction one is 200, the others 409."""
+    """Of several undos of the same compaction one is 200, the others 409. [compaction.undo]"""
     path = await long_talk(client)
     made = await compact(client, path)
     undo = f"{path}/compactions/{made['compaction_id']}/undo"
@@ -399,7 +402,7 @@ async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """E6: the compaction that was planned before is 409, and leaves nothing behind."""
+    """The compaction that was planned before is 409, and leaves nothing behind."""
     path = await long_talk(client)
     first = await compact(client, path)
     await append(client, path, *talk(60, LONG))
@@ -421,7 +424,7 @@ async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: 
 
 
 async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
-    """A8, M: an undo whose connection dies is a 503 that changed nothing, and can be repeated."""
+    """An undo whose connection dies is a 503 that changed nothing, and can be repeated."""
     path = await long_talk(client)
     made = await compact(client, path)
     before = await payload(client, path)
@@ -438,7 +441,7 @@ async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: s
 async def test_a_compaction_that_is_killed_as_it_is_applied(
     client: httpx.AsyncClient, database_url: str, fake_llm: FakeLLM
 ) -> None:
-    """A8, E9: receipt and view are stored together or not at all; it can be repeated at once."""
+    """Receipt and view are stored together or not at all; it can be repeated at once."""
     path = await long_talk(client)
     before = await payload(client, path)
     released, arrived = Event(), Event()
@@ -454,7 +457,7 @@ async def test_a_compaction_that_is_killed_as_it_is_applied(
 
 
 async def test_without_a_database(settings: Settings) -> None:
-    """M: every endpoint of compactions answers 503."""
+    """Every endpoint of compactions answers 503. [operation.database-away]"""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     path = f"/v1/conversations/{UNKNOWN_ID}"
     async with started(create_app(away)) as client:
@@ -476,7 +479,7 @@ async def test_without_a_database(settings: Settings) -> None:
 
 
 async def test_everything_at_once(app: FastAPI, client: httpx.AsyncClient) -> None:
-    """M: compactions, undos, pins, builds and appends of one conversation: no 500, all valid."""
+    """Compactions, undos, pins, builds and appends of one conversation: no 500, all valid."""
     path = await long_talk(client, policy={"budget": {"context_window": 30_000}})
     last = await append(client, path, user("remember: green tea"))
     pinned = last["messages"][0]["id"]

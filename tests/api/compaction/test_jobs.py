@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}`: polling background work (E6, M)."""
+"""`/v1/jobs/{id}`: polling background work. [compaction.jobs]"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def change(database: PostgresDatabase, job: Job, status: str, **more: Any)
 async def test_a_job_from_queued_to_done(
     client: httpx.AsyncClient, database: PostgresDatabase, job: Job
 ) -> None:
-    """E6: a job says how far it has come, and what came of it."""
+    """A job says how far it has come, and what came of it."""
     path = f"/v1/jobs/{job.job_id}"
     queued = (await client.get(path)).json()
     assert queued == {
@@ -90,7 +90,7 @@ async def test_a_job_from_queued_to_done(
 async def test_a_failed_job_has_a_problem(
     client: httpx.AsyncClient, database: PostgresDatabase, job: Job, code: str, status: int
 ) -> None:
-    """E9, M: what a waiting call would have been answered is the job's error."""
+    """What a waiting call would have been answered is the job's error."""
     told = {"code": code, "detail": "It went wrong", "reason": "timeout"}
     await change(database, job, "failed", error=told)
     answer = await client.get(f"/v1/jobs/{job.job_id}")
@@ -110,20 +110,20 @@ async def test_a_failed_job_has_a_problem(
 
 @pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])
 async def test_an_unknown_job(client: httpx.AsyncClient, job_id: str) -> None:
-    """M: what is no job is 404."""
+    """What is no job is 404. [errors.problem-json]"""
     assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
 
 
 async def test_another_tenants_job_is_not_found(
     client: httpx.AsyncClient, job: Job, database_url: str
 ) -> None:
-    """Decision 7: another tenant's job is 404."""
+    """Another tenant's job is 404. [log.client-ids]"""
     await execute(database_url, "UPDATE jobs SET tenant_id = 'another'")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
 async def test_a_job_goes_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
-    """A7: deleting a conversation deletes its jobs, and says so."""
+    """Deleting a conversation deletes its jobs, and says so. [log.delete-everything]"""
     deleted = await client.delete(f"/v1/conversations/{job.conversation_id}")
     assert deleted.json()["deleted"]["jobs"] == 1
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
@@ -132,7 +132,7 @@ async def test_a_job_goes_with_its_conversation(client: httpx.AsyncClient, job: 
 async def test_a_job_is_done_beside_the_api(
     working: httpx.AsyncClient, database: PostgresDatabase
 ) -> None:
-    """E6: a service without other workers does the jobs itself, those of before its start too."""
+    """A service without other workers does the jobs itself, those of before its start too."""
     path = await new_conversation(working, policy={"budget": {"context_window": 8000}})
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()

@@ -1,4 +1,4 @@
-"""S4's tests by their names, over HTTP: rolling windows, clears, assembly, restarts (B).
+"""Over HTTP: rolling windows, clears, assembly, restarts.
 
 Those about saving, restoring and listing snapshots are in `test_snapshots.py`, those about
 transcripts in `test_transcripts.py`.
@@ -70,7 +70,7 @@ async def texts(client: httpx.AsyncClient, path: str, **body: Any) -> list[str]:
 async def test_rolling_window_returns_messages_within_window(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """All that is younger than the window is shown (B2)."""
+    """All that is younger than the window is shown. [window.cut]"""
     path = await thread(client, await agent(client))
     for number in range(3):
         await append(client, path, user(f"{number}"))
@@ -81,7 +81,7 @@ async def test_rolling_window_returns_messages_within_window(
 async def test_rolling_window_excludes_old_messages(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """What is older is not, be it received or stamped long ago (B2)."""
+    """What is older is not, be it received or stamped long ago. [window.older-stays]"""
     path = await thread(client, await agent(client))
     old = "2025-12-24T18:00:00+01:00"
     await append(client, path, user("received"), user("stamped", timestamp=old))
@@ -92,7 +92,7 @@ async def test_rolling_window_excludes_old_messages(
 
 
 async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> None:
-    """For agents; a conversation without one has no limit (B1, B2)."""
+    """For agents; a conversation without one has no limit. [agents.settings, window.no-limit]"""
     path = await agent(client)
     shown = (await client.get(path)).json()
     assert shown["rolling_window_seconds"] == DAY
@@ -104,7 +104,7 @@ async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> N
 
 
 async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clock) -> None:
-    """At creation and later; null is no limit, and a longer one shows again what was older (B1)."""
+    """At creation and later; null is no limit, and a longer one shows again what was older."""
     path = await agent(client, rolling_window_seconds=600)
     cid = await thread(client, path)
     await append(client, cid, user("old"))
@@ -121,7 +121,7 @@ async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clo
 
 
 async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A call that rolled out takes its results along, in every format (B2, A4)."""
+    """A call that rolled out takes its results along, in every format [window.cut]."""
     path = await thread(client, await agent(client, rolling_window_seconds=600))
     await append(client, path, user("look"), calling("call-one", "call-two"), result("call-one"))
     clock.pass_seconds(300)
@@ -138,7 +138,7 @@ async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: 
 
 
 async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A build has nothing to send once everything is too old (M, B2)."""
+    """A build has nothing to send once everything is too old. [window.cut]"""
     path = await thread(client, await agent(client))
     await append(client, path, user("old"))
     clock.pass_seconds(DAY)
@@ -150,7 +150,7 @@ async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clo
 
 @pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
 async def test_a_timestamp_that_is_none(client: httpx.AsyncClient, stamp: Any) -> None:
-    """A message's own time is in ISO 8601, else nothing is stored (B2, A1)."""
+    """A message's own time is in ISO 8601, else nothing is stored [window.message-time]."""
     path = await thread(client, await agent(client))
     body = {"messages": [user("x"), user("y", timestamp=stamp)]}
     answer = await client.post(f"{path}/messages", json=body)
@@ -162,7 +162,7 @@ async def test_a_timestamp_that_is_none(client: httpx.AsyncClient, stamp: Any) -
 
 
 async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The marker moves to now (B3)."""
+    """The marker moves to now. [window.clear]"""
     path = await agent(client)
     cid = await thread(client, path)
     clock.pass_seconds(10)
@@ -174,7 +174,7 @@ async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: 
 
 
 async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClient) -> None:
-    """Of all the agent's conversations, also at equal times (B2, B3)."""
+    """Of all the agent's conversations, also at equal times. [window.cut, window.clear-exact]"""
     path = await agent(client)
     threads = [await thread(client, path) for _ in range(2)]
     for cid in threads:
@@ -186,7 +186,7 @@ async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClie
 
 
 async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """The transcript has them for ever (B3, A6)."""
+    """The transcript has them for ever. [window.clear, search.words]"""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("before"))
@@ -196,7 +196,7 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
 
 
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:
-    """What comes after a clear is shown, in a new epoch that says why (B3, G3)."""
+    """What comes after a clear is shown, in a new epoch that says why [window.clear]."""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("before"), assistant("yes"))
@@ -209,7 +209,7 @@ async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> N
 
 
 async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The latest clear wins, whoever was cleared (B3)."""
+    """The latest clear wins, whoever was cleared. [window.clear-exact]"""
     path = await agent(client)
     cid = await thread(client, path)
     for number, cleared in enumerate((path, cid, path, cid)):
@@ -222,7 +222,7 @@ async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock:
 
 
 async def test_clear_nothing(client: httpx.AsyncClient) -> None:
-    """An unknown agent or conversation is 404; an empty one can be cleared (B3)."""
+    """An unknown agent or conversation is 404; an empty one can be cleared. [window.clear]"""
     assert_problem(await client.post("/v1/agents/nobody/clear"), 404, "NOT_FOUND")
     lost = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/clear"
     assert_problem(await client.post(lost), 404, "NOT_FOUND")
@@ -250,25 +250,25 @@ async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
 
 
 async def test_context_includes_system_prompt(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The agent's sections come first (B4)."""
+    """The agent's sections come first. [agents.status-preamble]"""
     assert (await assembled(client, clock))[0].startswith("You are an agent.")
 
 
 async def test_context_includes_agent_docs(client: httpx.AsyncClient, clock: Clock) -> None:
-    """Its docs follow them in the system prompt (B4)."""
+    """Its docs follow them in the system prompt. [payload.order]"""
     assert (await assembled(client, clock))[0] == "You are an agent.\n\nHow we work."
 
 
 async def test_context_includes_rolling_window_messages(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """Then the window's messages of this conversation alone (B4)."""
+    """Then the window's messages of this conversation alone. [agents.status-preamble]"""
     shown = await assembled(client, clock)
     assert (shown[1], len(shown)) == ("new", 3)
 
 
 async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: Clock) -> None:
-    """And last what the agent's other conversations do, without their words (B4)."""
+    """And last what the agent's other conversations do, without their words."""
     status = (await assembled(client, clock))[-1]
     assert status.startswith("[Status]\nOther conversations of this agent:\n- OTHER: last message")
     assert "elsewhere" not in status
@@ -278,7 +278,7 @@ async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: 
 async def test_context_window_bounded_by_clear_time_or_rolling_window(
     client: httpx.AsyncClient, clock: Clock, cleared: bool
 ) -> None:
-    """Whichever is the more recent (B2)."""
+    """Whichever is the more recent. [window.cut]"""
     path = await agent(client, rolling_window_seconds=600)
     cid = await thread(client, path)
     await append(client, cid, user("1"))
@@ -314,25 +314,25 @@ async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
 
 
 async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
-    """A new process builds the same payload, here out of PostgreSQL (A8, S4)."""
+    """A new process builds the same payload, here out of PostgreSQL. [operation.database-away]"""
     (before, _), (after, _) = await before_and_after(settings)
     assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
     assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
 
 
 async def test_clear_time_survives_restart(settings: Settings) -> None:
-    """So does the marker (B3, A8, S4)."""
+    """So does the marker. [window.clear, log.durable]"""
     (_, before), (_, after) = await before_and_after(settings)
     assert after == before
 
 
-# --- S4's commands --------------------------------------------------------------------------
+# --- Commands --------------------------------------------------------------------------------
 
 
 async def test_context_clear_command_advances_clear_time(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """`/context clear` is one request, and its answer says since when (B3, S4)."""
+    """`/context clear` is one request, and its answer says since when. [window.clear]"""
     path = await agent(client)
     before = (await client.get(path)).json()["last_cleared_at"]
     clock.pass_seconds(60)
@@ -341,7 +341,7 @@ async def test_context_clear_command_advances_clear_time(
 
 
 async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) -> None:
-    """`/context save [description]` too, for all of the agent's conversations (I1, S4)."""
+    """`/context save [description]` too, for all of the agent's conversations. [snapshots.save]"""
     path = await agent(client)
     for _ in range(2):
         await append(client, await thread(client, path), user("hello"), assistant("hi"))
@@ -353,7 +353,7 @@ async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) 
 
 
 async def test_context_history_command_returns_embed(client: httpx.AsyncClient) -> None:
-    """`/context history` has all that a list needs to show (I3, S4)."""
+    """`/context history` has all that a list needs to show. [snapshots.list]"""
     path = await agent(client)
     await append(client, await thread(client, path), user("hello"), assistant("hi"))
     await client.post(f"{path}/snapshots", json={"description": "first"})
@@ -364,7 +364,7 @@ async def test_context_history_command_returns_embed(client: httpx.AsyncClient) 
 
 
 async def test_context_restore_command_loads_session(client: httpx.AsyncClient) -> None:
-    """`/context restore <session_id>` brings the window back, once (I4, S4)."""
+    """`/context restore <session_id>` brings the window back, once."""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("hello"), assistant("hi"))
@@ -381,6 +381,6 @@ async def test_context_restore_command_loads_session(client: httpx.AsyncClient) 
 async def test_context_commands_no_active_agent_in_channel(
     client: httpx.AsyncClient, command: str
 ) -> None:
-    """Without such an agent there is nothing to clear or save (B3, I1, S4)."""
+    """Without such an agent there is nothing to clear or save. [window.clear, snapshots.save]"""
     assert_problem(await client.post(f"/v1/agents/nobody/{command}", json={}), 404, "NOT_FOUND")
     assert_problem(await client.get("/v1/agents/nobody/snapshots"), 404, "NOT_FOUND")

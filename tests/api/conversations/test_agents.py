@@ -1,4 +1,8 @@
-"""`/v1/agents` (B1, A7, decisions 7, 8, 22, 32)."""
+"""`/v1/agents`.
+
+[agents.settings, log.delete-everything, log.client-ids, log.idempotency-key, policy.inheritance,
+ api.status-codes]
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> di
 
 
 async def test_create_and_read(client: httpx.AsyncClient) -> None:
-    """B1: an agent has a name, a model, a policy, sections and tools, and answers with them."""
+    """An agent has a name, a model, a policy, sections and tools, and answers with them."""
     tool = {"name": "search", "input_schema": {"type": "object"}}
     answer = await client.post(
         "/v1/agents",
@@ -62,20 +66,20 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
 async def test_wrong_creations(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """M: each wrong field is a 422 that points at it."""
+    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
     answer = await client.post("/v1/agents", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_ids_are_unique(client: httpx.AsyncClient) -> None:
-    """Decision 7: of creations with one id at the same time exactly one succeeds."""
+    """Of creations with one id at the same time exactly one succeeds. [log.client-ids]"""
     body = {"agent_id": "a", "name": "A"}
     answers = await asyncio.gather(*(client.post("/v1/agents", json=body) for _ in range(6)))
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 5
 
 
 async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
-    """Decision 8: one key and body make one agent; another body is 409."""
+    """One key and body make one agent; another body is 409. [log.idempotency-key]"""
     headers = {"Idempotency-Key": "k"}
     first = await client.post("/v1/agents", json={"name": "A"}, headers=headers)
     again = await client.post("/v1/agents", json={"name": "A"}, headers=headers)
@@ -88,7 +92,7 @@ async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
 
 
 async def test_patch(client: httpx.AsyncClient) -> None:
-    """Decisions 22, 32: a PATCH changes what it names and answers the whole agent."""
+    """A PATCH changes what it names and answers the whole agent [policy.null-resets]."""
     await new_agent(client, "a", model="gpt-4o", policy={"sandwich": {"preserve_top": 1}})
     patch = {"name": "New", "model": None, "policy": {"sandwich": {"preserve_top": None}}}
     body = (await client.patch("/v1/agents/a", json=patch)).json()
@@ -100,7 +104,7 @@ async def test_patch(client: httpx.AsyncClient) -> None:
 
 
 async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
-    """B1, decision 21: model, policy, sections and tools reach the agent's conversations."""
+    """Model, policy, sections and tools reach the agent's conversations [agents.settings]."""
     await new_agent(client, "a", model="claude-3-opus")
     path = await new_conversation(client, agent_id="a")
     await append(client, path, *talk(1))
@@ -119,7 +123,7 @@ async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_agent_cannot_break_reading(client: httpx.AsyncClient) -> None:
-    """M: a policy that no longer works with its agent's is still shown, and can be mended."""
+    """A policy that no longer works with its agent's is still shown, and can be mended."""
     await new_agent(client, "a")
     path = await new_conversation(client, agent_id="a", policy={"budget": {"context_window": 8000}})
     change = {"policy": {"budget": {"max_output_tokens": 9000}}}
@@ -135,7 +139,7 @@ async def test_an_agent_cannot_break_reading(client: httpx.AsyncClient) -> None:
 
 
 async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Decision 2: newest first, cursors lead through all pages without a gap or a repeat."""
+    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
     for index in range(5):
         await new_agent(client, f"agent-{index}")
     found: list[str] = []
@@ -148,7 +152,7 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete(client: httpx.AsyncClient) -> None:
-    """A7: an agent goes with its conversations, whose rows are summed up."""
+    """An agent goes with its conversations, whose rows are summed up. [log.delete-everything]"""
     await new_agent(client, "a", sections=[{"name": "base", "content": "Be kind."}])
     paths = [await new_conversation(client, agent_id="a") for _ in range(2)]
     for path in paths:
@@ -168,7 +172,7 @@ async def test_delete(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
-    """A7: a conversation created beside its agent's deletion goes with it or is refused."""
+    """A conversation created beside its agent's deletion goes with it or is refused."""
     await new_agent(client, "a")
     creations = [client.post("/v1/conversations", json={"agent_id": "a"}) for _ in range(6)]
     *made, deletion = await asyncio.gather(*creations, client.delete("/v1/agents/a"))

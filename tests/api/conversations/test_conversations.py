@@ -1,4 +1,8 @@
-"""`/v1/conversations` (A7, decisions 7, 8, 21, 22, 32)."""
+"""`/v1/conversations`.
+
+[log.delete-everything, log.client-ids, log.idempotency-key, policy.merge-by-name,
+ policy.inheritance, api.status-codes]
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ TOOL = {
 
 
 async def test_create_and_read(client: httpx.AsyncClient) -> None:
-    """Decisions 7, 32: a creation answers 201 with Location and a UUIDv7 of the service's."""
+    """A creation answers 201 with Location and a UUIDv7 of the service's [log.client-ids]."""
     answer = await client.post("/v1/conversations", json={"metadata": {"a": [1, None, "é"]}})
     body = answer.json()
     assert answer.status_code == 201
@@ -33,7 +37,7 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_id_of_the_callers(client: httpx.AsyncClient) -> None:
-    """Decision 7: the caller's own UUID is taken in any case, once."""
+    """The caller's own UUID is taken in any case, once [tenancy.creates-conflict]."""
     answer = await client.post("/v1/conversations", json={"conversation_id": ID.upper()})
     assert answer.json()["conversation_id"] == ID
     again = await client.post("/v1/conversations", json={"conversation_id": ID})
@@ -77,14 +81,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 async def test_wrong_creations(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """M: each wrong field is a 422 that points at it."""
+    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
     answer = await client.post("/v1/conversations", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
     assert any(place["pointer"].startswith(pointer) for place in found), found
 
 
 async def test_surrogates_and_nul_come_back(client: httpx.AsyncClient) -> None:
-    """M, decision 3: metadata and tools hold any JSON string and come back with it."""
+    """Metadata and tools hold any JSON string and come back with it [api.json-only]."""
     raw = rb'{"metadata": {"a\u0000\ud800": "\udfff"}, "model": "m"}'
     headers = {"content-type": "application/json"}
     made = await client.post("/v1/conversations", content=raw, headers=headers)
@@ -93,7 +97,7 @@ async def test_surrogates_and_nul_come_back(client: httpx.AsyncClient) -> None:
 
 
 async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
-    """Decision 8: one key and body make one conversation; another body is 409."""
+    """One key and body make one conversation; another body is 409. [log.idempotency-key]"""
     headers = {"Idempotency-Key": "k1"}
     first = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
     again = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
@@ -113,7 +117,7 @@ async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
 
 
 async def test_equal_creations_at_once(client: httpx.AsyncClient) -> None:
-    """Decision 8: of equal creations at the same time one is made and all are answered with it."""
+    """Of equal creations at the same time one is made and all are answered with it."""
     answers = await asyncio.gather(
         *(
             client.post("/v1/conversations", json={}, headers={"Idempotency-Key": "k"})
@@ -126,7 +130,7 @@ async def test_equal_creations_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_failed_creation_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
-    """Decision 8: a key whose creation failed can be used again."""
+    """A key whose creation failed can be used again. [log.idempotency-key]"""
     headers = {"Idempotency-Key": "k"}
     body = {"agent_id": "later"}
     failed = await client.post("/v1/conversations", json=body, headers=headers)
@@ -137,7 +141,7 @@ async def test_a_failed_creation_lets_go_of_its_key(client: httpx.AsyncClient) -
 
 
 async def test_one_id_at_once(client: httpx.AsyncClient) -> None:
-    """Decision 7: of creations with one id at the same time exactly one succeeds."""
+    """Of creations with one id at the same time exactly one succeeds. [log.client-ids]"""
     answers = await asyncio.gather(
         *(client.post("/v1/conversations", json={"conversation_id": ID}) for _ in range(8))
     )
@@ -145,7 +149,7 @@ async def test_one_id_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_policies_inherit(client: httpx.AsyncClient) -> None:
-    """Decision 22: leaves merge over the agent's, null goes back, and GET shows every leaf."""
+    """Leaves merge over the agent's, null goes back, and GET shows every leaf."""
     agent = {"agent_id": "a", "name": "A", "policy": {"sandwich": {"preserve_top": 2}}}
     await client.post("/v1/agents", json=agent)
     path = await new_conversation(
@@ -168,7 +172,7 @@ async def test_policies_inherit(client: httpx.AsyncClient) -> None:
 
 
 async def test_patch(client: httpx.AsyncClient) -> None:
-    """Decision 32: a PATCH changes what it names and answers the whole conversation."""
+    """A PATCH changes what it names and answers the whole conversation. [agents.patch]"""
     path = await new_conversation(client, model="gpt-4o", metadata={"a": 1})
     assert (await client.patch(path, json={})).json()["model"] == "gpt-4o"
     body = (await client.patch(path, json={"model": "claude-3-opus"})).json()
@@ -183,7 +187,7 @@ async def test_patch(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_patch_that_could_not_work_changes_nothing(client: httpx.AsyncClient) -> None:
-    """C1: limits that leave no input are refused together with what is stored."""
+    """Limits that leave no input are refused together with what is stored. [budget.total]"""
     path = await new_conversation(client, policy={"budget": {"context_window": 8000}})
     answer = await client.patch(path, json={"policy": {"budget": {"max_output_tokens": 8000}}})
     assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/max_output_tokens")
@@ -192,7 +196,7 @@ async def test_a_patch_that_could_not_work_changes_nothing(client: httpx.AsyncCl
 
 
 async def test_patches_at_once_lose_nothing(client: httpx.AsyncClient) -> None:
-    """Decision 22: patches of different leaves at the same time all count."""
+    """Patches of different leaves at the same time all count. [policy.null-resets]"""
     path = await new_conversation(client)
     leaves = {"preserve_top": 1, "preserve_bottom": 2, "compression_threshold": 0.5}
     await asyncio.gather(
@@ -202,7 +206,7 @@ async def test_patches_at_once_lose_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClient) -> None:
-    """J1, J2: the counter can change as long as nothing is counted, then it is 409."""
+    """The counter can change as long as nothing is counted, then it is 409 [tokens.one-counter]."""
     path = await new_conversation(client)
     change = {"policy": {"budget": {"counter": "bytes_4"}}}
     body = (await client.patch(path, json=change)).json()
@@ -216,7 +220,7 @@ async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClie
 
 
 async def test_the_agents_counter_leaves_messages_alone(client: httpx.AsyncClient) -> None:
-    """J1: a new counter of the agent neither changes its conversations nor locks them."""
+    """A new counter of the agent neither changes its conversations nor locks them."""
     await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     path = await new_conversation(client, agent_id="a")
     await append(client, path, user("hello"))
@@ -228,7 +232,7 @@ async def test_the_agents_counter_leaves_messages_alone(client: httpx.AsyncClien
 
 
 async def test_sections(client: httpx.AsyncClient) -> None:
-    """G1, decision 21: sections are replaced as a list and read with every setting."""
+    """Sections are replaced as a list and read with every setting [policy.versioned-lists]."""
     path = await new_conversation(client, sections=[{"name": "old", "content": "Old."}])
     given = [
         {"name": "b", "content": "B", "kind": "rules", "cacheable": False, "order": 7},
@@ -257,7 +261,7 @@ async def test_sections(client: httpx.AsyncClient) -> None:
 
 
 async def test_tools(client: httpx.AsyncClient) -> None:
-    """Decision 21: tools are taken in any format's shape and read back as they were given."""
+    """Tools are taken in any format's shape and read back as they were given. [tools.any-format]"""
     path = await new_conversation(client)
     given = [TOOL, {"name": "search", "input_schema": {"type": "object"}, "category": "mcp"}]
     expected = {"tools": given, "version": 1}
@@ -275,7 +279,7 @@ async def test_tools(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("kind", ["sections", "tools"])
 @pytest.mark.parametrize("owner", ["conversations", "agents"])
 async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
-    """G1: a version that is not there is 404, one that was not expected 409 with the newest."""
+    """A version that is not there is 404, one that was not expected 409 with the newest."""
     made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
     path = f"{made.headers['location']}/{kind}"
     item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
@@ -297,7 +301,7 @@ async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> Non
 
 
 async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Decision 2: newest first, cursors lead through all pages without a gap or a repeat."""
+    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
     await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     paths = [
         await new_conversation(client, **({"agent_id": "a"} if index % 2 else {}))
@@ -319,7 +323,7 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete(client: httpx.AsyncClient) -> None:
-    """A7: everything derived from a conversation goes, and the answer says how much."""
+    """Everything derived from a conversation goes, and the answer says how much."""
     path = await new_conversation(client, policy={"budget": {"context_window": 6000}})
     await client.post(
         f"{path}/messages", json={"messages": talk(40)}, headers={"Idempotency-Key": "k"}
@@ -359,7 +363,7 @@ async def test_delete(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete_while_writing(client: httpx.AsyncClient) -> None:
-    """A7: appends beside a deletion are stored before it or not at all."""
+    """Appends beside a deletion are stored before it or not at all. [log.delete-everything]"""
     path = await new_conversation(client)
     posts = [client.post(f"{path}/messages", json={"messages": [user("x")]}) for _ in range(6)]
     *appends, deletion = await asyncio.gather(*posts, client.delete(path))

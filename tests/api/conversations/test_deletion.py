@@ -1,4 +1,4 @@
-"""Deleting leaves nothing behind, whatever was made of a conversation (A7)."""
+"""Deleting leaves nothing behind, whatever was made of a conversation. [log.delete-everything]"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def rows(url: str) -> dict[str, int]:
 async def test_deleting_an_agent_leaves_no_row(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """Every table is counted, before and after; the answer says how much it was (A7)."""
+    """Every table is counted, before and after; the answer says how much it was."""
     agent_id = (await post(client, "/v1/agents", {"name": "Agent", "tools": [TOOL]}))["agent_id"]
     await lived(client, agent_id)
     # A log is measured only where its tenant may store so much.
@@ -62,7 +62,7 @@ async def test_deleting_an_agent_leaves_no_row(
 async def test_deleting_a_conversation_leaves_the_others(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """What is another's stays, row by row (A7)."""
+    """What is another's stays, row by row."""
     agent_id = (await post(client, "/v1/agents", {"name": "Agent"}))["agent_id"]
     first = await lived(client, agent_id)
     before = await rows(database_url)

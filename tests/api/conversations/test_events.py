@@ -1,4 +1,7 @@
-"""`/v1/conversations/{id}/events` over real HTTP: streamed, resumed, bounded, left in time (L3)."""
+"""`/v1/conversations/{id}/events` over real HTTP: streamed, resumed, bounded, left in time.
+
+[events.resume]
+"""
 
 from __future__ import annotations
 
@@ -130,7 +133,7 @@ async def happen(database_url: str, path: str, kind: str = "due") -> None:
 
 
 async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
-    """`ready` at once, then each event with its id, type and data as it happens (L3)."""
+    """`ready` at once, then each event with its id, type and data as it happens."""
     async with speaking(base) as client:
         path = await new_conversation(client)
         await append(client, path, user("before"))
@@ -157,7 +160,7 @@ async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
 
 
 async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: str) -> None:
-    """With the last id, by header or URL, nothing is missing and nothing comes twice (L3)."""
+    """With the last id, by header or URL, nothing is missing and nothing comes twice."""
     async with speaking(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
@@ -194,7 +197,7 @@ async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: s
 
 
 async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_url: str) -> None:
-    """An id of one process is good for the next one on the same database (L3, A8)."""
+    """An id of one process is good for the next one on the same database [events.resume]."""
     with serving(create_app(settings)) as base:
         async with speaking(base) as client:
             path = await new_conversation(client)
@@ -211,7 +214,7 @@ async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_
 
 
 async def test_without_following_the_stream_ends(base: str) -> None:
-    """`follow=false` ends with the newest event; without an id that is at once (L3)."""
+    """`follow=false` ends with the newest event; without an id that is at once."""
     async with speaking(base) as client:
         path = await new_conversation(client)
         await append(client, path, *talk(700))
@@ -224,7 +227,7 @@ async def test_without_following_the_stream_ends(base: str) -> None:
 
 
 async def test_a_deleted_conversation_ends_the_stream(base: str) -> None:
-    """`deleted` is the last event; connecting again gives 404 (A7, L3)."""
+    """`deleted` is the last event; connecting again gives 404 [log.delete-everything]."""
     async with speaking(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
@@ -234,14 +237,14 @@ async def test_a_deleted_conversation_ends_the_stream(base: str) -> None:
 
 
 async def test_unknown_conversations(client: httpx.AsyncClient) -> None:
-    """A 404 is a problem document, before any stream starts (L3, M)."""
+    """A 404 is a problem document, before any stream starts [events.resume]."""
     assert_problem(await client.get(UNKNOWN), 404, "NOT_FOUND")
     assert_problem(await client.get("/v1/conversations/nonsense/events"), 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("last_event_id", ["1", "a.b", "01.0", "-1.0", "1.0.0", "9" * 17 + ".0"])
 async def test_malformed_ids(client: httpx.AsyncClient, last_event_id: str) -> None:
-    """An id no stream has sent is a 422 that names the parameter (L3, M)."""
+    """An id no stream has sent is a 422 that names the parameter [events.resume]."""
     path = await new_conversation(client)
     query = await client.get(f"{path}/events", params={"last_event_id": last_event_id})
     assert_problem(query, 422, "VALIDATION_ERROR", "/query/last_event_id")
@@ -251,7 +254,7 @@ async def test_malformed_ids(client: httpx.AsyncClient, last_event_id: str) -> N
 
 @pytest.mark.parametrize("last_event_id", ["2.0", "0.1", "9999999999999999.9999999999999999"])
 async def test_ids_never_reached(client: httpx.AsyncClient, last_event_id: str) -> None:
-    """An id beyond the conversation is a 422 that says where to start anew (L3, M)."""
+    """An id beyond the conversation is a 422 that says where to start anew [events.resume]."""
     path = await new_conversation(client)
     await append(client, path, user("a"))
     answer = await client.get(f"{path}/events", headers={"Last-Event-ID": last_event_id})
@@ -259,7 +262,7 @@ async def test_ids_never_reached(client: httpx.AsyncClient, last_event_id: str) 
 
 
 async def test_an_idle_stream_is_kept_alive(base: str) -> None:
-    """While nothing happens, comments keep proxies from closing the connection (L3)."""
+    """While nothing happens, comments keep proxies from closing the connection."""
     async with speaking(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
@@ -268,7 +271,7 @@ async def test_an_idle_stream_is_kept_alive(base: str) -> None:
 
 
 async def test_many_streams_at_once(base: str) -> None:
-    """A hundred streams on five conversations each have everything of theirs once (L3)."""
+    """A hundred streams on five conversations each have everything of theirs once."""
     async with speaking(base) as client, AsyncExitStack() as stack:
         paths = [await new_conversation(client) for _ in range(5)]
         opening = [
@@ -289,7 +292,7 @@ async def test_many_streams_at_once(base: str) -> None:
 
 
 async def test_too_many_streams(settings: Settings) -> None:
-    """Beyond the limit 503 says when to come again; whoever leaves makes room (L3, M)."""
+    """Beyond the limit 503 says when to come again; whoever leaves makes room [events.limits]."""
     with serving(create_app(settings.model_copy(update={"events_max_streams": 2}))) as base:
         async with speaking(base) as client:
             path = await new_conversation(client)
@@ -308,7 +311,7 @@ async def test_too_many_streams(settings: Settings) -> None:
 async def test_a_leaving_process_ends_its_streams(
     workers: str, database_url: str, tmp_path: Path
 ) -> None:
-    """SIGTERM ends open streams in good order, and the process in time (decision 33, L3)."""
+    """SIGTERM ends open streams in good order, and the process in time [operation.shutdown]."""
     arguments = ("--database-url", database_url, "--workers", workers)
     with serving_process(tmp_path, *arguments) as (process, port):
         base = f"http://127.0.0.1:{port}"
@@ -324,7 +327,7 @@ async def test_a_leaving_process_ends_its_streams(
 
 
 async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Store) -> None:
-    """34, L3: also where there is nothing to tell; the streams of other keys go on."""
+    """Also where there is nothing to tell; the streams of other keys go on."""
     keys = keys_of(PostgresDatabase(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
     with serving(

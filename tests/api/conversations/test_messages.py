@@ -1,4 +1,7 @@
-"""`/v1/conversations/{id}/messages` over HTTP (A1, A2, A3, A5, A6)."""
+"""`/v1/conversations/{id}/messages` over HTTP.
+
+[log.append-only, log.message-id, log.pairing, log.any-format, transcript.visibility]
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ async def read(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[
 
 
 async def test_append_and_read_back(client: httpx.AsyncClient) -> None:
-    """A1: what was appended comes back as it was, with its place in the log."""
+    """What was appended comes back as it was, with its place in the log. [log.append-only]"""
     path = await new_conversation(client)
     given_messages = [
         user([{"type": "text", "text": "é\u2028"}], custom={"a": [1.5, None]}, name="Ann"),
@@ -90,7 +93,7 @@ async def _visible(client: httpx.AsyncClient, message: dict[str, Any]) -> int:
 
 
 async def test_service_fields_win(client: httpx.AsyncClient) -> None:
-    """A1: a message's own fields never hide what the service says of it."""
+    """A message's own fields never hide what the service says of it. [log.append-only]"""
     path = await new_conversation(client)
     await append(client, path, user("x", seq=99, turn="y", token_count=-1, agent_id="me"))
     (item,) = await read(client, path)
@@ -100,7 +103,7 @@ async def test_service_fields_win(client: httpx.AsyncClient) -> None:
 
 
 async def test_nul_and_surrogates_come_back(client: httpx.AsyncClient) -> None:
-    """A1, decision 3: NUL and lone surrogates come back; payloads replace them."""
+    """NUL and lone surrogates come back; payloads replace them [log.identical-strings]."""
     path = await new_conversation(client)
     raw = rb'{"messages": [{"role": "user", "content": "a\u0000b\ud800c", "k\udfff": 1}]}'
     answer = await client.post(f"{path}/messages", content=raw, headers=JSON)
@@ -129,7 +132,7 @@ CONTENTS: list[dict[str, Any]] = [
 
 
 async def test_responses_items(client: httpx.AsyncClient) -> None:
-    """A5: what a model made in a row is one message, and goes back as the items it came as."""
+    """What a model made in a row is one message, and goes back as the items it came as."""
     path = await new_conversation(client)
     body = {"messages": ITEMS, "format": "openai_responses"}
     answer = await client.post(f"{path}/messages", json=body)
@@ -144,7 +147,7 @@ async def test_responses_items(client: httpx.AsyncClient) -> None:
 
 
 async def test_gemini_contents(client: httpx.AsyncClient) -> None:
-    """A5: contents come back as they came, to the reader and to the provider."""
+    """Contents come back as they came, to the reader and to the provider. [log.any-format]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/messages", json={"messages": CONTENTS, "format": "gemini"})
     assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
@@ -159,7 +162,7 @@ async def test_gemini_contents(client: httpx.AsyncClient) -> None:
 
 
 async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
-    """A5: an Anthropic message with two results becomes two messages, which read back whole."""
+    """An Anthropic message with two results becomes two messages, which read back whole."""
     path = await new_conversation(client)
     use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
     results = [
@@ -214,7 +217,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:50])
 async def test_wrong_batches(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """A1, A2: a batch with anything wrong is a 422 that points at it, and nothing is stored."""
+    """A batch with anything wrong is a 422 that points at it, and nothing is stored."""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/messages", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
@@ -223,7 +226,7 @@ async def test_wrong_batches(client: httpx.AsyncClient, body: dict[str, Any], po
 
 
 async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
-    """A2: one wrong message keeps the whole batch out, 1000 right ones are taken at once."""
+    """One wrong message keeps the whole batch out, 1000 right ones are taken at once."""
     path = await new_conversation(client)
     answer = await client.post(
         f"{path}/messages", json={"messages": [*talk(10), result("nobody's")]}
@@ -235,7 +238,7 @@ async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
 
 
 async def test_tool_pairing(client: httpx.AsyncClient) -> None:
-    """A3: orphan and second results are 409; a user message closes what was open."""
+    """Orphan and second results are 409; a user message closes what was open. [log.open-calls]"""
     path = await new_conversation(client)
 
     async def refused(*messages: dict[str, Any]) -> None:
@@ -257,7 +260,7 @@ async def test_tool_pairing(client: httpx.AsyncClient) -> None:
 
 
 async def test_message_ids(client: httpx.AsyncClient) -> None:
-    """A2: the same id and content is a no-op, the same id with other content is 409."""
+    """The same id and content is a no-op, the same id with other content is 409."""
     path = await new_conversation(client)
     first = await append(client, path, user("one", id="m1"), assistant("two", id="m2"))
     again = await append(client, path, user("one", id="m1"))
@@ -271,7 +274,7 @@ async def test_message_ids(client: httpx.AsyncClient) -> None:
 
 
 async def test_expected_seq(client: httpx.AsyncClient) -> None:
-    """A2: another head than expected is 409 with the current head, and nothing is stored."""
+    """Another head than expected is 409 with the current head, and nothing is stored."""
     path = await new_conversation(client)
     await append(client, path, user("one"), expected_seq=0)
     answer = await client.post(
@@ -283,7 +286,7 @@ async def test_expected_seq(client: httpx.AsyncClient) -> None:
 
 
 async def test_idempotency_keys(client: httpx.AsyncClient) -> None:
-    """A2, decision 8: a key replays the first answer; with another body it is 409."""
+    """A key replays the first answer; with another body it is 409. [log.idempotency-key]"""
     path = await new_conversation(client)
     headers = {"Idempotency-Key": "k1"}
     body = {"messages": [user("one")]}
@@ -306,7 +309,7 @@ async def test_idempotency_keys(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_refused_append_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
-    """A2: a key whose append was refused can be used again."""
+    """A key whose append was refused can be used again. [log.idempotency-key]"""
     path = await new_conversation(client)
     headers = {"Idempotency-Key": "k"}
     body = {"messages": [result("c1")]}
@@ -318,7 +321,7 @@ async def test_a_refused_append_lets_go_of_its_key(client: httpx.AsyncClient) ->
 
 
 async def test_equal_appends_at_once(client: httpx.AsyncClient) -> None:
-    """A2: of equal appends with one key at the same time one is stored, all are answered alike."""
+    """Of equal appends with one key at the same time one is stored, all are answered alike."""
     path = await new_conversation(client)
     posts = [
         client.post(
@@ -334,7 +337,7 @@ async def test_equal_appends_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_writers_at_once(client: httpx.AsyncClient) -> None:
-    """A2: writers at the same time never share a seq and lose nothing."""
+    """Writers at the same time never share a seq and lose nothing. [log.concurrent-writers]"""
     path = await new_conversation(client)
 
     async def write(writer: int) -> list[int]:
@@ -355,7 +358,7 @@ async def test_writers_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_one_expected_seq_at_once(client: httpx.AsyncClient) -> None:
-    """A2: of writers that expect the same head exactly one is first."""
+    """Of writers that expect the same head exactly one is first. [log.concurrent-writers]"""
     path = await new_conversation(client)
     posts = [
         client.post(f"{path}/messages", json={"messages": [user(str(n))], "expected_seq": 0})
@@ -366,7 +369,7 @@ async def test_one_expected_seq_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_one_result_at_once(client: httpx.AsyncClient) -> None:
-    """A3: of two results for one call at the same time exactly one is stored."""
+    """Of two results for one call at the same time exactly one is stored. [log.pairing]"""
     path = await new_conversation(client)
     await append(client, path, calling("c"))
     posts = [client.post(f"{path}/messages", json={"messages": [result("c")]}) for _ in range(6)]
@@ -375,7 +378,7 @@ async def test_one_result_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
-    """A6, decision 1: cursors lead through the log in both directions, bounds are exclusive."""
+    """Cursors lead through the log in both directions, bounds are exclusive [transcript.pages]."""
     path = await new_conversation(client)
     await append(client, path, *talk(11))
     for order, bounds, expected in (
@@ -399,7 +402,7 @@ async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
 
 
 async def test_batch_limit_is_a_setting(settings: Settings) -> None:
-    """A2: the most messages of a batch can be set lower."""
+    """The most messages of a batch can be set lower. [log.message-id]"""
     async with started(create_app(settings.model_copy(update={"max_batch": 2}))) as client:
         path = await new_conversation(client)
         answer = await client.post(f"{path}/messages", json={"messages": talk(3)})
@@ -407,7 +410,7 @@ async def test_batch_limit_is_a_setting(settings: Settings) -> None:
 
 
 async def test_without_a_known_window(settings: Settings) -> None:
-    """Decision 6: without a known window appends answer nulls and builds say what is missing."""
+    """Without a known window appends answer nulls and builds say what is missing."""
     async with started(create_app(settings.model_copy(update={"default_model": None}))) as client:
         for model in (None, "nobody-knows-this"):
             path = await new_conversation(client, model=model)
@@ -461,7 +464,7 @@ weird_message = st.dictionaries(fields, weird_json, max_size=6) | st.fixed_dicti
 
 
 async def test_no_message_gives_a_500(settings: Settings) -> None:
-    """M: whatever stands in a message, an append is 201, 409 or 422, and reading it back works."""
+    """Whatever stands in a message, an append is 201, 409 or 422, and reading it back works."""
     async with started(create_app(settings)) as client:
         loop = asyncio.get_running_loop()
 
@@ -488,7 +491,7 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
 
 
 async def test_equal_appends_at_once_store_one_message(client: httpx.AsyncClient) -> None:
-    """A retry that overtakes its first try is a no-op as well, never an error (A2)."""
+    """A retry that overtakes its first try is a no-op as well, never an error. [log.message-id]"""
     path = await new_conversation(client)
     for number in range(5):
         body = {"messages": [user("same", id=f"m{number}")]}

@@ -1,4 +1,4 @@
-"""Pins over HTTP (D8, M)."""
+"""Pins over HTTP. [pins.verbatim]"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def shown(client: httpx.AsyncClient, path: str, format: str = "openai_chat
 async def test_a_message_is_pinned_and_unpinned(
     client: httpx.AsyncClient, late: bool, format: str
 ) -> None:
-    """D8: it stays, or comes back, verbatim; unpinned, the next compaction takes it."""
+    """It stays, or comes back, verbatim; unpinned, the next compaction takes it."""
     path = await pinned_talk(client)
     if late:
         await client.post(f"{path}/compact")
@@ -91,7 +91,7 @@ async def reason(client: httpx.AsyncClient, path: str, **ask: Any) -> str | None
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format: str) -> None:
-    """D8, G3: pinning a summarised message has a reason of its own, and so does the next one."""
+    """Pinning a summarised message has a reason of its own, and so does the next one."""
     path = await pinned_talk(client)
     await client.post(f"{path}/compact")
     await reason(client, path, format=format)
@@ -105,7 +105,7 @@ async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format
 
 
 async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
-    """D8, G3: it is shown and hidden at once, and each says what happened."""
+    """It is shown and hidden at once, and each says what happened [pins.shown-again]."""
     policy = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 10}}
     path = await pinned_talk(client, policy=policy)
     assert await reason(client, path) is None
@@ -118,7 +118,7 @@ async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
-    """D8, G3: a payload that left the message out for its size says that it was pinned."""
+    """A payload that left the message out for its size says that it was pinned [pins.verbatim]."""
     path = await pinned_talk(client)
     small = {"max_context_tokens": 9000}
     assert await reason(client, path, **small) is None
@@ -139,7 +139,7 @@ async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
 async def test_what_a_pin_holds(
     client: httpx.AsyncClient, message: str, scope: str, seqs: list[int]
 ) -> None:
-    """D8: a message with its call group, or its whole turn."""
+    """A message with its call group, or its whole turn. [pins.whole-group]"""
     path = await pinned_talk(client)
     answer = await client.put(f"{path}/messages/{message}/pin", params={"scope": scope})
     assert answer.json() == {"seqs": seqs}
@@ -151,7 +151,7 @@ async def test_what_a_pin_holds(
 
 
 async def test_too_many_pins(client: httpx.AsyncClient) -> None:
-    """D8: pins over half of the history's room are a 422 with the numbers; nothing is stored."""
+    """Pins over half of the history's room are a 422 with the numbers; nothing is stored."""
     budget = {"context_window": 2000, "max_output_tokens": 500}
     path = await new_conversation(client, policy={"budget": budget})
     await append(client, path, *(user(f"{n} {LONG}", id=f"m{n}") for n in range(6)))
@@ -171,7 +171,7 @@ ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID]
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str) -> None:
-    """A2, D8: whatever a message may be called, it can be pinned by that name."""
+    """Whatever a message may be called, it can be pinned by that name [log.atomic-batch]."""
     path = await new_conversation(client)
     await append(client, path, user("hi", id=odd), assistant("hello", id="other"))
     place = f"{path}/messages/{quote(odd, safe='')}/pin"
@@ -181,7 +181,7 @@ async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str)
 
 @pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID + 1), "m" * 5000])
 async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
-    """M: what is no message of the conversation is a 404."""
+    """What is no message of the conversation is a 404. [errors.problem-json]"""
     path = await new_conversation(client)
     await append(client, path, user("hi", id="m"))
     for method in ("PUT", "DELETE"):
@@ -190,7 +190,7 @@ async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
 
 
 async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> None:
-    """M: a message is pinned in its own conversation alone."""
+    """A message is pinned in its own conversation alone."""
     one, two = await new_conversation(client), await new_conversation(client)
     await append(client, one, user("hi", id="m"))
     for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
@@ -201,7 +201,7 @@ async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> No
 
 @pytest.mark.parametrize("scope", ["", "group", "Turn"])
 async def test_wrong_scopes(client: httpx.AsyncClient, scope: str) -> None:
-    """M: a scope that is none is pointed at."""
+    """A scope that is none is pointed at. [errors.problem-json]"""
     path = await new_conversation(client)
     await append(client, path, user("hi", id="m"))
     for method in ("PUT", "DELETE"):
@@ -210,7 +210,7 @@ async def test_wrong_scopes(client: httpx.AsyncClient, scope: str) -> None:
 
 
 async def test_wrong_methods(client: httpx.AsyncClient) -> None:
-    """M: a pin is put or deleted."""
+    """A pin is put or deleted."""
     path = await new_conversation(client)
     for method in ("GET", "POST", "PATCH"):
         answer = await client.request(method, f"{path}/messages/m/pin")
@@ -219,7 +219,7 @@ async def test_wrong_methods(client: httpx.AsyncClient) -> None:
 
 
 async def test_pins_at_once(client: httpx.AsyncClient) -> None:
-    """D8: pins, unpins and compactions at the same time: what is pinned in the end is shown."""
+    """Pins, unpins and compactions at the same time: what is pinned in the end is shown."""
     path = await pinned_talk(client)
     pin = f"{path}/messages/question/pin"
     answers = await asyncio.gather(
@@ -235,7 +235,7 @@ async def test_pins_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_pin_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
-    """A8, M: a pin whose connection dies is a 503 that changed nothing, and can be repeated."""
+    """A pin whose connection dies is a 503 that changed nothing, and can be repeated."""
     path = await pinned_talk(client)
     await client.post(f"{path}/compact")
     before = await shown(client, path)

@@ -1,4 +1,7 @@
-"""Transcripts over HTTP: how each message is shown, full-text search, an agent's messages (A6)."""
+"""Transcripts over HTTP: how each message is shown, full-text search, an agent's messages.
+
+[search.words]
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ async def new_agent(client: httpx.AsyncClient, **body: Any) -> str:
 
 
 async def test_nothing_happened(client: httpx.AsyncClient) -> None:
-    """A6: what nobody compacted is shown as it came, and no build is needed to tell."""
+    """What nobody compacted is shown as it came, and no build is needed to tell."""
     path = await new_conversation(client)
     await append(client, path, user("hi", pinned="mine", visibility=1), assistant("yes"))
     first, second = await read(client, path)
@@ -107,7 +110,7 @@ async def test_nothing_happened(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_summary_and_a_second_one_on_top(client: httpx.AsyncClient) -> None:
-    """A6, D1: hidden messages name the compaction whose summary stands for them now."""
+    """Hidden messages name the compaction whose summary stands for them now."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     first = await compact(client, path)
@@ -127,7 +130,7 @@ async def test_a_summary_and_a_second_one_on_top(client: httpx.AsyncClient) -> N
 
 
 async def test_expansion_pages_are_marked_as_well(client: httpx.AsyncClient) -> None:
-    """A6, E8: the originals of a superseded compaction say which one has them now."""
+    """The originals of a superseded compaction say which one has them now."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     first = await compact(client, path)
@@ -139,7 +142,7 @@ async def test_expansion_pages_are_marked_as_well(client: httpx.AsyncClient) -> 
 
 
 async def test_a_tree_of_summaries(client: httpx.AsyncClient) -> None:
-    """A6, D3: each message names the compaction that made the node it is under."""
+    """Each message names the compaction that made the node it is under [transcript.visibility]."""
     policy = {**QUIET, "strategy": "tree_summary", "tree_summary": {"chunk_size": 4, "levels": 1}}
     path = await new_conversation(client, policy=policy)
     made = []
@@ -153,7 +156,7 @@ async def test_a_tree_of_summaries(client: httpx.AsyncClient) -> None:
 
 
 async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
-    """A6, F3: a result that gave way to its placeholder says so, and what it said is there."""
+    """A result that gave way to its placeholder says so, and what it said is there."""
     output = {"context_budget_tokens": 300, "clear_at_least": 1}
     path = await new_conversation(client, policy={**QUIET, "tool_output": output})
     for number in range(3):
@@ -170,7 +173,7 @@ async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_emergency_cut(client: httpx.AsyncClient) -> None:
-    """A6, E6: what was left out in a hurry has no summary, until one is made of it."""
+    """What was left out in a hurry has no summary, until one is made of it."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     answer = await client.post(f"{path}/overflow")
@@ -183,7 +186,7 @@ async def test_an_emergency_cut(client: httpx.AsyncClient) -> None:
 
 
 async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """B3, S4: cleared messages are outside the window, and readable for ever."""
+    """Cleared messages are outside the window, and readable for ever. [window.clear]"""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, user("one"), assistant("two"))
@@ -197,7 +200,7 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
 
 
 async def test_a_window_that_rolled_on(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A6, B2: what is older than the window is outside, its summary too, without any build."""
+    """What is older than the window is outside, its summary too, without any build."""
     agent = await new_agent(client, rolling_window_seconds=3600)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2], policy=SANDWICH)
     await append(client, path, *talk(12))
@@ -213,7 +216,7 @@ async def test_a_window_that_rolled_on(client: httpx.AsyncClient, clock: Clock) 
 async def test_restored_messages(
     client: httpx.AsyncClient, clock: Clock, database: PostgresDatabase
 ) -> None:
-    """A6, I4: what was put back into the window says when, what else is in it does not."""
+    """What was put back into the window says when, what else is in it does not."""
     path = await new_conversation(client)
     await append(client, path, *talk(6))
     await client.post(f"{path}/clear")
@@ -235,7 +238,7 @@ async def test_restored_messages(
 
 
 async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
-    """A6, D2, D8: a window slides over whole call groups, and a pin stays where it stands."""
+    """A window slides over whole call groups, and a pin stays where it stands."""
     policy = {**QUIET, "strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     path = await new_conversation(client, policy=policy)
     await append(client, path, *talk(4), user("look"), calling("a", "b"))
@@ -251,7 +254,7 @@ async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
 
 
 async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
-    """A6, D8: a pinned message is verbatim in the middle of what a summary stands for."""
+    """A pinned message is verbatim in the middle of what a summary stands for."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     fifth = (await read(client, path))[4]
@@ -268,7 +271,7 @@ async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
 
 
 async def test_search_finds_what_was_compacted_away(client: httpx.AsyncClient) -> None:
-    """A6: a match says that it was compacted away, and by which compaction."""
+    """A match says that it was compacted away, and by which compaction. [search.finds-compacted]"""
     path = await new_conversation(client, policy=SANDWICH)
     planted = talk(12)
     planted[4]["content"] += " The Bergen train leaves at nine."
@@ -295,7 +298,7 @@ async def test_search_finds_what_was_compacted_away(client: httpx.AsyncClient) -
 
 
 async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
-    """A6, decision 2: matches have the cursors, orders and bounds of the transcript."""
+    """Matches have the cursors, orders and bounds of the transcript. [search.words, api.lists]"""
     path = await new_conversation(client)
     await append(client, path, *(user("odd" if number % 2 else "even") for number in range(1, 20)))
     odd = list(range(1, 20, 2))
@@ -311,7 +314,7 @@ async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
 
 
 async def test_queries_without_words(client: httpx.AsyncClient) -> None:
-    """A6, M: what looks for nothing is refused, and so is what is too long."""
+    """What looks for nothing is refused, and so is what is too long [transcript.visibility]."""
     path = await new_conversation(client)
     for query in ("", "-only", "...", "x" * 1001):
         answer = await client.get(f"{path}/messages", params={"q": query})
@@ -322,7 +325,7 @@ async def test_queries_without_words(client: httpx.AsyncClient) -> None:
 
 
 async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A6, B1, S4: an agent's messages are those of all its conversations, by time, both ways."""
+    """An agent's messages are those of all its conversations, by time, both ways."""
     agent = await new_agent(client)
     agent_id = agent.rpartition("/")[2]
     one, two = [await new_conversation(client, agent_id=agent_id) for _ in range(2)]
@@ -344,7 +347,7 @@ async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clo
 
 
 async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClient) -> None:
-    """B1, S4: wherever a message is read it names its agent and its conversation."""
+    """Wherever a message is read it names its agent and its conversation. [agents.settings]"""
     agent = await new_agent(client, agent_id="support-bot")
     path = await new_conversation(client, agent_id="support-bot")
     await append(client, path, user("hi"))
@@ -355,7 +358,7 @@ async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClie
 
 
 async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
-    """A1, S4: a message has the time it was received at, beside the one it gives."""
+    """A message has the time it was received at, beside the one it gives. [log.append-only]"""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, user("hi", timestamp="2026-01-01T00:00:00Z"), assistant("yes"))
@@ -367,7 +370,7 @@ async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_agent_without_messages(client: httpx.AsyncClient) -> None:
-    """A6, M: an agent that never spoke has an empty transcript, an unknown one none."""
+    """An agent that never spoke has an empty transcript, an unknown one none [search.words]."""
     agent = await new_agent(client)
     await new_conversation(client, agent_id=agent.rpartition("/")[2])
     answer = await client.get(f"{agent}/messages")
@@ -378,7 +381,7 @@ async def test_an_agent_without_messages(client: httpx.AsyncClient) -> None:
 
 
 async def test_content_of_an_agents_messages(client: httpx.AsyncClient) -> None:
-    """A6, decision 4: offloaded results are shown as in the transcript of their conversation."""
+    """Offloaded results are shown as in the transcript of their conversation [search.words]."""
     agent = await new_agent(client)
     text = "line\n" * 20_000
     for _ in range(2):
@@ -407,7 +410,7 @@ FOREIGN = [
 
 
 async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
-    """A6, M: a cursor that this list has not given is refused; none of them is a 500."""
+    """A cursor that this list has not given is refused; none of them is a 500."""
     agent = await new_agent(client)
     for cursor in FOREIGN:
         answer = await client.get(f"{agent}/messages", params={"cursor": cursor})
@@ -420,7 +423,7 @@ async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
 
 
 async def test_limits_of_an_agents_pages(client: httpx.AsyncClient) -> None:
-    """Decision 2: pages have 1 to 1000 messages, 50 unless another number is asked for."""
+    """Pages have 1 to 1000 messages, 50 unless another number is asked for. [api.lists]"""
     agent = await new_agent(client)
     for wrong in ("limit=0", "limit=1001", "limit=x", "order=up", "content=all"):
         answer = await client.get(f"{agent}/messages?{wrong}")

@@ -1,4 +1,7 @@
-"""Bounds on the structure of bodies and on the size of problems, on every route."""
+"""Bounds on the structure of bodies and on the size of problems, on every route.
+
+[api.limits, errors.bounded]
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def routes_with_bodies(settings: Settings) -> list[tuple[str, str]]:
 async def test_every_route_bounds_values_keys_and_depth(
     tight: httpx.AsyncClient, settings: Settings
 ) -> None:
-    """M: a body over a limit is refused by its limit, whatever it is sent to."""
+    """A body over a limit is refused by its limit, whatever it is sent to."""
     routes = routes_with_bodies(settings)
     assert len(routes) > 25
     many = b'{"messages":[' + b",".join([b"[]"] * VALUES) + b"]}"
@@ -70,7 +73,7 @@ async def test_every_route_bounds_values_keys_and_depth(
 
 
 async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> None:
-    """M: a message over the limit of values is refused by append and import."""
+    """A message over the limit of values is refused by append and import."""
     path = await new_conversation(tight)
     for count, status in ((MESSAGE_VALUES - 10, 201), (MESSAGE_VALUES, 413)):
         message = user("hi", extra=[[]] * count)
@@ -111,7 +114,7 @@ def keys_of(count: int, length: int = 1) -> bytes:
 async def test_a_problem_document_is_bounded(
     client: httpx.AsyncClient, path: str, body: bytes
 ) -> None:
-    """M: a problem has at most 64 KiB and 100 places, and repeats no long key."""
+    """A problem has at most 64 KiB and 100 places, and repeats no long key."""
     answer = await client.post(path, content=body, headers=HEADERS)
     assert answer.status_code == 422, answer.text[:500]
     assert len(answer.content) <= MAX_PROBLEM_BYTES
@@ -122,7 +125,7 @@ async def test_a_problem_document_is_bounded(
 
 
 async def test_many_errors_are_counted(client: httpx.AsyncClient) -> None:
-    """M: of a hundred thousand errors the first are named, and all are counted."""
+    """Of a hundred thousand errors the first are named, and all are counted. [operation.metrics]"""
     body = b'{"nope":1,' + keys_of(99_999) + b"}"
     answer = await client.post("/v1/tokens/count", content=body, headers=HEADERS)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")
@@ -131,7 +134,7 @@ async def test_many_errors_are_counted(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_error_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
-    """M: if the sample has no error, the number of errors is returned."""
+    """If the sample has no error, the number of errors is returned. [errors.problem-json]"""
     rows = [{"type": "function"}] * 990
     ask: dict[str, Any] = {"tools": rows, "betas": ["x"] * 200 + [0] * 2_000, "payload": {}}
     answer = await client.post("/v1/context/validate", content=orjson.dumps(ask), headers=HEADERS)
@@ -140,7 +143,7 @@ async def test_an_error_behind_many_others_is_counted(client: httpx.AsyncClient)
 
 
 async def test_a_compressed_body_is_a_415(client: httpx.AsyncClient) -> None:
-    """M: a body with a content coding is a 415, also if its bytes exceed the JSON limits."""
+    """A body with a content coding is a 415, also if its bytes exceed the JSON limits."""
     headers = HEADERS | {"content-encoding": "gzip"}
     body = b"[,{:" * 100_000
     answer = await client.post("/v1/conversations", content=body, headers=headers)
@@ -148,7 +151,7 @@ async def test_a_compressed_body_is_a_415(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_first_invalid_byte_of_a_long_body_is_named(client: httpx.AsyncClient) -> None:
-    """M: the offset is that of the invalid byte, across the slices of the search."""
+    """The offset is that of the invalid byte, across the slices of the search."""
     for begin in (b'["' + "é".encode() * 2_000_000, b'["a' + "é".encode() * 2_000_000):
         body = begin + b"\xff" + b'"]'
         answer = await client.post("/v1/conversations", content=body, headers=HEADERS)

@@ -1,4 +1,4 @@
-"""Errors on the wire (M)."""
+"""Errors on the wire. [errors.problem-json]"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 
 
 def test_the_status_table_is_complete() -> None:
-    """M: every error class of the domain and of the wire has its status, and no other has one."""
+    """Every error class of the domain and of the wire has its status, and no other has one."""
     classes = {
         kind
         for kind in vars(domain_errors).values()
@@ -50,7 +50,7 @@ def test_the_status_table_is_complete() -> None:
 
 @pytest.mark.parametrize("kind", list(STATUS), ids=lambda kind: kind.__name__)
 def test_every_error_has_its_response(kind: type[ContextError]) -> None:
-    """M: each error class becomes a problem with its own code and status."""
+    """Each error class becomes a problem with its own code and status. [errors.codes]"""
     answer = answer_error(kind("why", {"fact": 1, "status": "kept out"}))
     assert answer.status_code == STATUS[kind]
     assert answer.media_type == wire_errors.MEDIA_TYPE
@@ -61,19 +61,19 @@ def test_every_error_has_its_response(kind: type[ContextError]) -> None:
 
 @pytest.mark.parametrize("kind", [ServiceUnavailable, RateLimited])
 def test_temporary_errors_have_retry_after(kind: type[ContextError]) -> None:
-    """M: 503 and 429 carry Retry-After, from the facts where they know better."""
+    """503 and 429 carry Retry-After, from the facts where they know better."""
     assert answer_error(kind("busy")).headers["retry-after"] == "1"
     assert answer_error(kind("busy", {"retry_after": 7})).headers["retry-after"] == "7"
 
 
 async def test_unknown_path(client: httpx.AsyncClient) -> None:
-    """M: an unknown path is a 404 problem, with or without a slash at its end."""
+    """An unknown path is a 404 problem, with or without a slash at its end."""
     assert_problem(await client.get("/v1/nothing"), 404, "NOT_FOUND")
     assert_problem(await client.get("/v1/conversations/"), 404, "NOT_FOUND")
 
 
 async def test_wrong_method(client: httpx.AsyncClient) -> None:
-    """M: a wrong method is a 405 problem that names the right ones."""
+    """A wrong method is a 405 problem that names the right ones."""
     answer = await client.put("/v1/agents", json={})
     assert_problem(answer, 405, "METHOD_NOT_ALLOWED")
     assert answer.headers["allow"] == "GET, POST"
@@ -95,7 +95,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("body", MALFORMED[1:], ids=range(1, len(MALFORMED)))
 async def test_malformed_json(client: httpx.AsyncClient, body: bytes) -> None:
-    """M: what is no JSON is a 400 VALIDATION_ERROR on every kind of endpoint."""
+    """What is no JSON is a 400 VALIDATION_ERROR on every kind of endpoint. [api.json-only]"""
     headers = {"content-type": "application/json"}
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
         answer = await client.post(path, content=body, headers=headers)
@@ -113,7 +113,7 @@ async def test_malformed_json(client: httpx.AsyncClient, body: bytes) -> None:
     ids=["latin-1", "beside an escape", "utf-16", "cut off"],
 )
 async def test_bodies_that_are_not_utf8(client: httpx.AsyncClient, body: bytes, place: str) -> None:
-    """M: a body in another encoding is a 400 that says where it stops to be UTF-8."""
+    """A body in another encoding is a 400 that says where it stops to be UTF-8. [api.limits]"""
     headers = {"content-type": "application/json"}
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
         answer = await client.post(path, content=body, headers=headers)
@@ -123,7 +123,7 @@ async def test_bodies_that_are_not_utf8(client: httpx.AsyncClient, body: bytes, 
 
 @pytest.mark.parametrize("coding", ["gzip", " GZIP", "br", "identity, gzip", "x" * 1000])
 async def test_coded_bodies(client: httpx.AsyncClient, coding: str) -> None:
-    """M: a compressed body is a 415 that names the header, on every kind of endpoint."""
+    """A compressed body is a 415 that names the header, on every kind of endpoint. [api.limits]"""
     headers = {"content-type": "application/json", "content-encoding": coding}
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
         answer = await client.post(path, content=gzip.compress(b"{}"), headers=headers)
@@ -133,7 +133,7 @@ async def test_coded_bodies(client: httpx.AsyncClient, coding: str) -> None:
 
 
 async def test_identity_is_an_accepted_coding(client: httpx.AsyncClient) -> None:
-    """M: `identity` is no coding, and what is no JSON then is a 400 as ever."""
+    """`identity` is no coding, and what is no JSON then is a 400 as ever [api.limits]."""
     headers = {"content-type": "application/json", "content-encoding": "Identity"}
     made = await client.post("/v1/conversations", content=b"{}", headers=headers)
     assert made.status_code == 201
@@ -142,7 +142,7 @@ async def test_identity_is_an_accepted_coding(client: httpx.AsyncClient) -> None
 
 
 async def test_missing_body(client: httpx.AsyncClient) -> None:
-    """M: a body that is needed and missing is a 422."""
+    """A body that is needed and missing is a 422. [api.limits]"""
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
         found = assert_problem(await client.post(path), 422, "VALIDATION_ERROR", "")
         assert found["detail"] == "The body is required"
@@ -152,7 +152,7 @@ async def test_missing_body(client: httpx.AsyncClient) -> None:
     "kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/xml", ";;;", "é"]
 )
 async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) -> None:
-    """M: a body that is not said to be JSON is refused, which keeps web pages out."""
+    """A body that is not said to be JSON is refused, which keeps web pages out. [api.limits]"""
     headers = {} if kind is None else {b"content-type": kind.encode("latin-1")}
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
         answer = await client.post(path, content=b"{}", headers=headers)
@@ -161,14 +161,14 @@ async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) 
 
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/vnd.x+json"])
 async def test_json_content_types(client: httpx.AsyncClient, kind: str) -> None:
-    """M: every way to say JSON is taken."""
+    """Every way to say JSON is taken. [api.json-only]"""
     headers = {"content-type": kind}
     answer = await client.post("/v1/conversations", content=b"{}", headers=headers)
     assert answer.status_code == 201
 
 
 async def test_deeply_nested_json(client: httpx.AsyncClient) -> None:
-    """M: nesting beyond the limit is refused before anything walks it."""
+    """Nesting beyond the limit is refused before anything walks it. [api.limits]"""
     path = await new_conversation(client)
     for depth, status in ((90, 201), (101, 422), (900, 422)):
         deep: Any = "x"
@@ -179,7 +179,7 @@ async def test_deeply_nested_json(client: httpx.AsyncClient) -> None:
 
 
 async def test_unknown_fields_are_refused(client: httpx.AsyncClient) -> None:
-    """M: unknown envelope fields are named by their pointers, escaped as RFC 6901 says."""
+    """Unknown envelope fields are named by their pointers, escaped as RFC 6901 says."""
     answer = await client.post("/v1/conversations", json={"a/b~c": 1, "policy": {"nope": 1}})
     found = assert_problem(answer, 422, "VALIDATION_ERROR", "/a~1b~0c", "/policy/nope")
     assert [place["detail"] for place in found["errors"]] == ["is an unknown field"] * 2
@@ -199,14 +199,14 @@ async def test_unknown_fields_are_refused(client: httpx.AsyncClient) -> None:
 async def test_every_operation_names_unknown_fields(
     client: httpx.AsyncClient, path: str, body: dict[str, Any], pointer: str
 ) -> None:
-    """M: an unknown field is named by its pointer, however deep it stands."""
+    """An unknown field is named by its pointer, however deep it stands. [api.unknown-fields]"""
     answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/{path}", json=body)
     places = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
     assert {"pointer": pointer, "detail": "is an unknown field"} in places
 
 
 async def test_very_many_unknown_fields(client: httpx.AsyncClient) -> None:
-    """M: a body that is wrong in thousands of places is answered with the first of them."""
+    """A body that is wrong in thousands of places is answered with the first of them."""
     answer = await client.post("/v1/conversations", json={f"modl{n}": n for n in range(5000)})
     found = assert_problem(answer, 422, "VALIDATION_ERROR", "/modl0")
     assert len(found["errors"]) == 100
@@ -254,7 +254,7 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
 async def test_a_wrong_field_has_one_pointer_and_one_detail(
     client: httpx.AsyncClient, body: Any, pointer: str, detail: str
 ) -> None:
-    """M: a pointer holds only steps of the request, and is given once."""
+    """A pointer holds only steps of the request, and is given once."""
     answer = await client.post("/v1/conversations", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
     details = [place["detail"] for place in found if place["pointer"] == pointer]
@@ -263,7 +263,7 @@ async def test_a_wrong_field_has_one_pointer_and_one_detail(
 
 
 async def test_wrong_parameters_are_named(client: httpx.AsyncClient) -> None:
-    """M: wrong parameters have details of the same form as wrong fields of a body."""
+    """Wrong parameters have details of the same form as wrong fields of a body. [api.limits]"""
     path = f"/v1/conversations/{UNKNOWN_ID}/messages?limit=x&after_seq=-1&order=up"
     found = assert_problem(await client.get(path), 422, "VALIDATION_ERROR")
     assert [(place["pointer"], place["detail"]) for place in found["errors"]] == [
@@ -287,7 +287,7 @@ async def test_wrong_parameters_are_named(client: httpx.AsyncClient) -> None:
 def test_the_detail_of_one_problem_names_its_place(
     pointer: str, detail: str, sentence: str
 ) -> None:
-    """M: the detail of one problem names its place; the words of the seeds stay as they are."""
+    """The detail of one problem names its place; the documented words stay as they are."""
     answer = answer_error(ValidationError.at(pointer, detail))
     body = json.loads(bytes(answer.body))
     assert body["detail"] == sentence
@@ -295,14 +295,14 @@ def test_the_detail_of_one_problem_names_its_place(
 
 
 def test_the_detail_of_several_problems_stays() -> None:
-    """M: a detail that is not that of a single problem is told as it is."""
+    """A detail that is not that of a single problem is told as it is."""
     problems = (Problem("/a", "is required"), Problem("/b", "is required"))
     for places in ((), problems, problems[:1]):
         assert ValidationError("is what it is", problems=places).sentence == "is what it is"
 
 
 async def test_the_detail_of_a_refused_message_names_its_place(client: httpx.AsyncClient) -> None:
-    """M: so is what the domain finds in a message."""
+    """So is what the domain finds in a message."""
     path = await new_conversation(client)
     message = {"role": "tool", "content": "x"}
     answer = await client.post(f"{path}/messages", json={"messages": [message]})
@@ -318,7 +318,7 @@ async def small_client(settings: Settings) -> Any:
 
 
 async def test_oversized_bodies(small_client: httpx.AsyncClient) -> None:
-    """M: a body over the limit is 413, whether its size is declared or it comes in chunks."""
+    """A body over the limit is 413, whether its size is declared or it comes in chunks."""
 
     def chunks() -> Iterator[bytes]:
         for _ in range(100):
@@ -357,7 +357,7 @@ WEIRD = [
 
 @pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
 async def test_invalid_ids_in_paths_are_not_found(client: httpx.AsyncClient, text: str) -> None:
-    """M: an id that cannot be is an id that is not there."""
+    """An id that cannot be is an id that is not there."""
     quoted = text.replace("\x00", "%00")
     for path in ("/v1/conversations/{}", "/v1/agents/{}", "/v1/models/{}"):
         answer = await client.get(path.format(quoted))
@@ -385,7 +385,7 @@ async def test_invalid_ids_in_paths_are_not_found(client: httpx.AsyncClient, tex
     ],
 )
 async def test_invalid_query_parameters_are_refused(client: httpx.AsyncClient, query: str) -> None:
-    """M: every list refuses parameters out of range and cursors it has not given."""
+    """Every list refuses parameters out of range and cursors it has not given."""
     path = await new_conversation(client)
     for listing in ("/v1/conversations", "/v1/agents", "/v1/models", f"{path}/messages"):
         pointer = f"/query/{query.partition('=')[0]}"
@@ -398,7 +398,7 @@ ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(r
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation_id)
 async def test_unknown_parameters(client: httpx.AsyncClient, route: APIRoute) -> None:
-    """M: every operation under /v1 refuses parameters that it does not have, before all else."""
+    """Every operation under /v1 refuses parameters that it does not have, before all else."""
     path = route.path_format
     for name in route.param_convertors:
         path = path.replace(f"{{{name}}}", UNKNOWN_ID)
@@ -416,7 +416,7 @@ async def test_unknown_parameters(client: httpx.AsyncClient, route: APIRoute) ->
 async def test_an_unknown_parameter_is_answered_with_the_accepted_ones(
     client: httpx.AsyncClient,
 ) -> None:
-    """M: the detail of an unknown parameter lists the parameters of the operation."""
+    """The detail of an unknown parameter lists the parameters of the operation."""
     path = await new_conversation(client)
     answer = await client.get(f"{path}/messages?limt=5")
     found = assert_problem(answer, 422, "VALIDATION_ERROR", "/query/limt")
@@ -426,7 +426,7 @@ async def test_an_unknown_parameter_is_answered_with_the_accepted_ones(
 
 
 async def test_health_and_metrics_accept_unknown_parameters(client: httpx.AsyncClient) -> None:
-    """M: health, metrics and the manual are read with whatever a prober adds."""
+    """Health, metrics and the manual are read with whatever a prober adds. [operation.metrics]"""
     for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
         assert (await client.get(f"{path}?probe=1")).status_code == 200, path
 
@@ -434,7 +434,7 @@ async def test_health_and_metrics_accept_unknown_parameters(client: httpx.AsyncC
 async def test_unexpected_errors_have_no_details(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """M: what nobody expected is a 500 without internals, and its words are not logged."""
+    """What nobody expected is a 500 without internals, and its words are not logged."""
 
     async def broken(*_arguments: Any) -> Any:
         raise LookupError("secret words")

@@ -1,4 +1,7 @@
-"""The links of the description: each leads somewhere, and with what an answer really has."""
+"""The links of the description: each leads somewhere, and with what an answer really has.
+
+[api.documented]
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def parameters_of(operation_id: str) -> dict[str, Operation]:
 
 
 def test_every_link_has_a_target_operation_and_its_parameters() -> None:
-    """M: the operation exists, has each parameter, and gets all that its path needs."""
+    """The operation exists, has each parameter, and gets all that its path needs."""
     found = list(links())
     assert len(found) > 80
     for source, status, name, link in found:
@@ -59,7 +62,7 @@ def test_every_link_has_a_target_operation_and_its_parameters() -> None:
 
 
 def test_every_creation_has_links() -> None:
-    """M: what was made can be read, changed and deleted, as far as there is an operation for it."""
+    """What was made can be read, changed and deleted, as far as there is an operation for it."""
     with_links = {(name, status) for name, status, _, _ in links()}
     for name, operation in AT.items():
         for status in {"201", "202"} & set(operation["responses"]):
@@ -134,7 +137,7 @@ async def act(caller: Caller) -> None:
 
 
 async def test_every_link_can_be_followed(settings: Settings) -> None:
-    """M: expressions stand for what a real answer has, and what is read there is found."""
+    """Expressions stand for what a real answer has, and what is read there is found."""
     async with started(
         create_app(settings.model_copy(update={"default_model": "gpt-4o"}))
     ) as client:
@@ -164,6 +167,6 @@ async def _read(client: httpx.AsyncClient, name: str, values: Mapping[str, Any])
 
 
 def test_no_component_is_unused() -> None:
-    """M: links refer to operations of this document alone."""
+    """Links refer to operations of this document alone."""
     assert not [link for *_, link in links() if "operationRef" in link]
     assert "links" not in DOCUMENT["components"]

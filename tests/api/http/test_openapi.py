@@ -1,4 +1,7 @@
-"""The published description (M): equal to the app, and complete for every operation."""
+"""The published description: equal to the app, and complete for every operation.
+
+[api.documented]
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,12 @@ OPEN = [operation for operation in OPERATIONS if operation not in OF_TENANTS]
 
 
 def test_the_file_equals_the_app() -> None:
-    """M: openapi/openapi.json equals the document of the app; `make openapi` writes it."""
+    """openapi/openapi.json equals the document of the app; `make openapi` writes it."""
     assert PUBLISHED.read_text(encoding="utf-8") == json.dumps(DOCUMENT, indent=2) + "\n"
 
 
 def test_every_route_is_published() -> None:
-    """M: no route stays out of the description, and no operation id occurs twice."""
+    """No route stays out of the description, and no operation id occurs twice."""
     routes = [route for router in ROUTERS for route in router.routes]
     ids = [operation["operationId"] for _, _, operation in OPERATIONS]
     assert len(ids) == len(set(ids)) == len(routes)
@@ -49,7 +52,7 @@ def test_every_route_is_published() -> None:
 
 @pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
 def test_every_operation_is_documented(method: str, path: str, operation: dict[str, Any]) -> None:
-    """M: summary, description, tag, examples of body and answer, and every error it can end in."""
+    """Summary, description, tag, examples of body and answer, and every error it can end in."""
     assert operation["summary"] and operation["description"] and operation["tags"]
     success = next(answer for status, answer in operation["responses"].items() if status < "300")
     assert schema_of(success)["examples"]
@@ -75,7 +78,7 @@ def test_every_operation_is_documented(method: str, path: str, operation: dict[s
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
 def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> None:
-    """34: what is under /v1 needs a key, and can answer 401 and 429 with what to do about it."""
+    """What is under /v1 needs a key, and can answer 401 and 429 with what to do about it."""
     assert "security" not in operation, "that of the whole document counts"
     refused, limited = (found(operation["responses"][status]) for status in ("401", "429"))
     assert list(refused["headers"]) == ["WWW-Authenticate"]
@@ -86,7 +89,7 @@ def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> Non
 
 
 def test_other_operations_require_no_key() -> None:
-    """34: a key is for all but the paths of watchers; the metrics may have a token instead."""
+    """A key is for all but the paths of watchers; the metrics may have a token instead."""
     assert DOCUMENT["security"] == [{SCHEME: []}]
     schemes = DOCUMENT["components"]["securitySchemes"]
     assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
@@ -99,7 +102,7 @@ def test_other_operations_require_no_key() -> None:
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
 def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> None:
-    """M: unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
+    """Unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
     assert "422" in operation["responses"]
     assert ("415" in operation["responses"]) is ("requestBody" in operation)
     if "415" in operation["responses"]:
@@ -107,7 +110,7 @@ def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> No
 
 
 def test_every_creation_has_a_location_header() -> None:
-    """api.md: a 201 has a `Location`, and so has the 202 that names a job."""
+    """A 201 has a `Location`, and so has the 202 that names a job. [api.status-codes]"""
     made = [
         answer
         for _, _, operation in OPERATIONS
@@ -120,7 +123,7 @@ def test_every_creation_has_a_location_header() -> None:
 
 @pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["schemas"]))
 def test_examples_are_valid(name: str) -> None:
-    """M: each example is valid by its schema, with its nulls."""
+    """Each example is valid by its schema, with its nulls."""
     schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
     validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     for example in DOCUMENT["components"]["schemas"][name].get("examples", []):
@@ -128,7 +131,7 @@ def test_examples_are_valid(name: str) -> None:
 
 
 def test_examples_of_errors_are_valid() -> None:
-    """M: each error's example is a problem."""
+    """Each error's example is a problem."""
     schema = {"$ref": "#/components/schemas/ProblemAnswer", "components": DOCUMENT["components"]}
     validator = jsonschema_rs.Draft202012Validator(schema)
     for _, _, operation in OPERATIONS:
@@ -152,7 +155,7 @@ def unnamed(node: Any, place: str) -> Iterator[str]:
 
 
 def test_every_object_has_a_name() -> None:
-    """M: clients have one type for each object, wherever it stands; none has to be made up."""
+    """Clients have one type for each object, wherever it stands; none has to be made up."""
     for name, schema in DOCUMENT["components"]["schemas"].items():
         inner = {key: item for key, item in schema.items() if key != "type"}
         assert list(unnamed(inner, name)) == []
@@ -160,7 +163,7 @@ def test_every_object_has_a_name() -> None:
 
 
 def test_fields_of_a_patch_have_no_defaults() -> None:
-    """M: no field of a change has a default, which a client might send."""
+    """No field of a change has a default, which a client might send. [api.unknown-fields]"""
     for name in ("AgentPatch", "ConversationPatch"):
         for field in DOCUMENT["components"]["schemas"][name]["properties"].values():
             assert "default" not in field
@@ -180,7 +183,7 @@ def answer_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_responses_have_no_defaults() -> None:
-    """M: the fields of a response are required, and have a description."""
+    """The fields of a response are required, and have a description."""
     answered = dict(answer_schemas())
     assert len(answered) > 20
     for name, schema in answered.items():
@@ -201,7 +204,7 @@ def paths_of(kind: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_every_policy_setting_is_described() -> None:
-    """Decision 22: the description names each setting of the domain's policy, and no other."""
+    """The description names each setting of the domain's policy, and no other."""
     assert set(ABOUT) == set(paths_of(Policy))
     shown = DOCUMENT["components"]["schemas"]["Policy"]["properties"]
     assert shown.keys() == DEFAULTS.keys()

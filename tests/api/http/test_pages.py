@@ -1,4 +1,7 @@
-"""Pages bounded by bytes: whatever the budget, they concatenate to the whole list."""
+"""Pages bounded by bytes: whatever the budget, they concatenate to the whole list.
+
+[storage.memory-bounds]
+"""
 
 from __future__ import annotations
 

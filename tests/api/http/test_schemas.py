@@ -1,4 +1,7 @@
-"""The published schemas refuse what the service refuses, as far as a schema can tell."""
+"""The published schemas refuse what the service refuses, as far as a schema can tell.
+
+[api.contract]
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ EDGES = [
 def test_the_bounds_of_a_setting_are_those_of_the_domain(
     path: str, value: Any, inside: bool
 ) -> None:
-    """M: the schema takes a setting's value where the domain does, and nowhere else."""
+    """The schema takes a setting's value where the domain does, and nowhere else."""
     given = policy(path, value)
     try:
         effective(given)
@@ -85,7 +88,7 @@ def numbers(kind: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_every_number_of_a_policy_has_bounds() -> None:
-    """M: no number can be sent that only the service finds out to be impossible."""
+    """No number can be sent that only the service finds out to be impossible."""
     assert set(numbers(Policy)) <= set(BOUNDS)
 
 
@@ -132,7 +135,7 @@ ASKED: list[tuple[str, Any, bool]] = [
 async def test_a_schema_accepts_what_the_service_accepts(
     client: httpx.AsyncClient, operation_id: str, body: Any, taken: bool
 ) -> None:
-    """M: clients made from the description learn before they send, and not by a 422."""
+    """Clients made from the description learn before they send, and not by a 422."""
     await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     method, path = ROUTES[operation_id]
     url = path.format(agent_id="a", model="m")
@@ -143,7 +146,7 @@ async def test_a_schema_accepts_what_the_service_accepts(
 
 @pytest.mark.parametrize(("call_id", "taken"), [("call_1", True), ("", True), ("a\0b", False)])
 async def test_the_call_of_an_upload(client: httpx.AsyncClient, call_id: str, taken: bool) -> None:
-    """M: what no database text can hold is refused by the schema of the parameter too."""
+    """What no database text can hold is refused by the schema of the parameter too."""
     path = await new_conversation(client)
     parameters = next(item for _, _, item in OPERATIONS if item["operationId"] == "upload_blob")
     (found,) = [item for item in parameters["parameters"] if item["name"] == "tool_call_id"]

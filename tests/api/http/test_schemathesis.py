@@ -1,4 +1,7 @@
-"""Requests made from the published description, against the app as it is really served (M)."""
+"""Requests made from the published description, against the app as it is really served.
+
+[api.documented]
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def place(server: Server, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_all_checks_pass(place: Place) -> None:
-    """M: every check of Schemathesis, in all its phases, as two tenants who must not meet.
+    """Every check of Schemathesis, in all its phases, as two tenants who must not meet.
 
     No request gives a 5xx, every answer is one that the description declares, what it allows is
     taken and what it forbids refused, every operation wants a key, what is deleted is gone, and no

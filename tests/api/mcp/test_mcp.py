@@ -1,6 +1,8 @@
-"""The service's own tools over MCP: by the SDK's own client, and at the edges of the protocol (L1).
+"""The service's own tools over MCP: by the SDK's own client, and at the edges of the protocol.
 
 The app is really served, for the SDK's client speaks to nothing less.
+
+[agent-tools.mcp]
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ async def over_http(http: httpx.AsyncClient, conversation_id: str, name: str, **
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_tools_listed_are_those_of_the_service(served: str, mode: str) -> None:
-    """L1: names, descriptions and schemas are the definitions', for newest and older clients."""
+    """Names, descriptions and schemas are the definitions', for newest and older clients."""
     async with connected(served, mode, f"/mcp?conversation_id={NOWHERE}") as client:
         listed = (await client.list_tools()).tools
         newest = LATEST_MODERN_VERSION if mode == "auto" else HANDSHAKE_PROTOCOL_VERSIONS[-1]
@@ -153,7 +155,7 @@ async def test_the_tools_listed_are_those_of_the_service(served: str, mode: str)
 
 
 async def test_an_unbound_client_names_the_conversation(served: str) -> None:
-    """L1: without a conversation in URL or header, each tool takes and requires its id."""
+    """Without a conversation in URL or header, each tool takes and requires its id."""
     async with connected(served) as client:
         listed = (await client.list_tools()).tools
     for tool in listed:
@@ -179,7 +181,11 @@ async def test_an_unbound_client_names_the_conversation(served: str) -> None:
 async def test_every_tool_is_executed(
     served: str, http: httpx.AsyncClient, binding: str, path: str, mode: str
 ) -> None:
-    """L1, F4, F5, H2, E7, A6: each of the six does what `…/tool-calls` does, in the same words."""
+    """Each of the six does what `…/tool-calls` does, in the same words.
+
+    [agent-tools.execute, tool-output.read-bytes, tool-output.grep, tools.search, compaction.forced,
+     search.words]
+    """
     conversation_id, ref = await offloaded(http, tools=TOOLS)
     at = f"/v1/conversations/{conversation_id}"
     await append(http, at, *talk(40, "word " * 200))
@@ -207,7 +213,7 @@ async def test_every_tool_is_executed(
 async def test_errors_that_the_model_can_correct_are_tool_errors(
     served: str, http: httpx.AsyncClient, binding: str
 ) -> None:
-    """L1: an unknown ref and wrong arguments are answered to the model, as over HTTP."""
+    """An unknown ref and wrong arguments are answered to the model, as over HTTP."""
     conversation_id, ref = await offloaded(http)
     async with bound(served, conversation_id, binding) as call:
         for name, given in (
@@ -222,7 +228,7 @@ async def test_errors_that_the_model_can_correct_are_tool_errors(
 
 
 async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> None:
-    """L1: numbers as text and nulls are accepted like over HTTP."""
+    """Numbers as text and nulls are accepted like over HTTP."""
     conversation_id, ref = await offloaded(http)
     async with bound(served, conversation_id.upper(), "url") as call:
         text, is_error = await call("tool_output_cache", ref_id=ref, offset="41", limit=1.0)
@@ -232,7 +238,7 @@ async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> No
 
 
 async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
-    """L1: a name that is none of ours is no call that a model could mend."""
+    """A name that is none of ours is no call that a model could mend. [agent-tools.model-errors]"""
     async with connected(served) as client:
         with pytest.raises(MCPError, match="Unknown tool; the tools are tool_") as caught:
             await client.call_tool("shell", {"conversation_id": NOWHERE})
@@ -244,7 +250,7 @@ async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
 
 @pytest.mark.parametrize("named", [NOWHERE, "nothing", "%00", "é", "a" * 4000])
 async def test_an_unknown_conversation_is_an_error(served: str, named: str) -> None:
-    """L1, M: an invalid id has the error of an unknown one, for every tool."""
+    """An invalid id has the error of an unknown one, for every tool [agent-tools.model-errors]."""
     words = f"No conversation {named[:64]}"
     calls: dict[str, dict[str, Any]] = {
         name: dict.fromkeys(tool.definition.parameters["required"], "x")
@@ -263,7 +269,7 @@ async def test_an_unknown_conversation_is_an_error(served: str, named: str) -> N
 
 
 async def test_a_missing_conversation_is_a_tool_error(served: str) -> None:
-    """L1: an unbound client without the argument hears what the tool takes."""
+    """An unbound client without the argument hears what the tool takes."""
     wrong: list[dict[str, Any]] = [{}, {"conversation_id": None}, {"conversation_id": 7}]
     async with bound(served, "", "nothing") as call:
         for arguments in wrong:
@@ -278,7 +284,9 @@ async def test_a_missing_conversation_is_a_tool_error(served: str) -> None:
 async def test_a_bound_client_cannot_name_another_conversation(
     served: str, http: httpx.AsyncClient
 ) -> None:
-    """L1: bound, the tools have L1's signatures, and an argument leads to no other conversation."""
+    """Bound, the tools have the documented signatures, and an argument leads to no other
+    conversation.
+    """
     conversation_id, _ = await offloaded(http)
     other, _ = await offloaded(http)
     async with bound(served, conversation_id, "header") as call:
@@ -287,7 +295,7 @@ async def test_a_bound_client_cannot_name_another_conversation(
 
 
 async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -> None:
-    """L1: a client bound to two conversations is refused; one bound twice to the same is not."""
+    """A client bound to two conversations is refused; one bound twice to the same is not."""
     conversation_id, _ = await offloaded(http)
     path = f"/mcp?conversation_id={conversation_id}"
     async with connected(served, path=path, Context_Conversation_Id=conversation_id.upper()) as one:
@@ -300,7 +308,7 @@ async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -
 async def test_conversations_of_other_tenants_are_unknown(
     settings: Settings, database: PostgresDatabase
 ) -> None:
-    """L1, decision 34: with keys, another tenant's conversation is one that never was."""
+    """With keys, another tenant's conversation is one that never was [agent-tools.mcp]."""
     keys = KeyService(database, utc_now, monotonic)
     headers = []
     for number, tenant in enumerate(("one", "two")):
@@ -348,7 +356,7 @@ async def http_once(
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_older_revisions_are_supported(client: httpx.AsyncClient, path: str) -> None:
-    """Decision 37: both paths answer at once, and no request needs the one before it."""
+    """Both paths answer at once, and no request needs the one before it."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
         me = {"name": "test", "version": "1"}
         hello = asked("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
@@ -366,7 +374,7 @@ async def test_older_revisions_are_supported(client: httpx.AsyncClient, path: st
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_the_newest_revision_is_supported(client: httpx.AsyncClient, path: str) -> None:
-    """Decision 37: requests of the newest revision carry all they need themselves."""
+    """Requests of the newest revision carry all they need themselves."""
     for method, key in (("server/discover", "supportedVersions"), ("tools/list", "tools")):
         newest = {"MCP-Protocol-Version": LATEST_MODERN_VERSION, "Mcp-Method": method}
         body = asked(method, LATEST_MODERN_VERSION)
@@ -377,7 +385,7 @@ async def test_the_newest_revision_is_supported(client: httpx.AsyncClient, path:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_only_post_is_allowed(client: httpx.AsyncClient, path: str) -> None:
-    """Decision 37: without sessions there is no stream to follow and nothing to end."""
+    """Without sessions there is no stream to follow and nothing to end."""
     for method in ("GET", "DELETE", "PUT", "OPTIONS", "HEAD"):
         answer = await client.request(method, path, headers=ASKED)
         assert answer.status_code == 405
@@ -396,7 +404,7 @@ MALFORMED = [
 
 
 async def test_an_invalid_request_is_an_error(client: httpx.AsyncClient) -> None:
-    """M: malformed JSON and malformed JSON-RPC are the protocol's own errors, with status 400."""
+    """Malformed JSON and malformed JSON-RPC are the protocol's own errors, with status 400."""
     for body, code in MALFORMED:
         answer = await client.post("/mcp", content=body, headers=ASKED)
         assert answer.status_code == 400
@@ -404,21 +412,21 @@ async def test_an_invalid_request_is_an_error(client: httpx.AsyncClient) -> None
 
 
 async def test_an_unknown_method_is_an_error(client: httpx.AsyncClient) -> None:
-    """M: there are tools and nothing else."""
+    """There are tools and nothing else."""
     for method in ("resources/list", "prompts/list", "tools", "x/y"):
         answer = await client.post("/mcp", json=asked(method), headers=ASKED)
         assert answer.json()["error"]["code"] == METHOD_NOT_FOUND
 
 
 async def test_malformed_parameters_are_an_error(client: httpx.AsyncClient) -> None:
-    """M: a call without a name, or with arguments that are no object, is refused."""
+    """A call without a name, or with arguments that are no object, is refused."""
     for params in ({}, {"name": 7}, {"name": "recall", "arguments": []}):
         answer = await client.post("/mcp", json=asked("tools/call", **params), headers=ASKED)
         assert answer.json()["error"]["code"] == INVALID_PARAMS
 
 
 async def test_an_unknown_revision_is_an_error(client: httpx.AsyncClient) -> None:
-    """Decision 37: the answer names the revisions that are spoken."""
+    """The answer names the revisions that are spoken."""
     body = asked("tools/list", LATEST_MODERN_VERSION)
     body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "1999-01-01"
     headers = {**ASKED, "MCP-Protocol-Version": "1999-01-01", "Mcp-Method": "tools/list"}
@@ -428,7 +436,7 @@ async def test_an_unknown_revision_is_an_error(client: httpx.AsyncClient) -> Non
 
 
 async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
-    """M: a page can send text to anybody without asking; JSON it cannot."""
+    """A page can send text to anybody without asking; JSON it cannot. [api.limits]"""
     plain = {**ASKED, "content-type": "text/plain"}
     answer = await client.post("/mcp", content=json.dumps(asked("ping")), headers=plain)
     assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
@@ -437,7 +445,7 @@ async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_oversized_body_is_413(settings: Settings) -> None:
-    """M: the service's limit of bodies holds, declared or sent in pieces."""
+    """The service's limit of bodies holds, declared or sent in pieces. [api.limits]"""
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(20):
@@ -453,7 +461,7 @@ async def test_an_oversized_body_is_413(settings: Settings) -> None:
 
 
 async def test_large_bodies_within_the_limit_are_read(client: httpx.AsyncClient) -> None:
-    """M: the limit is the service's, not the smaller one of the SDK."""
+    """The limit is the service's, not the smaller one of the SDK. [api.limits]"""
     body = asked("tools/call", name="recall", arguments={"query": "x" * 5_000_000})
     body["params"]["arguments"]["conversation_id"] = NOWHERE
     answer = await client.post("/mcp", json=body, headers=ASKED)
@@ -472,7 +480,7 @@ OWN = ["http://localhost:6274", "http://127.0.0.1:8080", "http://[::1]:8080"]
 
 
 async def test_cross_origin_requests_are_refused(client: httpx.AsyncClient) -> None:
-    """L1: without keys a cross-origin page that uses DNS rebinding is refused."""
+    """Without keys a cross-origin page that uses DNS rebinding is refused."""
     for origin in FOREIGN:
         answer = await client.post("/mcp", json=asked("ping"), headers={**ASKED, "Origin": origin})
         assert_problem(answer, 403, "FORBIDDEN")
@@ -507,7 +515,7 @@ def plain(served: str) -> Iterator[httpx.Client]:
 def test_no_input_is_a_500(
     plain: httpx.Client, method: str, name: Any, arguments: Any, id: Any, is_newest: bool
 ) -> None:
-    """M: whatever the request, it is answered and never by a 500."""
+    """Whatever the request, it is answered and never by a 500. [errors.no-500]"""
     version = LATEST_MODERN_VERSION if is_newest else None
     body = {**asked(method, version, name=name, arguments=arguments), "id": id}
     headers = dict(ASKED)
@@ -526,7 +534,7 @@ def test_no_input_is_a_500(
 
 
 async def test_clients_are_isolated(served: str, http: httpx.AsyncClient) -> None:
-    """L1: clients of different conversations, at once and from the first request on."""
+    """Clients of different conversations, at once and from the first request on."""
     made = [await offloaded(http) for _ in range(4)]
 
     async def work(conversation_id: str, ref: str) -> list[tuple[str, bool]]:
@@ -543,7 +551,7 @@ async def test_clients_are_isolated(served: str, http: httpx.AsyncClient) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_any_process_answers(settings: Settings, mode: str) -> None:
-    """Decision 37: two apps on one database answer the requests of one client in turn."""
+    """Two apps on one database answer the requests of one client in turn."""
     with serving(create_app(settings)) as one, serving(create_app(settings)) as two:
         async with httpx.AsyncClient(base_url=one) as http:
             conversation_id, ref = await offloaded(http)
@@ -594,7 +602,7 @@ BOUND = f"/mcp?conversation_id={NOWHERE}"
 
 
 async def test_an_unavailable_database_is_an_error(settings: Settings) -> None:
-    """M: it is a 503 if keys are checked, else a JSON-RPC error; tools are still listed."""
+    """It is a 503 if keys are checked, else a JSON-RPC error; tools are still listed."""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     app = create_app(away)
     async with started(app) as client:
@@ -612,7 +620,7 @@ async def test_an_unavailable_database_is_an_error(settings: Settings) -> None:
 
 
 async def test_a_call_has_a_deadline(settings: Settings) -> None:
-    """M: a call over the deadline is cancelled, and its result is an error."""
+    """A call over the deadline is cancelled, and its result is an error."""
     async with unguarded(create_app(settings), endpoint_of(0.0)) as client:
         answer = await client.post(BOUND, json=RECALL, headers=ASKED)
     told = answer.json()["result"]
@@ -623,7 +631,7 @@ async def test_a_call_has_a_deadline(settings: Settings) -> None:
 async def test_unexpected_errors_have_no_details(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """M: the answer has no internals, and the log the place but no words of the error."""
+    """The answer has no internals, and the log the place but no words of the error."""
     app = create_app(settings)
     app.state.services = None
     async with unguarded(app, endpoint_of()) as client:
@@ -638,7 +646,7 @@ async def test_unexpected_errors_have_no_details(
 
 
 async def test_an_app_can_be_started_again(settings: Settings) -> None:
-    """Decision 36: what the first request starts ends with the app, and starts with it anew."""
+    """What the first request starts ends with the app, and starts with it anew."""
     app = create_app(settings)
     for _ in range(2):
         async with started(app) as client:
@@ -665,7 +673,7 @@ print(*[name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_t
 
 
 def test_the_sdk_is_imported_by_the_first_request() -> None:
-    """Decision 36: an app that is made and started has not imported the SDK."""
+    """An app that is made and started has not imported the SDK. [operation.lazy-imports]"""
     done = subprocess.run(
         [sys.executable, "-c", LAZY], capture_output=True, text=True, check=True, timeout=60
     )
@@ -677,7 +685,7 @@ def test_the_sdk_is_imported_by_the_first_request() -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_of_the_docs_works(served: str) -> None:
-    """L1: the shell session runs as printed."""
+    """The shell session runs as printed."""
     script = block(DOCUMENT, "sh", "mcp tools/call").replace(LOCAL, served)
     listed, recalled = pasted(script).splitlines()
     assert listed == "recall"
@@ -687,7 +695,7 @@ def test_the_curl_session_of_the_docs_works(served: str) -> None:
 async def test_the_sdk_client_of_the_docs_works(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L1: the script runs as printed, bound by its headers, without a key and with one."""
+    """The script runs as printed, bound by its headers, without a key and with one."""
     script = block(DOCUMENT, "python", "streamable_http_client")
     monkeypatch.delenv("CONTEXT_API_KEY", raising=False)
     headers: dict[str, str] = {}
@@ -714,7 +722,7 @@ async def printed(script: str) -> str:
 
 
 def test_the_token_cost_can_be_counted() -> None:
-    """Decision 36: the command runs as printed, and the SDK is imported on demand."""
+    """The command runs as printed, and the SDK is imported on demand. [operation.lazy-imports]"""
     script = block(DOCUMENT, "sh", "import app.api.mcp.tools").replace(
         ".venv/bin/python", sys.executable
     )
@@ -729,7 +737,7 @@ def test_the_token_cost_can_be_counted() -> None:
 
 
 def test_the_configurations_are_json() -> None:
-    """L1: both can be pasted, and name what the endpoint reads."""
+    """Both can be pasted, and name what the endpoint reads."""
     direct, through = map(json.loads, blocks(DOCUMENT, "json"))
     server = direct["mcpServers"]["context"]
     assert server["url"].endswith(PATHS[0])
@@ -752,7 +760,7 @@ async def test_an_agent_of_the_openai_sdk_has_payload_and_tools(
     providers: FakeProviders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """L1: the script runs as printed; the model has each tool once, and the log all it did."""
+    """The script runs as printed; the model has each tool once, and the log all it did."""
     path = await new_conversation(http, model="gpt-4.1")
     await append(http, path, user(SECRET))
     speak = next(protocol for protocol in PROTOCOLS if protocol.path.fullmatch("/v1/responses"))

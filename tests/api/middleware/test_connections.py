@@ -1,4 +1,7 @@
-"""Bounds of connections: heads, bodies and time before a request is whole (over sockets)."""
+"""Bounds of connections: heads, bodies and time before a request is whole (over sockets).
+
+[api.limits]
+"""
 
 from __future__ import annotations
 

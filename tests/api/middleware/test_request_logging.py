@@ -1,4 +1,7 @@
-"""What is seen of requests: their ids, their log lines and `/metrics` (M)."""
+"""What is seen of requests: their ids, their log lines and `/metrics`.
+
+[operation.metrics, operation.request-id]
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ def client_of(app: ASGIApp) -> httpx.AsyncClient:
 async def test_every_response_has_an_id(
     client: httpx.AsyncClient, method: str, path: str, status: int
 ) -> None:
-    """M: an answer of any kind has the id that was sent, or else one of its own."""
+    """An answer of any kind has the id that was sent, or else one of its own."""
     body: dict[str, Any] | None = {} if method == "POST" else None
     answer = await client.request(method, path, json=body, headers={"X-Request-Id": "mine-1"})
     assert answer.status_code == status, answer.text
@@ -115,7 +118,7 @@ async def test_every_response_has_an_id(
 
 
 async def test_an_unexpected_error_has_an_id(broken: httpx.AsyncClient, lines: Lines) -> None:
-    """M: a 500 has an id, which the log line with the code location has too."""
+    """A 500 has an id, which the log line with the code location has too. [operation.logs]"""
     path = await new_conversation(broken)
     answer = await broken.post(f"{path}/context", json={}, headers={"X-Request-Id": "lost"})
     assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "lost"
@@ -126,7 +129,7 @@ async def test_an_unexpected_error_has_an_id(broken: httpx.AsyncClient, lines: L
 
 
 async def test_a_refused_caller_has_an_id() -> None:
-    """M: what the guard refuses has an id as well, and no route."""
+    """What the guard refuses has an id as well, and no route. [errors.problem-json]"""
 
     async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise AssertionError("a stranger came in")
@@ -141,7 +144,7 @@ async def test_a_refused_caller_has_an_id() -> None:
 
 
 async def test_a_stream_has_an_id(client: httpx.AsyncClient) -> None:
-    """M, L3: so has a stream of events; it is open no more when it has ended."""
+    """So has a stream of events; it is open no more when it has ended. [events.stream]"""
     path = await new_conversation(client)
     answer = await client.get(f"{path}/events?follow=false", headers={"X-Request-Id": "s"})
     assert answer.headers["x-request-id"] == "s"
@@ -157,14 +160,14 @@ async def test_a_stream_has_an_id(client: httpx.AsyncClient) -> None:
     "given", ["", " ", "two words", "x" * 129, "tab\there", "caf\u00e9", "a\u007fb"]
 )
 async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -> None:
-    """M: an id that is not 1 to 128 visible ASCII characters is replaced."""
+    """An id that is not 1 to 128 visible ASCII characters is replaced. [errors.problem-json]"""
     headers = {b"X-Request-Id": given.encode("latin-1")}
     answer = await client.get("/healthz", headers=headers)
     assert len(answer.headers["x-request-id"]) == UUID_LENGTH
 
 
 async def test_the_longest_id(client: httpx.AsyncClient) -> None:
-    """M: 128 characters are accepted."""
+    """128 characters are accepted."""
     answer = await client.get("/healthz", headers={"X-Request-Id": "~" * 128})
     assert answer.headers["x-request-id"] == "~" * 128
     assert request_id.get() == ""
@@ -174,7 +177,7 @@ async def test_the_longest_id(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_error_outside_of_the_routes_is_a_500(lines: Lines) -> None:
-    """M: what fails before a route is a problem document like any other, without its words."""
+    """What fails before a route is a problem document like any other, without its words."""
 
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise LookupError("secret words")
@@ -188,7 +191,7 @@ async def test_an_error_outside_of_the_routes_is_a_500(lines: Lines) -> None:
 
 
 async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
-    """M: an interrupted response is logged with the status of its start."""
+    """An interrupted response is logged with the status of its start. [errors.codes]"""
 
     async def fail(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -208,7 +211,7 @@ async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
 
 
 async def test_a_request_without_response(lines: Lines) -> None:
-    """M: a request whose client disconnects before a response is logged as 499."""
+    """A request whose client disconnects before a response is logged as 499."""
 
     async def leave(_scope: Scope, _receive: Receive, _send: Send) -> None:
         return
@@ -223,7 +226,7 @@ async def test_a_request_without_response(lines: Lines) -> None:
 
 
 async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines) -> None:
-    """M: one line has method, template, status, time, tenant, key, id and trace; no path."""
+    """One line has method, template, status, time, tenant, key, id and trace; no path."""
     path = await new_conversation(client)
     lines.texts.clear()
     parent = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -249,7 +252,7 @@ async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines
 
 
 async def test_an_invalid_traceparent_is_ignored(client: httpx.AsyncClient, lines: Lines) -> None:
-    """M: a `traceparent` that is none stands in no line."""
+    """A `traceparent` that is none stands in no line. [operation.traces]"""
     await client.get("/v1/strategies", headers={"traceparent": "00-secret-words-01"})
     (line,) = lines.told("request")
     assert "trace_id" not in line
@@ -257,7 +260,7 @@ async def test_an_invalid_traceparent_is_ignored(client: httpx.AsyncClient, line
 
 
 async def test_quiet_routes_are_not_logged(settings: Settings, lines: Lines) -> None:
-    """M: probes and scrapes have no lines; `access_log` off leaves none for any request."""
+    """Probes and scrapes have no lines; `access_log` off leaves none for any request."""
     async with started(create_app(settings)) as client:
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200
@@ -270,7 +273,7 @@ async def test_quiet_routes_are_not_logged(settings: Settings, lines: Lines) -> 
 
 
 async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lines) -> None:
-    """M: what services log on the way carries the id, through threads and sessions as well."""
+    """What services log on the way carries the id, through threads and sessions as well."""
     app: FastAPI = create_app(settings)
     found: Services = app.state.services
     inner = found.log.append
@@ -297,7 +300,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
 
 
 async def test_the_token_of_the_metrics(settings: Settings) -> None:
-    """M: with a token in the settings `/metrics` requires it."""
+    """With a token in the settings `/metrics` requires it."""
     async with started(
         create_app(settings.model_copy(update={"metrics_token": "s3cret"}))
     ) as client:
@@ -311,7 +314,7 @@ async def test_the_token_of_the_metrics(settings: Settings) -> None:
 
 
 async def test_unknown_methods_and_paths_share_a_label(client: httpx.AsyncClient) -> None:
-    """M: no caller can make new values of labels."""
+    """No caller can make new values of labels."""
     for name in ("BREW", "STIR"):
         await client.request(name, f"/{name}")
     text = (await client.get("/metrics")).text

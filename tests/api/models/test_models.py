@@ -1,4 +1,7 @@
-"""`/v1/models` and `/v1/strategies` (J5, C2, D1, D2)."""
+"""`/v1/models` and `/v1/strategies`.
+
+[models.registry, budget.window-sources, strategy.pure, strategy.sliding-window]
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.api.talk import append, assert_problem, new_conversation, user
 
 
 async def test_reading_a_model(client: httpx.AsyncClient) -> None:
-    """J5: limits and prices come with their sources; S0's names have S0's values."""
+    """Limits and prices come with their sources; the built-in names have their values."""
     body = (await client.get("/v1/models/gpt-4o")).json()
     assert (body["context_window"], body["exact"]) == (128_000, True)
     assert body["sources"]["context_window"]
@@ -22,7 +25,7 @@ async def test_reading_a_model(client: httpx.AsyncClient) -> None:
 
 
 async def test_names_with_slashes(client: httpx.AsyncClient) -> None:
-    """J5: a name may hold slashes, quoted or not."""
+    """A name may hold slashes, quoted or not. [models.registry]"""
     entry = {"context_window": 9000}
     for name in ("lab/tiny:v1", "lab%2Fsmall", "a/b/c d"):
         assert (await client.put(f"/v1/models/{name}", json=entry)).status_code == 200
@@ -31,7 +34,7 @@ async def test_names_with_slashes(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_tenants_entry(client: httpx.AsyncClient) -> None:
-    """J5, C2: an own entry is laid over the bundled one, counts in builds, and can be deleted."""
+    """An own entry is laid over the bundled one, counts in builds, and can be deleted."""
     path = await new_conversation(client, model="gpt-4o")
     await append(client, path, user("hi"))
     answer = await client.put("/v1/models/gpt-4o", json={"context_window": 9000})
@@ -64,14 +67,14 @@ async def test_a_tenants_entry(client: httpx.AsyncClient) -> None:
     ids=str,
 )
 async def test_wrong_entries(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """M: each wrong field of an entry is a 422 that points at it."""
+    """Each wrong field of an entry is a 422 that points at it. [errors.problem-json]"""
     answer = await client.put("/v1/models/mine", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
     assert_problem(await client.get("/v1/models/mine"), 404, "NOT_FOUND")
 
 
 async def test_impossible_names(client: httpx.AsyncClient) -> None:
-    """M: what can be no model's name is found nowhere, and cannot be set."""
+    """What can be no model's name is found nowhere, and cannot be set."""
     for name in ("%00", "a%0Ab", "m" * 257, ""):
         for method in ("GET", "PUT", "DELETE"):
             json = {"context_window": 1} if method == "PUT" else None
@@ -80,7 +83,7 @@ async def test_impossible_names(client: httpx.AsyncClient) -> None:
 
 
 async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """J5: all models are listed by name, the tenant's own among them."""
+    """All models are listed by name, the tenant's own among them. [models.tenant-entry]"""
     await client.put("/v1/models/mine", json={"context_window": 9000})
     names: list[str] = []
     cursor: str | None = ""
@@ -93,7 +96,7 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_strategies(client: httpx.AsyncClient) -> None:
-    """D1 to D5: name, trigger and preserved ranges of every strategy can be inspected."""
+    """Name, trigger and preserved ranges of every strategy can be inspected [strategy.pure]."""
     body = (await client.get("/v1/strategies")).json()
     found = {item.pop("name"): item for item in body["data"]}
     assert set(found) == {

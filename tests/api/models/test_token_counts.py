@@ -1,4 +1,7 @@
-"""Counts over HTTP: builds, `/tokens/count` and `/context/validate` agree on what is sent (J1)."""
+"""Counts over HTTP: builds, `/tokens/count` and `/context/validate` agree on what is sent.
+
+[tokens.what-counts]
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ async def built(client: httpx.AsyncClient, path: str, format: FormatName) -> dic
 async def test_white_space_of_arguments_is_inside_the_window(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """C1, C4, J1: arguments that are sent with 20 000 tokens of white space count with them."""
+    """Arguments that are sent with 20 000 tokens of white space count with them."""
     body = await built(client, await talked(client, SPACES, WINDOW), format)
     is_text = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
     assert ('"c1"' in json.dumps(body["payload"][ITEMS[format]])) != is_text
@@ -73,7 +76,7 @@ async def test_white_space_of_arguments_is_inside_the_window(
 async def test_all_counts_of_a_payload_agree(
     client: httpx.AsyncClient, format: FormatName, arguments: str
 ) -> None:
-    """C1, J1: the build, /tokens/count and /context/validate say the same of a payload."""
+    """The build, /tokens/count and /context/validate say the same of a payload."""
     path = await talked(client, arguments, 100_000)
     body = await built(client, path, format)
     messages = body["payload"][ITEMS[format]]
@@ -123,7 +126,7 @@ SPEAKS: list[tuple[str, dict[str, Any]]] = [
 async def test_no_counter_takes_a_call_for_nothing(
     client: httpx.AsyncClient, counter: str, format: str, message: dict[str, Any]
 ) -> None:
-    """J1, J2: calls, reasoning and images count, whatever rule counts the text."""
+    """Calls, reasoning and images count, whatever rule counts the text [tokens.media]."""
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert 20 < counted["tokens"] < 1_200
@@ -133,7 +136,7 @@ async def test_no_counter_takes_a_call_for_nothing(
 async def test_content_text_counts_by_the_rule_alone(
     client: httpx.AsyncClient, counter: str, tokens: int
 ) -> None:
-    """J2: a rule of thumb adds no overhead to messages that hold text alone."""
+    """A rule of thumb adds no overhead to messages that hold text alone. [tokens.counters]"""
     messages = [user("é" + "a" * 6), user([{"type": "text", "text": "a" * 12}])]
     body = {"messages": messages, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()

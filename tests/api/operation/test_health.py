@@ -1,4 +1,7 @@
-"""Health, and the database failing in the middle (E9, M)."""
+"""Health, and the database failing in the middle.
+
+[compaction.failure-keeps-state, operation.health]
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from tests.conftest import Server, execute, started
 
 
 async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
-    """M: both answer ok on a migrated database."""
+    """Both answer ok on a migrated database. [operation.database-away]"""
     for path in ("/healthz", "/readyz"):
         answer = await client.get(path)
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
 async def test_without_a_database(settings: Settings) -> None:
-    """M: without a database the app starts, is alive, is not ready, and returns 503."""
+    """Without a database the app starts, is alive, is not ready, and returns 503."""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     async with started(create_app(away)) as client:
         assert (await client.get("/healthz")).status_code == 200
@@ -38,7 +41,7 @@ async def test_without_a_database(settings: Settings) -> None:
 
 
 async def test_an_older_schema_is_not_ready(settings: Settings, database_url: str) -> None:
-    """M: a database without this version's schema is not ready, and requests are 503."""
+    """A database without this version's schema is not ready, and requests are 503."""
     await execute(database_url, "UPDATE alembic_version SET version_num = '0000'")
     async with started(create_app(settings)) as client:
         assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
@@ -54,7 +57,7 @@ KILL = """
 
 
 async def test_terminated_connections_heal(client: httpx.AsyncClient, database_url: str) -> None:
-    """A8, M: connections that the database ends cost at most a 503, and nothing is lost."""
+    """Connections that the database ends cost at most a 503, and nothing is lost."""
     path = await new_conversation(client)
     for round_number in range(5):
         await append(client, path, user(f"message {round_number}"))
@@ -69,7 +72,7 @@ async def test_terminated_connections_heal(client: httpx.AsyncClient, database_u
 async def test_a_statement_cancelled_while_it_waits(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A2, M: an append whose connection dies is a 503 with nothing stored, and can be repeated."""
+    """An append whose connection dies is a 503 with nothing stored, and can be repeated."""
     path = await new_conversation(client)
     holder = await asyncpg.connect(database_url)
     lock = holder.transaction()
@@ -92,7 +95,7 @@ async def test_a_statement_cancelled_while_it_waits(
 
 
 async def test_a_database_that_comes_back(server: Server, settings: Settings) -> None:
-    """M: an app started before its database serves as soon as that is there, without a restart."""
+    """An app started before its database serves as soon as that is there, without a restart."""
     with server.clone() as url:
         name = url.partition("?")[0].rpartition("/")[2]
         hidden = f"{name}_hidden"
@@ -107,6 +110,6 @@ async def test_a_database_that_comes_back(server: Server, settings: Settings) ->
 
 @pytest.mark.parametrize("module", ["litellm", "tiktoken", "alembic"])
 def test_importing_the_app_is_light(module: str) -> None:
-    """M: what costs seconds to import is not imported before it is needed (decision 36)."""
+    """What costs seconds to import is not imported before it is needed. [operation.lazy-imports]"""
     code = f"import sys, app.main; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,9 @@
-"""Builds, budgets, states and compactions over HTTP (C1-C4, D6, E3, E7, E9, K1)."""
+"""Builds, budgets, states and compactions over HTTP.
+
+[budget.of-the-payload, budget.window-sources, budget.levels, budget.within-window,
+ compaction.state, summary.accepted-answers, compaction.forced, compaction.failure-keeps-state,
+ payload.valid]
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ async def model_client(with_model: Settings) -> Any:
 
 @pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
 async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> None:
-    """K1, decision 18: the body may be left out; nobody knows an epoch that begins now."""
+    """The body may be left out; nobody knows an epoch that begins now [payload.valid]."""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json=body)
@@ -43,7 +48,7 @@ async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> No
 
 
 async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) -> None:
-    """Decision 21: a request's sections and tools merge by name over the stored ones."""
+    """A request's sections and tools merge by name over the stored ones [sections.sources]."""
     path = await new_conversation(client, sections=[{"name": "a", "content": "Stored."}])
     await append(client, path, user("hi"))
     asked = {
@@ -86,7 +91,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:50])
 async def test_wrong_builds(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """M: each wrong field of a build is a 422 that points at it."""
+    """Each wrong field of a build is a 422 that points at it. [errors.problem-json]"""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json=body)
@@ -94,7 +99,10 @@ async def test_wrong_builds(client: httpx.AsyncClient, body: dict[str, Any], poi
 
 
 async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
-    """G4, decision 18: what is known is left out, with system and tools; the tail comes apart."""
+    """What is known is left out, with system and tools; the tail comes apart.
+
+    [delta.fallback, epochs.tail-last]
+    """
     path = await new_conversation(
         client,
         sections=[{"name": "base", "content": "Be kind."}],
@@ -117,7 +125,7 @@ async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
 
 
 async def test_many_builds_at_once_agree(client: httpx.AsyncClient) -> None:
-    """G3, G4: builds and appends side by side: each delta on the first build is its right end."""
+    """Builds and appends side by side: each delta on the first build is its right end."""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     first = (await client.post(f"{path}/context")).json()
@@ -139,7 +147,7 @@ async def test_many_builds_at_once_agree(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
-    """I6: a build's id reads its payload again; what names no build is a 404."""
+    """A build's id reads its payload again; what names no build is a 404. [payload.as-of]"""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     built = (await client.post(f"{path}/context", json={"status": "Busy."})).json()
@@ -160,7 +168,7 @@ async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("format", ["openai_responses", "gemini"])
 async def test_every_format_in_and_out(client: httpx.AsyncClient, format: str) -> None:
-    """A5, K1: what a provider's SDK gives is appended as it is and comes back as it was."""
+    """What a provider's SDK gives is appended as it is and comes back as it was."""
     turns: dict[str, list[dict[str, Any]]] = {
         "openai_responses": [
             {"role": "user", "content": "Weather?"},
@@ -212,7 +220,7 @@ async def test_every_format_in_and_out(client: httpx.AsyncClient, format: str) -
 
 @pytest.mark.parametrize("limit", [0, -1])
 async def test_a_limit_must_be_positive(client: httpx.AsyncClient, limit: int) -> None:
-    """M, C1: a zero limit is refused in S0's words."""
+    """A zero limit is refused in the documented words. [api.limits, budget.total]"""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json={"max_context_tokens": limit})
@@ -221,14 +229,14 @@ async def test_a_limit_must_be_positive(client: httpx.AsyncClient, limit: int) -
 
 
 async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
-    """M: a build without messages is refused in S0's words."""
+    """A build without messages is refused in the documented words [payload.not-empty]."""
     path = await new_conversation(client)
     body = assert_problem(await client.post(f"{path}/context"), 422, "VALIDATION_ERROR")
     assert body["detail"] == "Conversation has no messages"
 
 
 async def test_unknown_windows(client: httpx.AsyncClient) -> None:
-    """C2, M: a build for an unknown model names it, who named it and what helps; that then does."""
+    """A build for an unknown model names it, who named it and what helps; that then does."""
     path = await new_conversation(client, model="my-model")
     await append(client, path, user("hi"))
     stored = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_LIMIT_UNKNOWN")
@@ -248,7 +256,7 @@ async def test_unknown_windows(client: httpx.AsyncClient) -> None:
 
 
 async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
-    """C4: when the system prompt alone is too large, 422 CONTEXT_OVERFLOW carries the budget."""
+    """When the system prompt alone is too large, 422 CONTEXT_OVERFLOW carries the budget."""
     path = await new_conversation(client, sections=[{"name": "a", "content": LONG * 20}])
     await append(client, path, user("hi"))
     asked = {"max_context_tokens": 2000, "max_output_tokens": 500}
@@ -258,7 +266,7 @@ async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
 
 
 async def test_budget_agrees_with_the_build(client: httpx.AsyncClient) -> None:
-    """C1: the stored settings' budget is that of the payload a build returns."""
+    """The stored settings' budget is that of the payload a build returns."""
     path = await new_conversation(client, sections=[{"name": "a", "content": "Be kind."}])
     await append(client, path, *talk(8))
     reading = (await client.get(f"{path}/budget")).json()
@@ -268,7 +276,7 @@ async def test_budget_agrees_with_the_build(client: httpx.AsyncClient) -> None:
 
 
 async def test_compaction_and_state(client: httpx.AsyncClient) -> None:
-    """D6, E7: a forced compaction reports itself, and the state shows its summary and seqs."""
+    """A forced compaction reports itself, and the state shows its summary and seqs."""
     path = await new_conversation(client)
     await append(client, path, *talk(60, LONG))
     nothing = (await client.get(f"{path}/state")).json()
@@ -294,7 +302,7 @@ async def test_compaction_and_state(client: httpx.AsyncClient) -> None:
 
 
 async def test_full_history_never_compacts(client: httpx.AsyncClient) -> None:
-    """D2: a forced compaction of full_history answers why it did nothing."""
+    """A forced compaction of full_history answers why it did nothing. [strategy.full-history]"""
     path = await new_conversation(client, policy={"strategy": "full_history"})
     await append(client, path, *talk(30))
     made = (await client.post(f"{path}/compact")).json()
@@ -302,7 +310,7 @@ async def test_full_history_never_compacts(client: httpx.AsyncClient) -> None:
 
 
 async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
-    """E5, M: a model that may not summarise and unknown fields are refused."""
+    """A model that may not summarise and unknown fields are refused [summary.allowed-models]."""
     path = await new_conversation(client)
     await append(client, path, *talk(60, LONG))
     answer = await client.post(f"{path}/compact", json={"model": "gpt-4o"})
@@ -315,7 +323,7 @@ async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
 async def test_a_failing_model_changes_nothing(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """E9: a model that fails is a 503 with its reason, and the state stays what it was."""
+    """A model that fails is a 503 with its reason, and the state stays what it was."""
     path = await new_conversation(model_client)
     await append(model_client, path, *talk(60, LONG))
     made = (await model_client.post(f"{path}/compact")).json()
@@ -333,7 +341,7 @@ async def test_a_failing_model_changes_nothing(
 async def test_appends_go_on_during_a_compaction(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """E6, E11: while a model thinks, appends and builds of the same conversation are answered."""
+    """While a model thinks, appends and builds of the same conversation are answered."""
     path = await new_conversation(model_client)
     await append(model_client, path, *talk(60, LONG))
     released, arrived = Event(), Event()
@@ -351,7 +359,7 @@ async def test_appends_go_on_during_a_compaction(
 
 
 async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
-    """E6: compactions of one conversation at the same time leave one active summary."""
+    """Compactions of one conversation at the same time leave one active summary."""
     path = await new_conversation(client)
     await append(client, path, *talk(60, LONG))
     answers = await asyncio.gather(*(client.post(f"{path}/compact") for _ in range(4)))
@@ -361,7 +369,7 @@ async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_builds_at_once(client: httpx.AsyncClient) -> None:
-    """C4, G3: builds and appends at the same time all answer, each with a valid head."""
+    """Builds and appends at the same time all answer, each with a valid head."""
     path = await new_conversation(client, policy={"budget": {"context_window": 9000}})
 
     async def step(number: int) -> int:

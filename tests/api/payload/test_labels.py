@@ -1,4 +1,7 @@
-"""Labels over HTTP: what a format cannot carry is said in the payload and named in the answer."""
+"""Labels over HTTP: what a format cannot carry is said in the payload and named in the answer.
+
+[formats.labels]
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ async def build(client: httpx.AsyncClient, path: str, **asked: Any) -> dict[str,
 
 
 async def test_labels_and_their_types_stay_the_same(client: httpx.AsyncClient) -> None:
-    """A cold build, a warm one and a delta name the same types, each once (N8, G4)."""
+    """A cold build, a warm one and a delta name the same types, each once [neutral.same-bytes]."""
     path = await new_conversation(client)
     asked = user([{"type": "text", "text": "So?"}, AUDIO])
     await append(client, path, user([AUDIO]), REFUSAL, asked)

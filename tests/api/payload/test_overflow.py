@@ -1,4 +1,4 @@
-"""The emergency path over HTTP (E6, S3, M)."""
+"""The emergency path over HTTP. [compaction.emergency]"""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def numbers(built: dict[str, Any]) -> list[int]:
 async def test_what_was_too_long_is_halved(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM, error: Any, policy: dict[str, Any]
 ) -> None:
-    """E6: the oldest half of the turns goes, the answer brings the new payload; no model."""
+    """The oldest half of the turns goes, the answer brings the new payload; no model."""
     fake_llm.always(behave.status(500))
     path = await long_talk(model_client, policy=policy)
     before = (await model_client.post(f"{path}/context")).json()
@@ -92,7 +92,7 @@ async def test_what_was_too_long_is_halved(
 
 
 async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
-    """E6: the report alone is enough; each one cuts more, until nothing is left to cut."""
+    """The report alone is enough; each one cuts more, until nothing is left to cut."""
     path = await long_talk(client)
     left = []
     while (answer := await client.post(f"{path}/overflow")).status_code == 200:
@@ -105,7 +105,7 @@ async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: str(error)[:30])
 async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any) -> None:
-    """E6: what does not say that the input is too long is a 422 that points at it."""
+    """What does not say that the input is too long is a 422 that points at it."""
     path = await long_talk(client)
     before = (await client.post(f"{path}/context")).json()["payload"]
     answer = await client.post(f"{path}/overflow", json={"error": error})
@@ -118,7 +118,7 @@ async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any)
 async def test_the_payload_is_the_one_that_was_asked_for(
     client: httpx.AsyncClient, format: str
 ) -> None:
-    """E6: format, model, window, sections and tools are those of the build that failed."""
+    """Format, model, window, sections and tools are those of the build that failed."""
     path = await long_talk(client)
     model = "gpt-4o" if format == "openai_chat" else "claude-3-opus"
     ask = {
@@ -151,7 +151,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
 async def test_wrong_reports(client: httpx.AsyncClient, body: Any, pointer: str) -> None:
-    """M: each wrong field is a 422 that points at it, and nothing is cut."""
+    """Each wrong field is a 422 that points at it, and nothing is cut. [errors.problem-json]"""
     path = await long_talk(client)
     answer = await client.post(f"{path}/overflow", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
@@ -160,7 +160,7 @@ async def test_wrong_reports(client: httpx.AsyncClient, body: Any, pointer: str)
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"nonsense", b'"too long"'])
 async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> None:
-    """M: what is no JSON object is refused."""
+    """What is no JSON object is refused. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
     answer = await client.post(f"{path}/overflow", content=content, headers=headers)
@@ -169,7 +169,7 @@ async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> N
 
 
 async def test_a_huge_or_deep_error(client: httpx.AsyncClient) -> None:
-    """M: an error that quotes the whole request, or nests deeply, is read in no time."""
+    """An error that quotes the whole request, or nests deeply, is read in no time. [api.limits]"""
     path = await long_talk(client)
     deep: Any = "context_length_exceeded"
     for _ in range(60):
@@ -181,7 +181,7 @@ async def test_a_huge_or_deep_error(client: httpx.AsyncClient) -> None:
 
 
 async def test_nothing_to_cut(client: httpx.AsyncClient) -> None:
-    """M: no conversation, no messages, no window: each has its own error."""
+    """No conversation, no messages, no window: each has its own error."""
     answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/overflow")
     assert_problem(answer, 404, "NOT_FOUND")
     path = await new_conversation(client)
@@ -193,7 +193,7 @@ async def test_nothing_to_cut(client: httpx.AsyncClient) -> None:
 
 
 async def test_reports_at_once(client: httpx.AsyncClient) -> None:
-    """E6: reports at the same time cut one after another; no 500."""
+    """Reports at the same time cut one after another; no 500. [compaction.one-at-a-time]"""
     path = await long_talk(client)
     answers = await asyncio.gather(
         *(client.post(f"{path}/overflow") for _ in range(3)),
@@ -209,7 +209,7 @@ async def test_reports_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_cut_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
-    """A8, M: a cut whose connection dies is a 503 that changed nothing, and can be repeated."""
+    """A cut whose connection dies is a 503 that changed nothing, and can be repeated."""
     path = await long_talk(client)
     before = (await client.post(f"{path}/context")).json()["payload"]
     async with killed_while_waiting(database_url):

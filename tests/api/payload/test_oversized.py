@@ -1,6 +1,8 @@
 """User and assistant texts that are larger than the window, over HTTP.
 
 Tokens are counted by a walk of the finished payload that shares no code with the service.
+
+[tool-output.shorten-oversized]
 """
 
 from __future__ import annotations

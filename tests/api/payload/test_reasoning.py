@@ -1,6 +1,8 @@
-"""Reasoning in Chat messages: to whom it goes back, and what providers make of it (N12).
+"""Reasoning in Chat messages: to whom it goes back, and what providers make of it.
 
 What LiteLLM sends is made by its own code, and tokens are counted by tiktoken alone.
+
+[neutral.opaque-family]
 """
 
 from __future__ import annotations
@@ -323,7 +325,7 @@ async def test_reasoning_never_goes_to_others(
 
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_each_step_extends_the_one_before(client: httpx.AsyncClient, name: str) -> None:
-    """Inside an epoch a payload grows, and a delta is what it grew by (N9, G4)."""
+    """Inside an epoch a payload grows, and a delta is what it grew by [neutral.prefix-extends]."""
     loop, (model, *_) = FAMILIES[name]
     messages = whole(loop)
     path = await log_of(client, messages[:1])
@@ -352,7 +354,7 @@ async def test_each_step_extends_the_one_before(client: httpx.AsyncClient, name:
 
 
 async def test_litellm_sends_thinking_where_it_stood(client: httpx.AsyncClient) -> None:
-    """LiteLLM makes of the payload what Anthropic gave, block by block (A9)."""
+    """LiteLLM makes of the payload what Anthropic gave, block by block."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     payload = (await build(client, path, "anthropic/claude-sonnet-4-5"))["payload"]
     sent = litellm_code().to_anthropic(
@@ -374,7 +376,7 @@ async def test_litellm_sends_thinking_where_it_stood(client: httpx.AsyncClient) 
 async def test_thinking_goes_to_anthropics_own_format(
     client: httpx.AsyncClient, loop: Loop
 ) -> None:
-    """Signed blocks of Chat messages are Anthropic's blocks, in place and unchanged (A9, N12)."""
+    """Signed blocks of Chat messages are Anthropic's blocks, in place and unchanged."""
     path = await log_of(client, whole(loop))
     payload = (await build(client, path, "claude-sonnet-4-5", format="anthropic"))["payload"]
     TypeAdapter(list[MessageParam]).validate_python(payload["messages"])
@@ -393,7 +395,7 @@ async def test_thinking_goes_to_anthropics_own_format(
 
 @pytest.mark.parametrize("model", ["gemini/gemini-3-pro-preview", "gemini/gemini-2.5-pro"])
 async def test_litellm_sends_geminis_signatures(client: httpx.AsyncClient, model: str) -> None:
-    """LiteLLM puts each signature on the part that it came on (G2)."""
+    """LiteLLM puts each signature on the part that it came on. [gemini.thought-signatures]"""
     path = await log_of(client, whole(GEMINI_LITELLM))
     payload = (await build(client, path, model))["payload"]
     sent = litellm_code().to_gemini(copy.deepcopy(payload["messages"]), model.partition("/")[2])
@@ -412,7 +414,7 @@ async def test_litellm_sends_geminis_signatures(client: httpx.AsyncClient, model
 
 @pytest.mark.parametrize("loop", [GEMINI_LITELLM, GEMINI_GOOGLE, OPENROUTER_GEMINI])
 async def test_signatures_go_to_geminis_own_format(client: httpx.AsyncClient, loop: Loop) -> None:
-    """Signatures of Chat messages stand on Gemini's parts, unchanged (G2, N12)."""
+    """Signatures of Chat messages stand on Gemini's parts, unchanged."""
     path = await log_of(client, whole(loop))
     built = await build(client, path, "gemini-3-pro-preview", format="gemini")
     contents = built["payload"]["contents"]
@@ -476,7 +478,7 @@ async def test_anthropics_own_thinking_goes_to_litellm(client: httpx.AsyncClient
 
 
 async def test_thinking_among_the_content_goes_back_in_place(client: httpx.AsyncClient) -> None:
-    """LiteLLM also takes signed blocks as parts of the content, where they stood (A9)."""
+    """LiteLLM also takes signed blocks as parts of the content, where they stood."""
     content = [thinking("Look.", SIGNED), {"type": "text", "text": "Well."}]
     path = await log_of(client, [user("hi"), step(None, content), user("on")])
     built = await build(client, path, "anthropic/claude-sonnet-4-5")
@@ -491,7 +493,7 @@ async def test_thinking_among_the_content_goes_back_in_place(client: httpx.Async
 
 
 async def test_a_new_prefix_drops_signed_reasoning_for_good(client: httpx.AsyncClient) -> None:
-    """After a clear or new sections, thinking from before never comes back (A10, A11)."""
+    """After a clear or new sections, thinking from before never comes back."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     model = "anthropic/claude-sonnet-4-5"
     before = await build(client, path, model)
@@ -521,7 +523,7 @@ async def test_a_new_prefix_leaves_plain_reasoning_of_the_turn(client: httpx.Asy
 
 
 async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
-    """Gemini refuses a call without a signature: the documented stand-in takes its place (G2)."""
+    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
     path = await log_of(client, whole(GEMINI_GOOGLE))
     model = "gemini-3-pro-preview"
     await build(client, path, model)

@@ -1,4 +1,7 @@
-"""`/v1/conversations/{id}/usage` (E2, J3, J4)."""
+"""`/v1/conversations/{id}/usage`.
+
+[usage.judged-by-larger, usage.calibration, usage.any-provider]
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ async def report(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str,
 async def test_usage_of_every_provider(
     client: httpx.AsyncClient, format: str, is_named: bool
 ) -> None:
-    """J4, E2: each SDK's object is taken as it is, and means the same in the end."""
+    """Each SDK's object is taken as it is, and means the same in the end [usage.any-provider]."""
     path = await new_conversation(client, policy=POLICY)
     named = {"format": format} if is_named else {}
     told = await report(client, path, usage=OBJECTS[format].model_dump(mode="json"), **named)
@@ -85,7 +88,7 @@ async def test_usage_of_every_provider(
 
 @pytest.mark.parametrize("format", OBJECTS)
 async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, format: str) -> None:
-    """J4: a gateway's object of any shape is taken for a build in any format, by its build's id."""
+    """A gateway's object of any shape is taken for a build in any format, by its build's id."""
     path, build = await built(client, format=format)
     for usage in OBJECTS.values():
         told = await report(
@@ -95,7 +98,7 @@ async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, forma
 
 
 async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
-    """J3: reported usage corrects what the next answers estimate, and they say how."""
+    """Reported usage corrects what the next answers estimate, and they say how."""
     path, build = await built(client)
     before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
     usage = {"prompt_tokens": 2 * build["tokens_used"], "completion_tokens": 5}
@@ -114,7 +117,7 @@ async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_due_compaction_is_told_and_marked(client: httpx.AsyncClient) -> None:
-    """E2, J4: past the trigger the answer says to compact, and the pressure agrees."""
+    """Past the trigger the answer says to compact, and the pressure agrees."""
     path, _ = await built(client)
     told = await report(client, path, usage={"prompt_tokens": 15_000})
     assert (told["should_compact"], told["pressure"]) == (True, "due")
@@ -124,7 +127,7 @@ async def test_a_due_compaction_is_told_and_marked(client: httpx.AsyncClient) ->
 
 
 async def test_nothing_reported(client: httpx.AsyncClient) -> None:
-    """J4: with nothing reported, or no body at all, the own estimate answers."""
+    """With nothing reported, or no body at all, the own estimate answers. [usage.answer]"""
     path, build = await built(client)
     for told in (
         await report(client, path),
@@ -159,7 +162,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:60])
 async def test_wrong_reports(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """M: what cannot be is a 422 that points at it, and is not stored."""
+    """What cannot be is a 422 that points at it, and is not stored. [errors.problem-json]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/usage", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
@@ -167,7 +170,7 @@ async def test_wrong_reports(client: httpx.AsyncClient, body: dict[str, Any], po
 
 
 async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) -> None:
-    """M: 400 for what is no JSON, 404 for what is not there."""
+    """400 for what is no JSON, 404 for what is not there. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
     answer = await client.post(f"{path}/usage", content=b'{"usage": NaN}', headers=headers)
@@ -178,7 +181,7 @@ async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) 
 
 
 async def test_reports_at_once(client: httpx.AsyncClient) -> None:
-    """J3: reports beside appends and builds are all taken, and all learnt from or told why not."""
+    """Reports beside appends and builds are all taken, and all learnt from or told why not."""
     path, build = await built(client)
     usage = {"prompt_tokens": build["tokens_used"]}
     answers = await asyncio.gather(

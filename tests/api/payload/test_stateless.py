@@ -1,4 +1,7 @@
-"""S0's operations over HTTP, with S0's tests by name (K6), and token counts (J1, J2)."""
+"""Stateless operations over HTTP, and token counts.
+
+[stateless.operations, tokens.what-counts, tokens.counters]
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ async def build(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 async def test_cx_t1_under_threshold_returns_full_history(client: httpx.AsyncClient) -> None:
-    """CX-T1, K6: under the threshold the full history comes back untouched."""
+    """Under the threshold the full history comes back untouched. [stateless.rule]"""
     built = await build(client, max_context_tokens=100_000)
     assert built["messages"] == MESSAGES
     assert built["summary_used"] is False and built["new_state"] is None
 
 
 async def test_cx_t2_over_threshold_triggers_compression(client: httpx.AsyncClient) -> None:
-    """CX-T2, K6: over the threshold the middle is compressed and a new state returned."""
+    """Over the threshold the middle is compressed and a new state returned [stateless.rule]."""
     built = await build(client)
     assert built["summary_used"] is True
     assert len(built["messages"]) == 11
@@ -56,19 +59,19 @@ async def test_cx_t2_over_threshold_triggers_compression(client: httpx.AsyncClie
 
 
 async def test_cx_t3_top_messages_always_preserved(client: httpx.AsyncClient) -> None:
-    """CX-T3, K6: the first five messages stay as they were."""
+    """The first five messages stay as they were. [stateless.rule, stateless.operations]"""
     assert (await build(client))["messages"][:5] == MESSAGES[:5]
 
 
 async def test_cx_t4_bottom_messages_always_preserved(client: httpx.AsyncClient) -> None:
-    """CX-T4, K6: the last five messages stay as they were."""
+    """The last five messages stay as they were. [stateless.rule, stateless.operations]"""
     assert (await build(client))["messages"][-5:] == MESSAGES[-5:]
 
 
 async def test_cx_t5_cached_summary_reused_when_valid(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """CX-T5, D6: a valid state is used again without a model call."""
+    """A valid state is used again without a model call [stateless.cached-state]."""
     first = await build(model_client)
     calls = fake_llm.calls
     again = await build(model_client, cached_state=first["new_state"])
@@ -80,7 +83,7 @@ async def test_cx_t5_cached_summary_reused_when_valid(
 async def test_cx_t6_cache_invalidated_when_middle_grows(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """CX-T6, D6: with a grown middle the cached summary is made anew."""
+    """With a grown middle the cached summary is made anew. [stateless.cached-state]"""
     first = await build(model_client)
     grown = [*MESSAGES, *talk(2, "word " * 40)]
     again = await build(model_client, messages=grown, cached_state=first["new_state"])
@@ -91,7 +94,7 @@ async def test_cx_t6_cache_invalidated_when_middle_grows(
 async def test_cx_t7_summary_prepended_as_system_message(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """CX-T7, D1: the summary is a system message between top and bottom, in S0's words."""
+    """The summary is a system message between top and bottom, in the documented words."""
     fake_llm.always(behave.answer("<summary>They counted words.</summary>"))
     built = await build(model_client)
     assert built["messages"][5] == {
@@ -101,7 +104,7 @@ async def test_cx_t7_summary_prepended_as_system_message(
 
 
 async def test_cx_t8_token_estimation_reasonable_accuracy(client: httpx.AsyncClient) -> None:
-    """CX-T8, J2: the estimate is UTF-8 bytes / 4 per message, near the tokenizer's count."""
+    """The estimate is UTF-8 bytes / 4 per message, near the tokenizer's count [stateless.rule]."""
     text = "The ferry to Bergen leaves at nine, and the crossing takes about four hours. "
     messages = talk(20, text * 3)
     built = await build(client, messages=messages, max_context_tokens=100_000)
@@ -115,7 +118,7 @@ async def test_cx_t8_token_estimation_reasonable_accuracy(client: httpx.AsyncCli
 
 
 async def test_cx_nt1_zero_limit(client: httpx.AsyncClient) -> None:
-    """CX-NT1, M: a zero limit is a VALIDATION_ERROR in S0's words, and nothing is returned."""
+    """A zero limit is a VALIDATION_ERROR in the documented words, and nothing is returned."""
     for operation in ("build", "needs-compression"):
         body = {"messages": MESSAGES, "max_context_tokens": 0}
         answer = await client.post(f"/v1/context/{operation}", json=body)
@@ -125,7 +128,7 @@ async def test_cx_nt1_zero_limit(client: httpx.AsyncClient) -> None:
 
 
 async def test_cx_nt2_compress_without_messages(client: httpx.AsyncClient) -> None:
-    """CX-NT2, M: nothing to compress is a VALIDATION_ERROR in S0's words."""
+    """Nothing to compress is a VALIDATION_ERROR in the documented words [stateless.errors]."""
     for operation, more in (("compress", {}), ("build", {"max_context_tokens": 10})):
         answer = await client.post(f"/v1/context/{operation}", json={"messages": [], **more})
         found = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
@@ -134,7 +137,7 @@ async def test_cx_nt2_compress_without_messages(client: httpx.AsyncClient) -> No
 
 
 async def test_cx_nt3_model_failure(model_client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """CX-NT3, E9: a model that fails is 503 SERVICE_UNAVAILABLE, without a new state."""
+    """A model that fails is 503 SERVICE_UNAVAILABLE, without a new state [stateless.errors]."""
     state = (await build(model_client))["new_state"]
     fake_llm.always(behave.status(500))
     grown = [*MESSAGES, *talk(2, "word " * 40)]
@@ -149,7 +152,7 @@ async def test_cx_nt3_model_failure(model_client: httpx.AsyncClient, fake_llm: F
 
 
 async def test_ranges_are_settings(client: httpx.AsyncClient) -> None:
-    """K6: S0's three settings can be given, a summary may stand for everything."""
+    """The three settings can be given, a summary may stand for everything."""
     built = await build(client, preserve_top=0, preserve_bottom=0, compression_threshold=0.1)
     assert [message["role"] for message in built["messages"]] == ["system"]
     body = {"messages": MESSAGES, "max_context_tokens": 1000, "compression_threshold": 1}
@@ -158,7 +161,7 @@ async def test_ranges_are_settings(client: httpx.AsyncClient) -> None:
 
 
 async def test_history_with_tools_and_system_messages(client: httpx.AsyncClient) -> None:
-    """K6: a caller's own history may hold system messages, earlier summaries and tool calls."""
+    """A caller's own history may hold system messages, earlier summaries and tool calls."""
     history = [
         {"role": "system", "content": "Be kind."},
         *MESSAGES[:6],
@@ -202,13 +205,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 async def test_wrong_requests(
     client: httpx.AsyncClient, operation: str, body: dict[str, Any], pointer: str
 ) -> None:
-    """M: each wrong field is a 422 that points at it."""
+    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
     answer = await client.post(f"/v1/context/{operation}", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_counting(client: httpx.AsyncClient) -> None:
-    """J1, J2: messages, text and tools are counted apart, with the margin of the model."""
+    """Messages, text and tools are counted apart, with the margin of the model.
+
+    [tokens.endpoint]
+    """
     tool = {"name": "search", "description": "Find.", "input_schema": {"type": "object"}}
     body = {"messages": [user("hello world")], "text": "hello world", "tools": [tool]}
     counted = (await client.post("/v1/tokens/count", json=body | {"model": "gpt-4o"})).json()
@@ -228,7 +234,7 @@ async def test_counting(client: httpx.AsyncClient) -> None:
     ("counter", "tokens"), [("bytes_4", 3), ("chars_4", 2), ("chars_2_5", 4), ("tokenizer", None)]
 )
 async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | None) -> None:
-    """J2: every counter counts text by its own rule."""
+    """Every counter counts text by its own rule. [tokens.counters]"""
     body = {"text": "ééé 123456", "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert counted["counter"] == counter
@@ -236,7 +242,7 @@ async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | N
 
 
 async def test_counting_stalls_on_nothing(client: httpx.AsyncClient) -> None:
-    """J2: a megabyte of spaces, NUL and lone surrogates are counted like any text."""
+    """A megabyte of spaces, NUL and lone surrogates are counted like any text. [tokens.any-text]"""
     answer = await client.post("/v1/tokens/count", json={"text": " " * 1_000_000})
     assert answer.status_code == 200
     raw = rb'{"text": "\u0000\ud800", "messages": [{"role": "user", "content": "\udfff"}]}'
@@ -262,7 +268,7 @@ SPOKEN = {"role": "assistant", "content": "I will look.", "tool_calls": calling(
 async def test_compressing_a_lone_call_is_refused_without_a_model(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM, lone: dict[str, Any]
 ) -> None:
-    """K6, CX-NT2: without its call the message says nothing, so there is nothing to summarise."""
+    """Without its call the message says nothing, so there is nothing to summarise."""
     answer = await model_client.post("/v1/context/compress", json={"messages": [lone]})
     problem = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
     assert problem["detail"] == "Conversation has no messages"
@@ -272,7 +278,7 @@ async def test_compressing_a_lone_call_is_refused_without_a_model(
 async def test_compressing_a_call_with_text_keeps_the_text(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """K6, E3: the call is left out, and what was said beside it is summarised."""
+    """The call is left out, and what was said beside it is summarised [stateless.operations]."""
     fake_llm.always(behave.answer("<summary>Looked.</summary>"))
     answer = await model_client.post("/v1/context/compress", json={"messages": [SPOKEN]})
     assert answer.json()["summary"] == "Looked."
@@ -284,7 +290,7 @@ async def test_compressing_a_call_with_text_keeps_the_text(
 async def test_a_middle_that_is_a_call_alone_needs_no_model(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM, size: int
 ) -> None:
-    """K6: a build goes on although the middle gives a model nothing to summarise."""
+    """A build goes on although the middle gives a model nothing to summarise."""
     call = calling("c1")
     call["tool_calls"][0]["function"]["arguments"] = '{"path": "' + "x" * size + '"}'
     messages = [user("word " * 800), call, result("c1", "word " * 800)]

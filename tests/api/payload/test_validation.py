@@ -1,4 +1,4 @@
-"""Payloads of any origin, judged over HTTP (K2)."""
+"""Payloads of any origin, judged over HTTP. [validation.endpoint]"""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ async def judge(client: httpx.AsyncClient, format: FormatName, **body: Any) -> d
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_valid_payloads(client: httpx.AsyncClient, format: FormatName) -> None:
-    """K2: a payload that breaks no rule is valid, and nothing is said of its size."""
+    """A payload that breaks no rule is valid, and nothing is said of its size."""
     verdict = await judge(client, format, payload=payload_of(format))
     assert verdict == {"valid": True, "violations": [], "tokens": None, "capacity": None}
 
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_lost_results(client: httpx.AsyncClient, format: FormatName) -> None:
-    """K2, B1, C1, A2, G1: rule and place of what is wrong are named."""
+    """Rule and place of what is wrong are named.
+
+    [validation.endpoint, openai-chat.calls-answered-next, openai-responses.calls-match-outputs,
+     anthropic.calls-answered-next, gemini.responses-follow]
+    """
     payload = payload_of(format)
     lost = {FormatName.OPENAI_RESPONSES: 15, FormatName.GEMINI: 6}.get(format, 6)
     del payload[ITEMS[format]][lost]
@@ -52,7 +56,7 @@ async def test_lost_results(client: httpx.AsyncClient, format: FormatName) -> No
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_size(client: httpx.AsyncClient, format: FormatName) -> None:
-    """K2, N7: with a model or a window the payload is counted, its own output limit reserved."""
+    """With a model or a window the payload is counted, its own output limit reserved."""
     payload = payload_of(format)
     verdict = await judge(client, format, payload=payload, model="gpt-4o")
     assert verdict["capacity"] == 127_000
@@ -63,7 +67,7 @@ async def test_size(client: httpx.AsyncClient, format: FormatName) -> None:
 
 
 async def test_own_models(client: httpx.AsyncClient) -> None:
-    """K2, J5: a model's limits are those of the tenant's own entry."""
+    """A model's limits are those of the tenant's own entry [validation.endpoint]."""
     entry = {"context_window": 1050, "exact": True}
     assert (await client.put("/v1/models/house", json=entry)).status_code == 200
     payload = payload_of(FormatName.OPENAI_CHAT)
@@ -72,7 +76,7 @@ async def test_own_models(client: httpx.AsyncClient) -> None:
 
 
 async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
-    """K2: the size of items that nobody can read is not judged, the items are."""
+    """The size of items that nobody can read is not judged, the items are. [validation.any-json]"""
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"].append(5)
     verdict = await judge(client, FormatName.OPENAI_CHAT, payload=payload, model="gpt-4o")
@@ -81,7 +85,7 @@ async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
 
 
 async def test_builds_before(client: httpx.AsyncClient) -> None:
-    """K2, N9: a payload that changes what was promised says so; a warning leaves it valid."""
+    """A payload that changes what was promised says so; a warning leaves it valid."""
     previous = payload_of(FormatName.OPENAI_CHAT)
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"][6]["content"] = "did"
@@ -95,7 +99,7 @@ async def test_builds_before(client: httpx.AsyncClient) -> None:
 
 
 async def test_headers_and_abilities(client: httpx.AsyncClient) -> None:
-    """A12, A1: beta headers are judged where they are told, and prefill is the model's ability."""
+    """Beta headers are judged where they are told, and prefill is the model's ability."""
     payload = payload_of(FormatName.ANTHROPIC)
     verdict = await judge(client, FormatName.ANTHROPIC, payload=payload, betas=[])
     assert [violation["rule"] for violation in verdict["violations"]] == ["A12"]
@@ -125,12 +129,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 async def test_wrong_requests(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """M, K2: a request that cannot be judged is a 422 that points at the reason."""
+    """A request that cannot be judged is a 422 that points at the reason [errors.problem-json]."""
     assert_problem(await client.post(PATH, json=body), 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_odd_strings(client: httpx.AsyncClient) -> None:
-    """K2, M: NUL and lone surrogates are judged like any other text."""
+    """NUL and lone surrogates are judged like any other text."""
     message = rb'{"role": "user", "content": "\u0000\ud800"}'
     raw = rb'{"model": "gpt-4o", "payload": {"messages": [%s]}}' % message
     answer = await client.post(PATH, content=raw, headers={"content-type": "application/json"})

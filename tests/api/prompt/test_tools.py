@@ -1,4 +1,7 @@
-"""The tools an LLM calls, over HTTP: definitions, calls and the search for others (L1, H2)."""
+"""The tools an LLM calls, over HTTP: definitions, calls and the search for others.
+
+[agent-tools.definitions, tools.search]
+"""
 
 from __future__ import annotations
 
@@ -87,14 +90,14 @@ async def answered(client: httpx.AsyncClient, path: str, name: str, **arguments:
 async def test_definitions_come_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """L1: the definitions are those of the domain, in the format asked for."""
+    """The definitions are those of the domain, in the format asked for."""
     answer = await client.get("/v1/tool-definitions", params={"format": format})
     assert answer.status_code == 200
     assert answer.json() == {"format": format, "tools": definitions_in(format)}
 
 
 async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> None:
-    """L1: without a format the definitions are those of `openai_chat`; a wrong one is told."""
+    """Without a format the definitions are those of `openai_chat`; a wrong one is told."""
     body = (await client.get("/v1/tool-definitions")).json()
     assert body["format"] == CHAT
     assert [tool["function"]["name"] for tool in body["tools"]] == list(AGENT_TOOLS)
@@ -106,7 +109,7 @@ async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> No
 async def test_a_call_is_executed_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """L1, F4, F5: each tool reads the stored output, and answers in the format of the call."""
+    """Each tool reads the stored output, and answers in the format of the call."""
     path, ref = await offloaded(client)
     calls: dict[str, tuple[dict[str, Any], str]] = {
         "tool_output_cache": ({"offset": 41, "limit": 1}, "line 42 xxx"),
@@ -123,7 +126,7 @@ async def test_a_call_is_executed_in_every_format(
 
 
 async def test_lines_are_read_on_to_the_end(client: httpx.AsyncClient) -> None:
-    """F4, L1: following each answer's last line, a model reads the whole output."""
+    """Following each answer's last line, a model reads the whole output."""
     path, ref = await offloaded(client)
     seen, offset = [], 0
     while True:
@@ -138,7 +141,7 @@ async def test_lines_are_read_on_to_the_end(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_returned_message_is_the_callers_to_append(client: httpx.AsyncClient) -> None:
-    """Decision 27: a call appends nothing; its message is taken by the log and never offloaded."""
+    """A call appends nothing; its message is taken by the log and never offloaded."""
     path, ref = await offloaded(client)
     body = await answered(client, path, "tool_output_cache", ref_id=ref)
     assert (await client.get(path)).json()["head_seq"] == 3
@@ -150,7 +153,7 @@ async def test_the_returned_message_is_the_callers_to_append(client: httpx.Async
 
 
 async def test_an_error_the_model_can_correct_is_a_result(client: httpx.AsyncClient) -> None:
-    """L1: unknown ref, bad pattern and wrong arguments are 200 with a message that says so."""
+    """Unknown ref, bad pattern and wrong arguments are 200 with a message that says so."""
     path, ref = await offloaded(client)
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("read_result", {"ref_id": "blob_nope"}, 'no tool output with ref_id "blob_nope"'),
@@ -165,7 +168,7 @@ async def test_an_error_the_model_can_correct_is_a_result(client: httpx.AsyncCli
 
 
 async def test_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
-    """M: whatever the call, there is no such conversation."""
+    """Whatever the call, there is no such conversation."""
     for path in (NOWHERE, "/v1/conversations/nowhere"):
         for arguments in ({"ref_id": "blob_1"}, {}):
             answer = await send(client, path, tool_call=native(CHAT, "read_result", **arguments))
@@ -188,13 +191,13 @@ async def test_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None
 async def test_a_malformed_call_is_422(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """L1, M: the place that is wrong is named, and unknown fields of the envelope are refused."""
+    """The place that is wrong is named, and unknown fields of the envelope are refused."""
     path = await new_conversation(client)
     assert_problem(await send(client, path, **body), 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient) -> None:
-    """M: malformed JSON is a 400, no body and another media type a 422."""
+    """Malformed JSON is a 400, no body and another media type a 422. [api.limits, api.json-only]"""
     path = f"{NOWHERE}/tool-calls"
     headers = {"content-type": "application/json"}
     malformed = await client.post(path, content=b'{"tool_call": {', headers=headers)
@@ -205,7 +208,7 @@ async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_oversized_body_is_413(client: httpx.AsyncClient) -> None:
-    """M: a call is bounded like any other body, before it is read."""
+    """A call is bounded like any other body, before it is read. [api.limits]"""
     headers = {"content-type": "application/json", "content-length": str(2**40)}
     answer = await client.post(f"{NOWHERE}/tool-calls", content=b"{}", headers=headers)
     assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
@@ -239,7 +242,7 @@ async def search(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
 async def test_a_search_returns_definitions_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """H2: full definitions in the format asked for, best first, and what is promoted."""
+    """Full definitions in the format asked for, best first, and what is promoted."""
     path = await new_conversation(client, tools=TOOLS)
     body = await search(client, path, query="what is the weather", format=format)
     assert body["format"] == format
@@ -255,7 +258,7 @@ async def test_a_search_returns_definitions_in_every_format(
 
 
 async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) -> None:
-    """H2, decision 21: the agent's tools, the conversation's, and those of the request."""
+    """The agent's tools, the conversation's, and those of the request [tools.search]."""
     agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
     assert (await client.post("/v1/agents", json=agent)).status_code == 201
     own = [{"name": "get_weather", "description": "Weather of this conversation."}]
@@ -269,7 +272,7 @@ async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) ->
 
 
 async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> None:
-    """H2: no tool is returned, and none promoted, when none matches or there are none."""
+    """No tool is returned, and none promoted, when none matches or there are none."""
     for tools in (TOOLS, []):
         path = await new_conversation(client, tools=tools)
         body = await search(client, path, query="chess", format="gemini")
@@ -277,7 +280,7 @@ async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> N
 
 
 async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
-    """H2, M: the place that is wrong is named."""
+    """The place that is wrong is named. [tools.search, errors.problem-json]"""
     path = await new_conversation(client)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "/query"),
@@ -297,14 +300,14 @@ async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
-    """M: there is no such conversation, whatever is searched."""
+    """There is no such conversation, whatever is searched."""
     for path in (NOWHERE, "/v1/conversations/nowhere"):
         answer = await client.post(f"{path}/tools/search", json={"query": "x"})
         assert_problem(answer, 404, "NOT_FOUND")
 
 
 async def test_any_text_can_be_searched(client: httpx.AsyncClient) -> None:
-    """M: no query fails because of its characters, but one that is no text is refused."""
+    """No query fails because of its characters, but one that is no text is refused."""
     path = await new_conversation(client, tools=TOOLS)
     for query in ("\x00", "\ud800", "(((", "天", "\ufb01nd it", "x" * 1000, "the of and"):
         content = json.dumps({"query": query})
@@ -318,7 +321,7 @@ async def test_any_text_can_be_searched(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
-    """H2, L1: `tool_search` answers in the format of the call, and promotes what it finds."""
+    """`tool_search` answers in the format of the call, and promotes what it finds."""
     path = await new_conversation(client, tools=TOOLS)
     call = native(format, "tool_search", query="weather", limit=1)
     answer = (await send(client, path, format=format, tool_call=call)).json()
@@ -330,7 +333,7 @@ async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: For
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
-    """L1, A6: `recall` answers in the format of the call, and appends nothing."""
+    """`recall` answers in the format of the call, and appends nothing [search.recall]."""
     path = await new_conversation(client)
     await append(client, path, user("The staging port is 5433."), calling("c1"), result("c1", "ok"))
     call = native(format, "recall", query="which port has staging?")
@@ -345,7 +348,7 @@ async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: Form
 
 
 async def test_recall_is_added_where_it_is_listed(client: httpx.AsyncClient) -> None:
-    """L1: a policy may list it, and `auto` has nothing that mentions it."""
+    """A policy may list it, and `auto` has nothing that mentions it. [agent-tools.auto]"""
     for listed, names in ((["recall"], ["recall"]), ("auto", [])):
         path = await new_conversation(client, policy={"agent_tools": listed})
         await append(client, path, user("hello"))
@@ -355,7 +358,7 @@ async def test_recall_is_added_where_it_is_listed(client: httpx.AsyncClient) -> 
 
 
 async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:
-    """H3: with `native` Anthropic gets references."""
+    """With `native` Anthropic gets references. [tools.native-deferral]"""
     path = await new_conversation(client, tools=TOOLS)
     call = native(FormatName.ANTHROPIC, "tool_search", query="weather")
     answer = (await send(client, path, format="anthropic", tool_call=call, native=True)).json()
@@ -364,7 +367,7 @@ async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> No
 
 
 async def test_a_model_compacts_by_a_call(client: httpx.AsyncClient) -> None:
-    """G6, E7, L1: `compact_context` compacts whatever the pressure, and says what came of it."""
+    """`compact_context` compacts whatever the pressure, and says what came of it."""
     path = await new_conversation(client)
     body = await answered(client, path, "compact_context")
     assert body["message"]["content"].startswith("[Nothing was compacted: ")

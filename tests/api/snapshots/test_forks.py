@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/fork` (I6)."""
+"""`/v1/conversations/{id}/fork`. [forks.at-seq]"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def contents(client: httpx.AsyncClient, path: str) -> list[Any]:
 
 
 async def test_a_fork_is_returned_as_a_conversation(client: httpx.AsyncClient) -> None:
-    """I6, decision 32: 201 with Location, the fields of the conversation, and its source."""
+    """201 with Location, the fields of the conversation, and its source [forks.at-seq]."""
     path = await new_conversation(client, metadata={"a": 1}, model="gpt-4o-mini")
     await append(client, path, *talk(4))
     answer = await client.post(f"{path}/fork")
@@ -45,7 +45,7 @@ async def test_a_fork_is_returned_as_a_conversation(client: httpx.AsyncClient) -
 
 
 async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
-    """I6: the last seq, the id and the metadata of a fork."""
+    """The last seq, the id and the metadata of a fork."""
     path = await new_conversation(client, metadata={"a": 1})
     await append(client, path, *talk(4))
     made = await fork(client, path, at_seq=3, conversation_id=ID.upper(), metadata={"b": 2})
@@ -58,7 +58,7 @@ async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
 
 
 async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
-    """I6, A3: a later result is a conflict in the fork, and accepted in its source."""
+    """A later result is a conflict in the fork, and accepted in its source [forks.at-seq]."""
     path = await new_conversation(client)
     await append(client, path, user("look"), calling("c1"))
     made = await fork(client, path)
@@ -69,7 +69,7 @@ async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_fork_outlives_its_source(client: httpx.AsyncClient) -> None:
-    """A7, I6: a fork has all of its data, also large results."""
+    """A fork has all of its data, also large results. [log.delete-everything, forks.at-seq]"""
     path = await new_conversation(client)
     output = "a line of output\n" * 10_000
     done = await append(client, path, user("look"), calling("c1"), result("c1", output))
@@ -86,7 +86,7 @@ async def test_a_fork_outlives_its_source(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_repeated_idempotency_key_returns_the_first_fork(client: httpx.AsyncClient) -> None:
-    """A2, decision 8: the same key and body return the first fork, another body is a conflict."""
+    """The same key and body return the first fork, another body is a conflict."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     key = {"Idempotency-Key": "fork-1"}
@@ -119,14 +119,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 async def test_invalid_forks_are_refused(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """M: invalid fields are refused with their pointers."""
+    """Invalid fields are refused with their pointers. [errors.problem-json]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     assert_problem(await client.post(f"{path}/fork", json=body), 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_unknown_sources_and_used_ids_are_refused(client: httpx.AsyncClient) -> None:
-    """M, decision 7: an unknown source is a 404, and a used id is a conflict."""
+    """An unknown source is a 404, and a used id is a conflict [errors.problem-json]."""
     for unknown in (ID, "nothing"):
         answer = await client.post(f"/v1/conversations/{unknown}/fork", json={})
         assert_problem(answer, 404, "NOT_FOUND")

@@ -1,4 +1,8 @@
-"""Snapshots over HTTP: save, list, read, restore, import and delete (I1-I4, A7, F7)."""
+"""Snapshots over HTTP: save, list, read, restore, import and delete.
+
+[snapshots.save, snapshots.import, snapshots.list, snapshots.restore-source,
+ snapshots.deleted-parts, tool-output.collect]
+"""
 
 from __future__ import annotations
 
@@ -130,11 +134,15 @@ def id_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# --- S4: save --------------------------------------------------------------------------------
+# --- Save ------------------------------------------------------------------------------------
 
 
 async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None:
-    """I2, S4: a snapshot is S4's JSON, its messages as they came, to be had as a file."""
+    """A snapshot is JSON with the documented fields, its messages as they came, to be had as a
+    file.
+
+    [snapshots.download]
+    """
     path = await new_conversation(client)
     await append(client, path, user("hello", mood="good"), *talk(2))
     saved = await save(client, path)
@@ -150,7 +158,7 @@ async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None
 
 
 async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: Time) -> None:
-    """I1, S4: what is known of a snapshot is stored, and its window is the active one."""
+    """What is known of a snapshot is stored, and its window is the active one. [snapshots.save]"""
     path = f"/v1/agents/{await new_agent(client)}"
     talking = await new_conversation(client, agent_id=id_of(path))
     await append(client, talking, *talk(4))
@@ -168,7 +176,7 @@ async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: T
 
 
 async def test_save_generates_summary(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """I1, E12, S4: the summary comes from the model, asked about wrapped and masked text."""
+    """The summary comes from the model, asked about wrapped and masked text [snapshots.summary]."""
     fake_llm.always(answer(SENTENCE))
     path = await new_conversation(modelled)
     await append(modelled, path, user("my key is sk-abcdefghijklmnopqrstuvwxyz </conversation>"))
@@ -181,7 +189,7 @@ async def test_save_generates_summary(modelled: httpx.AsyncClient, fake_llm: Fak
 
 
 async def test_save_does_not_clear_context(client: httpx.AsyncClient) -> None:
-    """I1, S4: after a save the payload is the same, byte for byte."""
+    """After a save the payload is the same, byte for byte. [snapshots.save]"""
     path = await new_conversation(client)
     await append(client, path, *talk(4))
     before = await shown(client, path)
@@ -190,7 +198,7 @@ async def test_save_does_not_clear_context(client: httpx.AsyncClient) -> None:
 
 
 async def test_save_filename_format(client: httpx.AsyncClient) -> None:
-    """I2, S4: a download is named by the snapshot's timestamp and id, with no colon (Windows)."""
+    """A download is named by the snapshot's timestamp and id, with no colon (Windows)."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
@@ -204,7 +212,7 @@ async def test_save_filename_format(client: httpx.AsyncClient) -> None:
 
 
 async def test_save_with_custom_description(client: httpx.AsyncClient) -> None:
-    """I1, S4: a description is kept as it was given, and may be left out."""
+    """A description is kept as it was given, and may be left out. [snapshots.save]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     assert (await save(client, path, description="über auth"))["description"] == "über auth"
@@ -214,7 +222,7 @@ async def test_save_with_custom_description(client: httpx.AsyncClient) -> None:
 
 
 async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient) -> None:
-    """I1, S4: an agent's snapshot has the windows of its conversations, the oldest first."""
+    """An agent's snapshot has the windows of its conversations, the oldest first."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(3)]
     await append(client, paths[1], *talk(2, "second"))
@@ -228,7 +236,7 @@ async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient)
 
 
 async def test_save_of_an_empty_window_is_refused(client: httpx.AsyncClient, time: Time) -> None:
-    """I1, M: there is nothing to save in an empty window, nor for an unknown conversation."""
+    """There is nothing to save in an empty window, nor for an unknown conversation."""
     agent = f"/v1/agents/{await new_agent(client)}"
     path = await new_conversation(client, agent_id=id_of(agent))
     for place in (path, agent):
@@ -242,7 +250,7 @@ async def test_save_of_an_empty_window_is_refused(client: httpx.AsyncClient, tim
 
 
 async def test_save_refuses_unknown_fields(client: httpx.AsyncClient) -> None:
-    """M: malformed and oversized requests are refused with their pointers."""
+    """Malformed and oversized requests are refused with their pointers. [errors.problem-json]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     at = f"{path}/snapshots"
@@ -258,11 +266,11 @@ async def test_save_refuses_unknown_fields(client: httpx.AsyncClient) -> None:
     assert odd["description"] == "a\ufffdb"
 
 
-# --- S4: summary generation ------------------------------------------------------------------
+# --- Summary generation ----------------------------------------------------------------------
 
 
 async def test_generate_summary_calls_llm(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """I1, S4: one call of the model tells of all conversations, each labelled."""
+    """One call of the model tells of all conversations, each labelled. [snapshots.summary]"""
     fake_llm.always(answer(SENTENCE))
     agent = f"/v1/agents/{await new_agent(modelled)}"
     for text in ("alpha", "beta"):
@@ -277,7 +285,7 @@ async def test_generate_summary_calls_llm(modelled: httpx.AsyncClient, fake_llm:
 
 @pytest.mark.parametrize("count", [1, 9])
 async def test_generate_summary_returns_short_text(client: httpx.AsyncClient, count: int) -> None:
-    """I1, E5, S4: without a model a few sentences are picked out, the same ones every time."""
+    """Without a model a few sentences are picked out, the same ones every time."""
     path = await new_conversation(client)
     await append(client, path, *talk(count, "Please book the night train. " * 50))
     first, again = await save(client, path), await save(client, path)
@@ -294,7 +302,7 @@ async def test_generate_summary_returns_short_text(client: httpx.AsyncClient, co
 async def test_generate_summary_handles_llm_failure_gracefully(
     modelled: httpx.AsyncClient, fake_llm: FakeLLM, broken: Any
 ) -> None:
-    """I1, S4: the model fails in some way, and the snapshot is saved all the same."""
+    """The model fails in some way, and the snapshot is saved all the same. [snapshots.summary]"""
     fake_llm.always(broken)
     path = await new_conversation(modelled)
     await append(modelled, path, *talk(4))
@@ -306,7 +314,7 @@ async def test_generate_summary_handles_llm_failure_gracefully(
 async def test_generate_summary_handles_a_model_that_takes_too_long(
     with_model: Settings, fake_llm: FakeLLM
 ) -> None:
-    """I1: a model that does not answer in time is one that failed."""
+    """A model that does not answer in time is one that failed. [snapshots.summary]"""
     hurried = with_model.model_copy(
         update={"summarizer_timeout_seconds": 0.2, "summarizer_deadline_seconds": 0.4}
     )
@@ -327,7 +335,7 @@ async def test_generate_summary_handles_a_model_that_takes_too_long(
 async def test_generate_summary_with_a_model_that_is_not_allowed(
     modelled: httpx.AsyncClient, fake_llm: FakeLLM, database_url: str
 ) -> None:
-    """I1, E5: a model that is no longer allowed costs the summary, not the snapshot."""
+    """A model that is no longer allowed costs the summary, not the snapshot [snapshots.summary]."""
     path = await new_conversation(modelled)
     policy = json.dumps({"compaction": {"model": "openai/other"}})
     await execute(database_url, "UPDATE conversations SET policy = $1", policy)
@@ -336,11 +344,11 @@ async def test_generate_summary_with_a_model_that_is_not_allowed(
     assert fake_llm.calls == 0
 
 
-# --- S4: history -----------------------------------------------------------------------------
+# --- History ---------------------------------------------------------------------------------
 
 
 async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) -> None:
-    """I3, S4: lists by agent and by conversation, without messages, over all pages."""
+    """Lists by agent and by conversation, without messages, over all pages. [snapshots.list]"""
     agent = f"/v1/agents/{await new_agent(client)}"
     own, other = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     alone = await new_conversation(client)
@@ -366,7 +374,7 @@ async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) ->
 async def test_list_sessions_ordered_by_timestamp_desc(
     client: httpx.AsyncClient, time: Time
 ) -> None:
-    """I3, S4, decision 2: newest first, those of one moment too, each once over the pages."""
+    """Newest first, those of one moment too, each once over the pages [snapshots.list]."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     made = []
@@ -386,7 +394,7 @@ async def test_list_sessions_ordered_by_timestamp_desc(
 
 
 async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> None:
-    """I3: a snapshot can be deleted, once; what it was taken of stays."""
+    """A snapshot can be deleted, once; what it was taken of stays. [snapshots.list]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     at = f"/v1/snapshots/{(await save(client, path))['session_id']}"
@@ -408,7 +416,7 @@ async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> 
 
 
 async def test_an_interrupted_response_is_not_valid_json(settings: Settings) -> None:
-    """I2: a failing read interrupts the response; it never returns a shorter snapshot."""
+    """A failing read interrupts the response; it never returns a shorter snapshot."""
     app = create_app(settings)
     found = app.state.services.snapshots
 
@@ -442,11 +450,11 @@ async def test_an_interrupted_response_is_not_valid_json(settings: Settings) -> 
                 json.loads(received)
 
 
-# --- S4: restore -----------------------------------------------------------------------------
+# --- Restore ---------------------------------------------------------------------------------
 
 
 async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Time) -> None:
-    """I4, S4, decision 31: what left the window rejoins it in order; twice restores nothing."""
+    """What left the window rejoins it in order; twice restores nothing."""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent)
     await append(client, path, user("planted question"), calling("c1"), result("c1", "planted"))
@@ -473,7 +481,7 @@ async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Tim
 
 
 async def test_restore_after_a_clear(client: httpx.AsyncClient) -> None:
-    """I4, B3: a snapshot of before a clear is restored after it, for all of an agent."""
+    """A snapshot of before a clear is restored after it, for all of an agent."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     for path in paths:
@@ -492,7 +500,7 @@ async def test_restore_after_a_clear(client: httpx.AsyncClient) -> None:
 
 
 async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:
-    """I4, S4: neither an unknown snapshot nor an unknown conversation can be restored."""
+    """Neither an unknown snapshot nor an unknown conversation can be restored."""
     answered = await client.post(f"/v1/snapshots/{uuid4()}/restore")
     assert_problem(answered, 404, "NOT_FOUND")
     path = await new_conversation(client)
@@ -505,7 +513,7 @@ async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:
 
 
 async def test_restore_into_another_conversation_copies(client: httpx.AsyncClient) -> None:
-    """I4: elsewhere copies are appended, marked and paired; clashing calls are renamed."""
+    """Elsewhere copies are appended, marked and paired; clashing calls are renamed."""
     path, target = await new_conversation(client), await new_conversation(client)
     await append(client, path, user("question"), calling("c1", "c2"), result("c2"), result("c1"))
     await append(client, target, user("before"), calling("c1"), result("c1", "its own"))
@@ -536,7 +544,7 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
 async def test_restore_of_copies_that_left_their_window(
     client: httpx.AsyncClient, time: Time
 ) -> None:
-    """I4: copies are as new as any message, and rejoin when they are restored again later."""
+    """Copies are as new as any message, and rejoin when they are restored again later."""
     agent = await new_agent(client)
     path = await new_conversation(client)
     old = "2026-02-01T00:00:00Z"
@@ -557,7 +565,7 @@ async def test_restore_of_copies_that_left_their_window(
 async def test_restore_of_several_conversations_into_one_is_refused(
     client: httpx.AsyncClient,
 ) -> None:
-    """I4, decision 31: several conversations cannot become one; each goes back to its own."""
+    """Several conversations cannot become one; each goes back to its own."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     for path in paths:
@@ -572,7 +580,7 @@ async def test_restore_of_several_conversations_into_one_is_refused(
 
 
 async def test_restore_copies_large_results_completely(client: httpx.AsyncClient) -> None:
-    """I4, F1: a copy of an offloaded result is offloaded again with the same bytes."""
+    """A copy of an offloaded result is offloaded again with the same bytes."""
     path, target = await new_conversation(client), await new_conversation(client)
     output = "".join(f"line {number} é\n" for number in range(20_000))
     await append(client, path, user("q"), calling("c1"), result("c1", output))
@@ -590,7 +598,7 @@ async def test_restore_copies_large_results_completely(client: httpx.AsyncClient
 
 
 async def test_concurrent_restores_do_not_duplicate(client: httpx.AsyncClient) -> None:
-    """I4: two concurrent restores into one conversation leave each message there once."""
+    """Two concurrent restores into one conversation leave each message there once."""
     path, target = await new_conversation(client), await new_conversation(client)
     await append(client, path, user("q"), calling("c1"), result("c1"), *talk(20))
     await append(client, target, user("q"), calling("c1"), result("c1"))
@@ -601,7 +609,7 @@ async def test_concurrent_restores_do_not_duplicate(client: httpx.AsyncClient) -
 
 
 async def test_restore_records_an_event(client: httpx.AsyncClient, database_url: str) -> None:
-    """L3, I4: each conversation has an event of the restore."""
+    """Each conversation has an event of the restore. [events.stream, snapshots.restore-source]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
@@ -632,7 +640,7 @@ async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
 
 
 async def test_import_accepts_bare_messages(client: httpx.AsyncClient) -> None:
-    """I2: a file of bare messages is imported; a restore creates their conversation."""
+    """A file of bare messages is imported; a restore creates their conversation."""
     answered = await imported(client, BARE)
     assert answered.status_code == 201, answered.text
     made = answered.json()
@@ -651,7 +659,7 @@ async def test_import_accepts_bare_messages(client: httpx.AsyncClient) -> None:
 
 
 async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) -> None:
-    """I2, I4: a download is imported unchanged, and rejoins the log of its source."""
+    """A download is imported unchanged, and rejoins the log of its source [snapshots.download]."""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent)
     output = "long line\n" * 10_000
@@ -715,7 +723,7 @@ async def model_of(client: httpx.AsyncClient, conversation_id: str) -> tuple[str
 async def test_a_restored_import_has_the_models_of_its_conversations(
     settings: Settings, time: Time
 ) -> None:
-    """I2, I4: without a default model too, a conversation that a restore makes can be built."""
+    """Without a default model too, a conversation that a restore makes can be built."""
     bare = settings.model_copy(update={"default_model": None})
     async with started(create_app(bare, now=time.now)) as client:
         agent = await new_agent(client, model="gpt-4o")
@@ -748,7 +756,7 @@ async def test_a_restored_import_has_the_models_of_its_conversations(
 
 
 async def test_an_import_without_models_is_accepted(settings: Settings, time: Time) -> None:
-    """I2: files of earlier releases have no models; bare messages may have one for all of them."""
+    """Files of earlier releases have no models; bare messages may have one for all of them."""
     async with started(
         create_app(settings.model_copy(update={"default_model": None}), now=time.now)
     ) as client:
@@ -765,7 +773,7 @@ async def test_an_import_without_models_is_accepted(settings: Settings, time: Ti
 async def test_a_snapshot_of_an_earlier_release_is_read(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """I3: a snapshot stored without models has none, and is restored as before."""
+    """A snapshot stored without models has none, and is restored as before. [snapshots.list]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
@@ -775,7 +783,7 @@ async def test_a_snapshot_of_an_earlier_release_is_read(
 
 
 async def test_import_validates_messages_like_an_append(client: httpx.AsyncClient) -> None:
-    """I2, A1, A3, M: an invalid message is refused with its pointer, and nothing is stored."""
+    """An invalid message is refused with its pointer, and nothing is stored [snapshots.import]."""
     for change, pointer in UNFIT:
         body = {key: value for key, value in BARE.items() if key != "message_count"} | change
         assert_problem(await imported(client, body), 422, "VALIDATION_ERROR", pointer)
@@ -783,14 +791,14 @@ async def test_import_validates_messages_like_an_append(client: httpx.AsyncClien
 
 
 async def test_an_oversized_import_is_refused(settings: Settings) -> None:
-    """M: an import has the limits of every body."""
+    """An import has the limits of every body. [api.limits]"""
     async with started(create_app(settings.model_copy(update={"max_body_bytes": 2_000}))) as client:
         answered = await imported(client, BARE | {"summary": "x" * 3_000})
         assert_problem(answered, 413, "PAYLOAD_TOO_LARGE")
 
 
 async def test_one_of_two_equal_concurrent_imports_is_a_conflict(client: httpx.AsyncClient) -> None:
-    """I2: of two equal imports one is stored, the other is a conflict."""
+    """Of two equal imports one is stored, the other is a conflict. [snapshots.import]"""
     answers = await asyncio.gather(*(imported(client, BARE) for _ in range(3)))
     assert sorted(item.status_code for item in answers) == [201, 409, 409]
     assert len((await read(client, BARE["session_id"]))["messages"]) == 3
@@ -799,7 +807,7 @@ async def test_one_of_two_equal_concurrent_imports_is_a_conflict(client: httpx.A
 async def test_concurrent_restores_of_an_import_create_one_conversation(
     client: httpx.AsyncClient,
 ) -> None:
-    """I4: equal restores of an import find the same conversation and messages."""
+    """Equal restores of an import find the same conversation and messages."""
     await imported(client, BARE)
     done = await asyncio.gather(*(restore(client, BARE["session_id"]) for _ in range(3)))
     (source,) = {item["conversation_id"] for each in done for item in each["conversations"]}
@@ -813,7 +821,7 @@ async def test_concurrent_restores_of_an_import_create_one_conversation(
 async def test_deleting_a_conversation_removes_its_part(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7, I4: a deleted conversation leaves agent snapshots, with their summaries."""
+    """A deleted conversation leaves agent snapshots, with their summaries."""
     agent = f"/v1/agents/{await new_agent(client)}"
     gone, stays = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     await append(client, gone, *talk(2, "secret"))
@@ -837,7 +845,7 @@ async def test_deleting_a_conversation_removes_its_part(
 async def test_deleting_a_conversation_removes_its_imported_messages(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7: imported messages of a conversation are deleted with it."""
+    """Imported messages of a conversation are deleted with it. [snapshots.deleted-parts]"""
     path = await new_conversation(client)
     messages = [user("secret", conversation_id=id_of(path)), user("other")]
     session_id = (await imported(client, {"messages": messages})).json()["session_id"]
@@ -851,7 +859,7 @@ async def test_deleting_a_conversation_removes_its_imported_messages(
 async def test_concurrent_deletions_of_all_conversations_delete_a_snapshot(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7: the snapshot is deleted with its last part, in any order of deletions."""
+    """The snapshot is deleted with its last part, in any order of deletions."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(4)]
     for path in paths:
@@ -864,7 +872,7 @@ async def test_concurrent_deletions_of_all_conversations_delete_a_snapshot(
 
 
 async def test_outputs_of_a_snapshot_are_not_collected(client: httpx.AsyncClient) -> None:
-    """F7: with `drop_compacted`, outputs of messages in a snapshot are not collected."""
+    """With `drop_compacted`, outputs of messages in a snapshot are not collected."""
     policy = {"gc": {"drop_compacted": True}, "sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("q"), calling("c1"), result("c1", "held\n" * 2_000))
@@ -882,7 +890,7 @@ async def test_outputs_of_a_snapshot_are_not_collected(client: httpx.AsyncClient
 async def test_save_of_a_compacted_window_keeps_the_original_messages(
     modelled: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """I1, E5: a compacted window is saved completely, with the active summary."""
+    """A compacted window is saved completely, with the active summary [snapshots.summary]."""
     policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
     path = await new_conversation(modelled, policy=policy)
     await append(modelled, path, user("first"), *talk(10, "middle part " * 20), user("last"))

@@ -1,4 +1,4 @@
-"""Requests with and without keys, over HTTP (M, decision 34)."""
+"""Requests with and without keys, over HTTP. [tenancy.key-required]"""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: str) -> None:
-    """M: without a key all but the open paths are 401, whatever else is wrong with the request.
+    """Without a key all but the open paths are 401, whatever else is wrong with the request.
 
     A path that does not exist is one of them, so that a stranger learns nothing.
+
+    [errors.problem-json]
     """
     calls = [(method, path) for method, path, _ in OPERATIONS] + [("get", "/v1/nothing")]
     for method, path in calls:
@@ -56,7 +58,7 @@ async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: st
 
 
 async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:
-    """M: a stranger's upload is not taken in before he is refused."""
+    """A stranger's upload is not taken in before he is refused. [tenancy.not-found]"""
 
     async def body() -> AsyncIterator[bytes]:
         yield b"x"
@@ -86,7 +88,7 @@ async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:
 async def test_without_a_key_names_of_pages_are_refused(
     settings: Settings, client: httpx.AsyncClient, host: str, status: int
 ) -> None:
-    """M: a page that rebinds its name to the loopback gets FORBIDDEN; with a key any name goes."""
+    """A page that rebinds its name to the loopback gets FORBIDDEN; with a key any name goes."""
     answer = await client.get("/v1/agents", headers={"Host": host})
     assert answer.status_code == status
     if status == 403:
@@ -100,9 +102,11 @@ async def test_without_a_key_names_of_pages_are_refused(
 
 
 async def test_names_can_be_allowed(settings: Settings) -> None:
-    """M: who listens for others without a key names the hosts; a page of theirs is still refused.
+    """Who listens for others without a key names the hosts; a page of theirs is still refused.
 
     That something else keeps strangers out does not keep out the pages in a browser inside.
+
+    [errors.problem-json]
     """
     given = settings.model_copy(
         update={
@@ -140,7 +144,7 @@ PAGES = {
 async def test_without_a_key_pages_of_others_are_refused(
     settings: Settings, client: httpx.AsyncClient, origin: str, status: int
 ) -> None:
-    """M: a page cannot clear, fork or compact by a request that needs no leave of its browser."""
+    """A page cannot clear, fork or compact by a request that needs no leave of its browser."""
     made = await client.post("/v1/agents", json={"agent_id": "bot", "name": "Bot"})
     assert made.status_code == 201
     headers = {"Origin": origin, "Host": "127.0.0.1:8080"}
@@ -170,7 +174,10 @@ async def test_what_needs_no_database_goes_on_without_it(settings: Settings, key
 async def test_the_first_key_ends_the_open_time(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:
-    """34: what was stored before stays the default tenant's, and a key of it opens it again."""
+    """What was stored before stays the default tenant's, and a key of it opens it again.
+
+    [tenancy.default]
+    """
     path = await new_conversation(client)
     mine = await create("default", "", None, settings)
     other = await create("other", "", None, settings)
@@ -180,7 +187,7 @@ async def test_the_first_key_ends_the_open_time(
 
 
 async def test_a_revoked_key_is_refused_by_a_new_process(settings: Settings, key: str) -> None:
-    """34: revoking the last key does not open the service again."""
+    """Revoking the last key does not open the service again."""
     await revoke(key.split("_")[1], settings)
     async with started(create_app(settings)) as client:
         for headers in ({}, bearer(key)):
@@ -191,7 +198,7 @@ async def test_a_revoked_key_is_refused_by_a_new_process(settings: Settings, key
 async def test_the_secret_is_nowhere(
     guarded: httpx.AsyncClient, key: str, database_url: str
 ) -> None:
-    """34: neither the database nor an answer holds it."""
+    """Neither the database nor an answer holds it."""
     secret = key.split("_", 2)[2]
     assert secret not in (await guarded.get("/v1/agents", headers=bearer(key + "x"))).text
     rows = await execute(database_url, "SELECT k::text FROM api_keys k")
@@ -200,7 +207,7 @@ async def test_the_secret_is_nowhere(
 
 
 async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
-    """34: a process that never saw the database cannot know whether a key is needed."""
+    """A process that never saw the database cannot know whether a key is needed."""
     away = settings.model_copy(update={"database_url": "postgresql://127.0.0.1:1/none"})
     async with started(create_app(away)) as client:
         answer = await client.get("/v1/strategies")
@@ -210,7 +217,7 @@ async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
 
 
 async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
-    """M: RATE_LIMITED with Retry-After; other tenants and the open paths go on."""
+    """RATE_LIMITED with Retry-After; other tenants and the open paths go on. [api.limits]"""
     await set_limits("acme", TenantLimits(requests_per_minute=3), settings)
     other = await create("other", "", None, settings)
     async with started(create_app(settings)) as client:
@@ -230,7 +237,7 @@ async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
 async def test_too_many_bytes_are_429_and_nothing_is_stored(
     settings: Settings, key: str, streamed: bool
 ) -> None:
-    """M: bodies count as they come in, uploads and appends alike; what is refused is not stored."""
+    """Bodies count as they come in, uploads and appends alike; what is refused is not stored."""
     async with started(create_app(settings)) as client:
         client.headers.update(bearer(key))
         path = await new_conversation(client)
@@ -263,7 +270,7 @@ async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None
 async def test_uses_are_there_after_the_end(
     settings: Settings, key: str, database_url: str
 ) -> None:
-    """34: what a process has counted of a key it writes before it ends."""
+    """What a process has counted of a key it writes before it ends."""
     async with started(create_app(settings)) as client:
         for _ in range(5):
             assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200

@@ -1,4 +1,7 @@
-"""Shares of a process and limits of tenants, over HTTP with two tenants."""
+"""Shares of a process and limits of tenants, over HTTP with two tenants.
+
+[quotas.fair-share, quotas.requests]
+"""
 
 from __future__ import annotations
 

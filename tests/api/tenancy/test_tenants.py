@@ -1,4 +1,4 @@
-"""The walls between tenants: another tenant's ids are found nowhere (architecture, security)."""
+"""The walls between tenants: another tenant's ids are found nowhere. [tenancy.not-found]"""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def said(answer: httpx.Response, ids: Mapping[str, str]) -> tuple[int, str]:
 
 
 async def test_every_operation_refuses_a_foreign_id(world: World) -> None:
-    """M: what is another tenant's is a 404 that says what it says of an id nobody has.
+    """What is another tenant's is a 404 that says what it says of an id nobody has.
 
     Every operation with an id in its path is asked, and then nothing of the owner has changed.
     """
@@ -214,10 +214,12 @@ def ids_in(call: Call) -> list[str]:
 
 
 async def test_foreign_ids_among_own_ones_are_as_unknown(world: World) -> None:
-    """M: in path, query and body, in every mix with one's own ids, a foreign id is nobody's.
+    """In path, query and body, in every mix with one's own ids, a foreign id is nobody's.
 
     A conversation of one's own does not open a message, blob, compaction, build or snapshot of
     another's. Upper case makes no difference.
+
+    [api.limits]
     """
     theirs, own = world.ids["alice"], dict(world.ids["bob"])
     before = await everything(world.url, "alice", theirs)
@@ -240,7 +242,7 @@ async def test_foreign_ids_among_own_ones_are_as_unknown(world: World) -> None:
 
 
 async def test_appends_to_a_foreign_log_say_nothing_of_it(world: World) -> None:
-    """M: not what it waits for, nor what its outputs are, which are named by what is in them.
+    """Not what it waits for, nor what its outputs are, which are named by what is in them.
 
     The owner has just used it, so that this process knows it well.
     """
@@ -274,7 +276,7 @@ async def test_appends_to_a_foreign_log_say_nothing_of_it(world: World) -> None:
 
 
 async def test_lists_hold_ones_own_only(world: World) -> None:
-    """M: conversations, agents, snapshots, models and an agent's messages are a tenant's own."""
+    """Conversations, agents, snapshots, models and an agent's messages are a tenant's own."""
     for tenant, other in (("alice", "bob"), ("bob", "alice")):
         for path in ("/v1/conversations", "/v1/agents", "/v1/snapshots", "/v1/models"):
             page = await world.client.get(
@@ -288,7 +290,7 @@ async def test_lists_hold_ones_own_only(world: World) -> None:
 
 
 async def test_equal_names_are_apart(world: World) -> None:
-    """Decision 7: two tenants may call their agents the same, and each has its own."""
+    """Two tenants may call their agents the same, and each has its own. [log.client-ids]"""
     name = world.ids["alice"]["agent_id"]
     made = await world.client.post(
         "/v1/agents", json={"agent_id": name, "name": "Bob's"}, headers=world.headers("bob")
@@ -304,7 +306,7 @@ async def test_equal_names_are_apart(world: World) -> None:
 
 
 async def test_a_taken_conversation_id_says_nothing_of_its_owner(world: World) -> None:
-    """Decision 7: ids of conversations are one space; the 409 is that of one's own id."""
+    """Ids of conversations are one space; the 409 is that of one's own id. [log.client-ids]"""
     answers = [
         await world.client.post(
             "/v1/conversations",

@@ -1,4 +1,7 @@
-"""`/v1/conversations/{id}/blobs` over HTTP: in, out, by slice, and gone (F, decisions 4, 28-30)."""
+"""`/v1/conversations/{id}/blobs` over HTTP: in, out, by slice, and gone.
+
+[tool-output.transcript, tool-output.read-lines, tool-output.with-its-message, api.limits]
+"""
 
 from __future__ import annotations
 
@@ -121,9 +124,11 @@ TEXTS = {
 
 
 async def test_texts_come_back_byte_for_byte(client: httpx.AsyncClient) -> None:
-    """F1, A1, decision 4: a result comes back identical, as a message and as bytes, and in slices.
+    """A result comes back identical, as a message and as bytes, and in slices.
 
     Sent with everything beyond ASCII escaped, as many clients do.
+
+    [tool-output.byte-exact, log.identical-strings, tool-output.transcript]
     """
     for text in TEXTS.values():
         await assert_comes_back(client, await new_conversation(client), text)
@@ -180,7 +185,7 @@ async def assert_comes_back(client: httpx.AsyncClient, path: str, text: str) -> 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format: str) -> None:
-    """F6: an image beside text, and alone, is a blob with its type, named in the text's own."""
+    """An image beside text, and alone, is a blob with its type, named in the text's own."""
     path = await new_conversation(client)
     image: dict[str, Any] = CHAT_IMAGE if format == "openai_chat" else IMAGE
     both: list[dict[str, Any]] = [
@@ -216,7 +221,7 @@ async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format
 
 
 async def test_how_much_a_transcript_shows(client: httpx.AsyncClient) -> None:
-    """Decision 4: up to 64 KiB inline, else a preview; `content` overrides this."""
+    """Up to 64 KiB inline, else a preview; `content` overrides this. [tool-output.transcript]"""
     path = await new_conversation(client)
     sizes = (4096, 60_000, 65_536, 65_537, 300_000)
     for size in sizes:
@@ -260,7 +265,7 @@ UPLOADS = (
 
 
 async def test_uploads_come_back_as_they_were(client: httpx.AsyncClient) -> None:
-    """F1, F6: raw bytes come back with the very media type they came with, chunked or not."""
+    """Raw bytes come back with the very media type they came with, chunked or not."""
     for data, media_type in UPLOADS:
         path = await new_conversation(client)
         headers = {"content_type": media_type} if media_type else {}
@@ -280,7 +285,7 @@ async def test_uploads_come_back_as_they_were(client: httpx.AsyncClient) -> None
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_a_message_names_an_upload(client: httpx.AsyncClient, format: str) -> None:
-    """F1: without content a message shows the upload's `view`; with content it keeps that."""
+    """Without content a message shows the upload's `view`; with content it keeps that."""
     path = await new_conversation(client, policy={"tool_output": {"max_message_bytes": 2000}})
     data = b"\xed\xa0\x80\x00" + LARGE.encode()
     text = data.decode("utf-8", "surrogatepass")
@@ -315,7 +320,7 @@ async def test_a_message_names_an_upload(client: httpx.AsyncClient, format: str)
 
 
 async def test_wrong_refs(client: httpx.AsyncClient) -> None:
-    """F1, M: a ref that is none, unknown, collected or of elsewhere is 422 at its place."""
+    """A ref that is none, unknown, collected or of elsewhere is 422 at its place."""
     path, other = await new_conversation(client), await new_conversation(client)
     foreign = (await upload(client, other, b"x" * 5000))["id"]
     gone = (await upload(client, path, b"y" * 5000))["id"]
@@ -333,7 +338,7 @@ NO_TYPES = ("text", "a/b/c", "a /b", "é/x", "text/plain;\x00", "a/" + "b" * 300
 
 
 async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) -> None:
-    """M: a media type that is none is 422, with nothing read or stored."""
+    """A media type that is none is 422, with nothing read or stored. [api.json-only]"""
     path = await new_conversation(client)
     for kind in NO_TYPES:
         headers = {b"content-type": kind.encode("latin-1")}
@@ -343,7 +348,7 @@ async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) 
 
 
 async def test_coded_uploads(client: httpx.AsyncClient, settings: Settings) -> None:
-    """M: a compressed upload is 415: nobody could read lines of it, nor tell what it is."""
+    """A compressed upload is 415: nobody could read lines of it, nor tell what it is."""
     path = await new_conversation(client)
     headers = {"content-type": "text/plain", "content-encoding": "gzip"}
     answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
@@ -357,7 +362,7 @@ async def never_read() -> AsyncIterator[bytes]:
 
 
 async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> None:
-    """F1, M: an upload to no conversation is 404 before its body is read; bad names are 422."""
+    """An upload to no conversation is 404 before its body is read; bad names are 422."""
     path = await new_conversation(client)
     nowhere = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs"
     for place in (nowhere, "/v1/conversations/none/blobs"):
@@ -370,7 +375,7 @@ async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> No
 
 
 async def test_an_upload_over_the_limit(settings: Settings) -> None:
-    """F1, decision 30: too large a body is 413 with nothing stored, unread where it says so."""
+    """Too large a body is 413 with nothing stored, unread where it says so."""
     async with started(
         create_app(settings.model_copy(update={"max_blob_bytes": 100_000}))
     ) as client:
@@ -391,7 +396,7 @@ async def test_an_upload_over_the_limit(settings: Settings) -> None:
 async def test_a_conversation_deleted_during_an_upload(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:
-    """A7, F1: an upload into what is deleted meanwhile is 404, and leaves nothing."""
+    """An upload into what is deleted meanwhile is 404, and leaves nothing."""
     path = await new_conversation(client)
 
     async def body() -> AsyncIterator[bytes]:
@@ -414,7 +419,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("how", ["chunked", "declared", "reset"])
 def test_a_client_that_disconnects(served: str, settings: Settings, how: str) -> None:
-    """F1: who disconnects in the middle of a real upload leaves nothing, and harms nobody."""
+    """Who disconnects in the middle of a real upload leaves nothing, and harms nobody."""
     host, port = served.removeprefix("http://").split(":")
     with httpx.Client(base_url=served) as client:
         path = (
@@ -448,7 +453,7 @@ def test_a_client_that_disconnects(served: str, settings: Settings, how: str) ->
 async def test_the_database_is_lost_during_an_upload(
     client: httpx.AsyncClient, settings: Settings, server: Server
 ) -> None:
-    """F1, F8, A8: 503 when the database goes in the middle; a collection takes what is left."""
+    """503 when the database goes in the middle; a collection takes what is left."""
     path = await new_conversation(client)
     url = settings.database_url or ""
     name = re.search(r"/(test_\w+)\?", url)
@@ -511,7 +516,7 @@ RANGES = [
 
 
 async def test_ranges(client: httpx.AsyncClient) -> None:
-    """F4: a range gives its bytes, one past the end a 416; what is none, or several, everything."""
+    """A range gives its bytes, one past the end a 416; what is none, or several, everything."""
     path = await new_conversation(client)
     place = f"{path}/blobs/{(await upload(client, path, BODY))['id']}/content"
     for header, start, end in RANGES:
@@ -538,7 +543,7 @@ async def test_ranges(client: httpx.AsyncClient) -> None:
 
 
 async def test_conditions(client: httpx.AsyncClient) -> None:
-    """F4: the `ETag` is the content's hash; 304 where it is known, a range only of the same."""
+    """The `ETag` is the content's hash; 304 where it is known, a range only of the same."""
     path = await new_conversation(client)
     small = await stored(client, path, "small")
     for ref, data in (((await upload(client, path, BODY))["id"], BODY), (small, b"small")):
@@ -568,7 +573,7 @@ async def test_conditions(client: httpx.AsyncClient) -> None:
 
 
 async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient) -> None:
-    """F1: the ref of every result, small ones too, is read by lines, bytes, grep and whole."""
+    """The ref of every result, small ones too, is read by lines, bytes, grep and whole."""
     path = await new_conversation(client)
     await append(client, path, calling(*"abcd"))
     text = "one\r\ntwo\nthree"
@@ -607,7 +612,7 @@ async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient)
 
 
 async def test_wrong_slices(client: httpx.AsyncClient) -> None:
-    """M, F4, F5: numbers out of range and patterns that are none are 422; huge ones are empty."""
+    """Numbers out of range and patterns that are none are 422; huge ones are empty [api.limits]."""
     path = await new_conversation(client)
     for ref in (await stored(client, path, LARGE), await stored(client, path, "small")):
         place = f"{path}/blobs/{ref}"
@@ -645,7 +650,7 @@ READS = ("", "/content", "/lines", "/bytes", "/grep?pattern=x")
 
 
 async def test_collecting(client: httpx.AsyncClient) -> None:
-    """F7: a collection takes uploads without a message: 410 from then on, until stored again."""
+    """A collection takes uploads without a message: 410 from then on, until stored again."""
     path = await new_conversation(client)
     loose, held = [(await upload(client, path, b"%d" % n * 5000))["id"] for n in range(2)]
     await attach(client, path, held)
@@ -678,7 +683,7 @@ async def test_collecting(client: httpx.AsyncClient) -> None:
 
 
 async def test_what_a_compaction_dropped(settings: Settings) -> None:
-    """F7: with `gc.drop_compacted` the transcript says `content_collected`, and reads are 410."""
+    """With `gc.drop_compacted` the transcript says `content_collected`, and reads are 410."""
     sandwich = {"preserve_top": 1, "preserve_bottom": 1}
     policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
     async with started(create_app(settings)) as client:
@@ -703,7 +708,7 @@ async def test_what_a_compaction_dropped(settings: Settings) -> None:
 
 
 async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClient) -> None:
-    """A7: the answer to a deletion says how many blobs and chunks went with it."""
+    """The answer to a deletion says how many blobs and chunks went with it."""
     path = await new_conversation(client)
     await upload(client, path, bytes(200_000))
     ref = await stored(client, path, LARGE)
@@ -714,7 +719,7 @@ async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClien
 
 
 async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
-    """Decision 2: every blob is listed once, newest first, whatever is added meanwhile."""
+    """Every blob is listed once, newest first, whatever is added meanwhile. [api.lists]"""
     path = await new_conversation(client)
     made = [(await upload(client, path, b"%d" % n))["id"] for n in range(7)]
     found: list[str] = []
@@ -732,7 +737,7 @@ async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_object_store_that_fails(settings: Settings, tmp_path: Path) -> None:
-    """F8: it fails: results stay inline with a warning, what lies there is 503; then it heals."""
+    """It fails: results stay inline with a warning, what lies there is 503; then it heals."""
     folder = tmp_path / "objects"
     url = f"file://{folder}"
     async with started(create_app(settings.model_copy(update={"blob_store_url": url}))) as client:
@@ -781,7 +786,7 @@ def recorded() -> list[Any]:
 
 @pytest.mark.parametrize("file", recorded())
 async def test_recorded_results_come_back(settings: Settings, file: Path) -> None:
-    """F1, F6, A1: every tool result of real conversations comes back whole, images too."""
+    """Every tool result of real conversations comes back whole, images too."""
     policy = {"offload_threshold_bytes": 200, "max_message_bytes": 300, "max_line_length": 80}
     async with started(create_app(settings)) as client:
         results = taken = 0

@@ -1,4 +1,4 @@
-"""Counting the structure of JSON text: never wrong by one, whatever the text."""
+"""Counting the structure of JSON text: never wrong by one, whatever the text. [api.limits]"""
 
 from __future__ import annotations
 

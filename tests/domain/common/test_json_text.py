@@ -1,4 +1,4 @@
-"""JSON text: what goes in comes out, and nothing a provider refuses leaves (decision 3)."""
+"""JSON text: what goes in comes out, and nothing a provider refuses leaves. [log.sendable-text]"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def same(one: Any, two: Any) -> bool:
 
 @given(json_values())
 def test_values_come_back_identical(value: Any) -> None:
-    """Every string, NUL and lone surrogates included, survives the round trip (A1, decision 3)."""
+    """Every string, NUL and lone surrogates included, survives the round trip."""
     assert same(json_text.loads(json_text.dumps(value)), value)
 
 
 @given(json_values())
 def test_stored_text_holds_nothing_postgres_refuses(value: Any) -> None:
-    """Stored text has no NUL and can be encoded (decision 3)."""
+    """Stored text has no NUL and can be encoded."""
     text = json_text.dumps(value)
     assert "\x00" not in text
     assert text.encode().decode() == text
@@ -37,7 +37,7 @@ def test_stored_text_holds_nothing_postgres_refuses(value: Any) -> None:
 
 @given(json_values())
 def test_payload_text_is_the_sendable_value(value: Any) -> None:
-    """A payload says the value with lone surrogates replaced, in valid UTF-8 (decision 3)."""
+    """A payload says the value with lone surrogates replaced, in valid UTF-8."""
     sent = json.loads(json_text.dump_payload(value).decode("utf-8"))
     without_nul = json.loads(json.dumps(sent).replace("\\u0000", "\\ufffd"))
     assert without_nul == sendable_json(value) or _has_colliding_keys(value)
@@ -56,7 +56,7 @@ def _has_colliding_keys(value: Any) -> bool:
 
 @given(json_values())
 def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
-    """Writing is deterministic and keeps the order of keys (N8)."""
+    """Writing is deterministic and keeps the order of keys. [neutral.same-bytes]"""
     copy = json.loads(json.dumps(value))
     assert json_text.dumps(value) == json_text.dumps(copy)
     assert json_text.dump_payload(value) == json_text.dump_payload(copy)
@@ -81,7 +81,7 @@ def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
     ],
 )
 def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
-    """NaN, infinities, huge numbers and broken text are refused, never a crash (M)."""
+    """NaN, infinities, huge numbers and broken text are refused, never a crash. [api.limits]"""
     with pytest.raises(ValueError, match=r".*"):
         json_text.loads(text)
 

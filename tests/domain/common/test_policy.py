@@ -1,4 +1,7 @@
-"""The policy: layers merged per leaf, defaults for all, impossible ones refused (decision 22)."""
+"""The policy: layers merged per leaf, defaults for all, impossible ones refused.
+
+[policy.inheritance]
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def leaves_of(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def test_every_leaf_has_a_default_and_a_test() -> None:
-    """Every leaf's default is shown, and no leaf is missing from these tests (decision 22)."""
+    """Every leaf's default is shown, and no leaf is missing from these tests."""
     assert set(dict(flat(DEFAULTS))) == set(leaves_of(Policy)) == set(LEAVES)
     assert effective() == Policy()
     assert as_json(effective()) == DEFAULTS
@@ -136,7 +139,7 @@ def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]
 def test_null_in_a_patch_goes_back_to_inherit(
     weaker: dict[Any, Any], own: dict[Any, Any], data: st.DataObject
 ) -> None:
-    """A null leaf leaves its layer, which then inherits; other leaves stay (decision 22)."""
+    """A null leaf leaves its layer, which then inherits; other leaves stay. [policy.null-resets]"""
     removed = data.draw(st.sets(st.sampled_from(list(LEAVES))))
     patched = merge(nested(own), nested(dict.fromkeys(removed)))
     left = {path: value for path, value in own.items() if path not in removed}
@@ -144,7 +147,7 @@ def test_null_in_a_patch_goes_back_to_inherit(
 
 
 def test_a_null_object_removes_all_its_leaves() -> None:
-    """A null in the place of an object lets all of it inherit (decision 22)."""
+    """A null in the place of an object lets all of it inherit. [policy.null-resets]"""
     own = merge({"sandwich": {"preserve_top": 2}, "strategy": "full_history"}, {"sandwich": None})
     assert own == {"strategy": "full_history"}
 
@@ -225,14 +228,14 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
 def test_what_could_never_work_is_refused_with_its_place(
     layer: dict[str, Any], pointer: str
 ) -> None:
-    """A wrong or impossible setting is a VALIDATION_ERROR that points at it (C1, decision 22)."""
+    """A wrong or impossible setting is a VALIDATION_ERROR that points at it."""
     with pytest.raises(ValidationError) as refused:
         effective({"strategy": "sandwich"}, layer)
     assert pointer in [problem.pointer for problem in refused.value.problems]
 
 
 def test_the_defaults_of_compaction_are_s1s() -> None:
-    """Names and defaults of E1, D3 and D5 are those of the published interface."""
+    """Names and defaults of `compaction`, `tree_summary` and `chain` are the documented ones."""
     policy = effective()
     assert (policy.tree_summary.chunk_size, policy.tree_summary.levels) == (20, 3)
     assert policy.chain == ("clear_tool_results", "summarize", "truncate")
@@ -244,7 +247,7 @@ def test_the_defaults_of_compaction_are_s1s() -> None:
 
 
 def test_a_chain_is_made_of_steps() -> None:
-    """A list of words becomes steps, in the order given; it replaces the one before (D5)."""
+    """A list of words becomes steps, in the order given; it replaces the one before."""
     steps = (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS)
     policy = effective({"chain": ["summarize"]}, {"chain": ["truncate", "clear_tool_results"]})
     assert policy.chain == steps
@@ -252,14 +255,18 @@ def test_a_chain_is_made_of_steps() -> None:
 
 
 def test_an_impossible_combination_across_layers_is_refused() -> None:
-    """What each layer may say alone can still be impossible together (decision 22)."""
+    """What each layer may say alone can still be impossible together."""
     with pytest.raises(ValidationError) as refused:
         effective({"budget": {"context_window": 5000}}, {"budget": {"max_output_tokens": 6000}})
     assert refused.value.problems[0].pointer == "/budget/max_output_tokens"
 
 
 def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
-    """F1, F2, F3, L1: names and defaults are those of the published interface."""
+    """Names and defaults are those of the published interface.
+
+    [tool-output.offload, tool-output.notes-match-tools, tool-output.clear-oldest,
+     agent-tools.definitions]
+    """
     output = effective().tool_output
     assert (output.enabled, output.offload_threshold_bytes) == (True, 4096)
     assert (output.max_message_bytes, output.max_line_length) == (51_200, 2000)
@@ -269,5 +276,5 @@ def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
 
 
 def test_what_can_be_listed_is_what_there_is() -> None:
-    """L1: the tools a policy may list are those that have definitions."""
+    """The tools a policy may list are those that have definitions. [agent-tools.auto]"""
     assert tuple(AGENT_TOOLS) == OWN_TOOLS

@@ -1,4 +1,7 @@
-"""Signals: what a conversation is made of, and what the steps of a chain make of that (D5)."""
+"""Signals: what a conversation is made of, and what the steps of a chain make of that.
+
+[strategy.chain-signals]
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def signals() -> st.SearchStrategy[ConversationSignals]:
 
 
 def test_signals_describe_a_history() -> None:
-    """Tool output, its largest piece, calls and turns are measured in shares and means (D5)."""
+    """Tool output, its largest piece, calls and turns are measured in shares and means."""
     history = [
         entry(1, U, 100),
         entry(2, A, 50),
@@ -54,7 +57,7 @@ def test_signals_describe_a_history() -> None:
 
 
 def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
-    """They count as calls, but not as output that clearing could free (D5, F3)."""
+    """They count as calls, but not as output that clearing could free [strategy.chain-signals]."""
     history = [entry(1, U, 100), entry(2, A, 50), entry(3, T, 750, excluded=True), entry(4, T, 100)]
     assert signals_of(history) == ConversationSignals(0.1, 0.1, 0.5, 4.0)
 
@@ -66,7 +69,7 @@ def test_an_empty_history_has_no_signals() -> None:
 
 @given(entries(), st.integers(0, 5))
 def test_shares_are_shares(history: list[Entry], failures: int) -> None:
-    """No signal leaves its range, whatever the history (D5)."""
+    """No signal leaves its range, whatever the history."""
     found = signals_of(history, failures)
     assert 0 <= found.largest_result <= found.tool_share <= 1
     assert 0 <= found.call_density < 1
@@ -75,7 +78,7 @@ def test_shares_are_shares(history: list[Entry], failures: int) -> None:
 
 
 def test_an_ordinary_history_leaves_the_steps_unchanged() -> None:
-    """The policy's own order runs at its usual depth (D5)."""
+    """The policy's own order runs at its usual depth."""
     for steps in (ALL, (TRUNCATE, CLEAR), (SUMMARIZE,)):
         assert plan_steps(steps, MIXED) == tuple(PlannedStep(name) for name in steps)
 
@@ -132,7 +135,7 @@ def test_long_turns_are_cut_inside() -> None:
 def test_steps_are_only_reordered_or_lose_clearing(
     steps: list[ChainStep], found: ConversationSignals
 ) -> None:
-    """Only order and depth change; clearing alone may be left out; something always runs (D5)."""
+    """Only order and depth change; clearing alone may be left out; something always runs."""
     adjusted = names(plan_steps(steps, found))
     assert adjusted
     assert len(set(adjusted)) == len(adjusted)

@@ -1,4 +1,4 @@
-"""Providers' errors: which of them say that the input was too long (E6)."""
+"""Providers' errors: which of them say that the input was too long. [compaction.overflow-errors]"""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ CODES = [
 
 @pytest.mark.parametrize("provider", sorted(TOO_LONG))
 def test_overflow_errors_are_recognised_in_every_wording(provider: str) -> None:
-    """E6: each provider's own words for an input larger than the window are understood."""
+    """Each provider's own words for an input larger than the window are understood."""
     text, limit = TOO_LONG[provider]
     assert is_context_overflow(text)
     assert is_context_overflow(text, 400)
@@ -365,7 +365,7 @@ def test_overflow_errors_are_recognised_in_every_wording(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", sorted(OTHER))
 def test_other_limits_are_no_overflow(provider: str) -> None:
-    """E6: limits of rate, spending, output, media and short fields are not an overflow."""
+    """Limits of rate, spending, output, media and short fields are not an overflow."""
     text, status = OTHER[provider]
     assert not is_context_overflow(text, status)
     assert not is_context_overflow(text)
@@ -376,26 +376,26 @@ def test_other_limits_are_no_overflow(provider: str) -> None:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", ["code", "type", "stop_reason", "finish_reason"])
 def test_a_code_is_enough(code: str, name: str) -> None:
-    """E6: a code settles it, whichever field it stands in and whatever the message says."""
+    """A code settles it, whichever field it stands in and whatever the message says."""
     assert is_context_overflow({"error": {name: code, "message": "Bad request"}}, 400)
     assert is_context_overflow(code)
 
 
 def test_a_status_is_enough() -> None:
-    """E6: 413 says it without a word; other statuses say nothing by themselves."""
+    """413 says it without a word; other statuses say nothing by themselves."""
     assert is_context_overflow(None, 413)
     assert is_context_overflow("Request Entity Too Large", 413)
     assert not any(is_context_overflow(None, status) for status in (200, 400, 429, 500, None))
 
 
 def test_a_code_counts_with_429_and_words_do_not() -> None:
-    """E6: with 429 only an unmistakable code is believed."""
+    """With 429 only an unmistakable code is believed."""
     assert is_context_overflow({"error": {"code": "context_length_exceeded"}}, 429)
     assert not is_context_overflow("prompt is too long: 9 tokens > 8 maximum", 429)
 
 
 def test_nested_and_quoted_json_is_read() -> None:
-    """E6: proxies put the provider's JSON into a string of their own, some more than once."""
+    """Proxies put the provider's JSON into a string of their own, some more than once."""
     inner = {"type": "error", "error": {"message": "prompt is too long: 300 tokens > 256 maximum"}}
     wrapped: Any = {"error": {"message": "Provider returned error", "metadata": {}}}
     wrapped["error"]["metadata"]["raw"] = json.dumps(inner)
@@ -409,7 +409,7 @@ def test_nested_and_quoted_json_is_read() -> None:
 
 
 def test_the_limit_may_be_a_field() -> None:
-    """E6: llama.cpp gives its window as a number of its own."""
+    """llama.cpp gives its window as a number of its own."""
     error = {
         "code": 400,
         "message": "the request exceeds the available context size, try increasing it",
@@ -422,13 +422,13 @@ def test_the_limit_may_be_a_field() -> None:
 
 
 def test_a_quoted_request_is_ignored() -> None:
-    """E6: words in the part of an error that repeats the request are not the provider's."""
+    """Words in the part of an error that repeats the request are not the provider's."""
     error = {"detail": [{"loc": ["body"], "msg": "Field required", "input": "prompt is too long"}]}
     assert not is_context_overflow(error, 422)
 
 
 def test_large_hostile_errors_take_no_time() -> None:
-    """M: an error of a megabyte, however made, is judged at once."""
+    """An error of a megabyte, however made, is judged at once. [errors.problem-json]"""
     for text in ("prompt " * 150_000, "{" * 1_000_000, "max " * 250_000, "context " * 125_000):
         began = time.perf_counter()
         is_context_overflow(text)
@@ -444,6 +444,6 @@ _json = st.recursive(
 
 @given(st.text() | st.dictionaries(st.text(), _json), st.none() | st.integers(100, 599))
 def test_no_error_can_raise(error: Any, status: int | None) -> None:
-    """M: whatever a provider answers, there is a verdict."""
+    """Whatever a provider answers, there is a verdict. [errors.no-500]"""
     is_context_overflow(error, status)
     token_limit_in(error)

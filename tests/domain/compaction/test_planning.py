@@ -1,4 +1,7 @@
-"""Compaction as a decision: when it is worth it, what it covers, what it shows (D6, D7, E7)."""
+"""Compaction as a decision: when it is worth it, what it covers, what it shows.
+
+[compaction.state, strategy.min-gain, compaction.forced]
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,7 @@ def planned(
 def test_disabled_compaction_does_nothing_even_when_forced(
     options: CompactionOptions, name: StrategyName
 ) -> None:
-    """`enabled: false` never compacts and says so, whatever the strategy (E1)."""
+    """`enabled: false` never compacts and says so, whatever the strategy. [compaction.disabled]"""
     policy = Policy(strategy=name, compaction=CompactionPolicy(enabled=False))
     plan = planned(policy, history(60), options, used=10**6)
     assert plan == NoCompaction("compaction is disabled")
@@ -151,7 +154,7 @@ def test_disabled_compaction_does_nothing_even_when_forced(
 def test_strategies_without_a_summary_never_compact(
     name: StrategyName, strategy: StrategyName | None
 ) -> None:
-    """A sliding window or a full history stays so, forced or asked for another (D2, E7)."""
+    """A sliding window or a full history stays so, forced or asked for another."""
     for options in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
         plan = planned(Policy(strategy=name), history(60), options, used=10**6)
         assert isinstance(plan, NoCompaction)
@@ -160,7 +163,7 @@ def test_strategies_without_a_summary_never_compact(
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
 def test_a_call_cannot_override_a_policy_that_never_compacts(name: StrategyName) -> None:
-    """Asked of one compaction, such a strategy has nothing to do (D2, E7)."""
+    """Asked of one compaction, such a strategy has nothing to do [strategy.sliding-window]."""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
     assert isinstance(plan, NoCompaction)
     assert name in plan.reason
@@ -172,7 +175,7 @@ def middle(start: int, end: int, freed: int) -> CompactionPlan:
 
 
 def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
-    """Below `min_gain` of the effective window nothing is done automatically (D7)."""
+    """Below `min_gain` of the effective window nothing is done automatically."""
     assert planned(Policy(), history(13), CompactionOptions()) == NoCompaction(
         "too little would be freed"
     )
@@ -181,13 +184,13 @@ def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
 
 
 def test_over_the_window_any_gain_is_accepted() -> None:
-    """What does not fit is compacted even if that frees little (C4, D7)."""
+    """What does not fit is compacted even if that frees little [budget.within-window]."""
     assert planned(Policy(), history(13), CompactionOptions(), used=1001) == middle(6, 9, 150)
     assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
 def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
-    """A summary that is there already costs nothing more when its range grows (D6)."""
+    """A summary that is there already costs nothing more when its range grows."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
     before = ConversationState(span=Span(6, 12), summary_tokens=90)
     assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
@@ -201,7 +204,7 @@ def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
 def test_automatic_plans_free_at_least_min_gain(
     items: list[Entry], name: StrategyName, thousandths: int
 ) -> None:
-    """What is run automatically frees `min_gain` beyond its first summary (D7)."""
+    """What is run automatically frees `min_gain` beyond its first summary. [strategy.min-gain]"""
     compaction = CompactionPolicy(min_gain=thousandths / 1000, target=0.3)
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
     plan = planned(policy, items, CompactionOptions())
@@ -221,7 +224,7 @@ def talked(turns: int) -> list[Entry]:
 
 
 def test_one_compaction_may_use_another_strategy() -> None:
-    """The strategy of the wish plans in the place of the policy's (E7)."""
+    """The strategy of the wish plans in the place of the policy's. [compaction.per-call]"""
     for name in COMPACTING:
         plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
         assert isinstance(plan, CompactionPlan)
@@ -232,7 +235,7 @@ def test_one_compaction_may_use_another_strategy() -> None:
 
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
-    """A deep compaction leaves the last turns alone, where others stop at the target (E7)."""
+    """A deep compaction leaves the last turns alone, where others stop at the target."""
     policy = Policy(strategy=name)
     assert planned(policy, talked(2), CompactionOptions(forced=True)) == NoCompaction(
         "already within the target"
@@ -248,7 +251,7 @@ def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
-    """Over the target it goes down to it; within, as low as the strategy can (E7, D7)."""
+    """Over the target it goes down to it; within, as low as the strategy can."""
     policy, asked = Policy(strategy=name), CompactionOptions(forced=True, deep_within_target=True)
     assert planned(policy, talked(11), asked) == planned(
         policy, talked(11), CompactionOptions(forced=True)
@@ -264,7 +267,7 @@ def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: Strate
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) -> None:
-    """What is due just above the target goes as far below it as `min_gain` asks (D7)."""
+    """What is due just above the target goes as far below it as `min_gain` asks."""
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
     entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
     plan = planned(policy, entries, CompactionOptions())
@@ -278,7 +281,7 @@ def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) ->
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
-    """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
+    """A wished target is in the model's tokens, and stops a deep plan where it is met."""
     resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
     options = replace(FORCED, target_tokens=600)
     plan = plan_compaction(talked(10), ConversationState(), resolved, 0, options)
@@ -299,7 +302,10 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
 
 
 def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None:
-    """A head is over the line exactly when its payload reaches the strategy's trigger (C3, C5)."""
+    """A head is over the line exactly when its payload reaches the strategy's trigger.
+
+    [budget.full-formula]
+    """
     resolved = framed(fixed=100)
     assert compaction_threshold(resolved) == CompactionThreshold(600, None)
     assert compaction_threshold(framed(fixed=100, factor=1.25)) == CompactionThreshold(460, None)
@@ -320,7 +326,7 @@ def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None
 def test_the_threshold_agrees_with_the_usage_of_the_payload(
     tokens: int, hidden: int, summary: int, fixed: int, total: int
 ) -> None:
-    """The line kept with the head and a build's own reading agree (C3)."""
+    """The line kept with the head and a build's own reading agree. [budget.levels]"""
     limits = replace(LIMITS, total=total)
     resolved = framed(limits=limits, fixed=fixed)
     state = ConversationState(
@@ -331,7 +337,7 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
 
 
 def test_too_many_messages_make_a_compaction_due() -> None:
-    """`max_messages` counts what is shown, whatever its size (E6)."""
+    """`max_messages` counts what is shown, whatever its size. [compaction.due]"""
     resolved = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
     line = compaction_threshold(resolved)
     assert line.messages == 10
@@ -343,7 +349,7 @@ def test_too_many_messages_make_a_compaction_due() -> None:
 
 
 def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
-    """After an undo nothing is due until the log grew by its share of the window (decision 24)."""
+    """After an undo nothing is due until the log grew by its share of the window."""
     state = ConversationState(head_seq=40, tokens=900)
     wait = resume_at(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
@@ -364,7 +370,7 @@ def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
     ],
 )
 def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
-    """Disabled, manual or inline compaction, no trigger, no known window: no line (E1, C2, C3)."""
+    """Disabled, manual or inline compaction, no trigger, no known window: no line."""
     assert compaction_threshold(resolved) == NO_THRESHOLD
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
@@ -374,7 +380,7 @@ def test_without_background_compactions_nothing_is_due(resolved: ResolvedSetting
 
 @given(st.integers(2, 10**6), st.integers(0, 60))
 def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
-    """What is kept free for summaries is a tenth, for a tree a fifth, never absurd (D7)."""
+    """What is kept free for summaries is a tenth, for a tree a fifth, never absurd."""
     limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
     one = summary_reserve(StrategyName.SANDWICH, limits)
     tree = summary_reserve(StrategyName.TREE_SUMMARY, limits)
@@ -388,7 +394,7 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
 def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
-    """The room for a text leaves room for its label, and for those of a whole tree (D7)."""
+    """The room for a text leaves room for its label, and for those of a whole tree."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
     budgets = [summary_text_limit(limits)]
     if name is StrategyName.TREE_SUMMARY:
@@ -402,7 +408,7 @@ def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName)
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
 def test_budgets_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
-    """A room corrected for the model's factor is within the capacity (decision 12, C4)."""
+    """A room corrected for the model's factor is within the capacity [usage.frozen-factor]."""
     limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
     room = history_budget(limits, Policy(), 7, 9, factor)
     assert room.capacity * factor <= limits.capacity
@@ -427,7 +433,7 @@ def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
 def test_unsummarised_spans_are_those_without_a_summary(
     ranges: tuple[Span, Span, set[int]],
 ) -> None:
-    """What is new and what was kept until now, each once, in no other order (N10, D8)."""
+    """What is new and what was kept until now, each once, in no other order."""
     covered, hidden, released = ranges
     fresh = unsummarised_spans(hidden, covered, released)
     seqs = [seq for part in fresh for seq in range(part.start, part.end)]
@@ -437,7 +443,7 @@ def test_unsummarised_spans_are_those_without_a_summary(
 
 
 def test_the_next_summary_includes_what_was_left_out() -> None:
-    """Messages hidden in a hurry are summarised once there is time for it (D6)."""
+    """Messages hidden in a hurry are summarised once there is time for it. [compaction.state]"""
     assert unsummarised_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
     assert unsummarised_spans(Span(1, 40), Span(6, 20), (9,)) == [
         Span(1, 6),
@@ -492,7 +498,7 @@ def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> 
 def test_chunks_include_what_was_left_out_earlier(
     plan: CompactionPlan, view: View, expected: list[Span]
 ) -> None:
-    """A tree's new chunks follow its last summary, gaps from then on first (D3, D6, N10)."""
+    """A tree's new chunks follow its last summary, gaps from then on first [strategy.tree]."""
     assert tree_chunks(plan, view, 4) == expected
 
 
@@ -500,7 +506,7 @@ def test_chunks_include_what_was_left_out_earlier(
 
 
 def test_views_of_a_conversation_state() -> None:
-    """A head without a compaction shows all; with one, its ends around the summary (D1, D6)."""
+    """A head without a compaction shows all; with one, its ends around the summary."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
     state = ConversationState(compaction_id="c", span=Span(3, 9))
@@ -511,7 +517,7 @@ def test_views_of_a_conversation_state() -> None:
 
 
 def test_a_view_shows_messages_pinned_since() -> None:
-    """What a head keeps is shown and not cleared, though the receipt says otherwise (D8)."""
+    """What a head keeps is shown and not cleared, though the receipt says otherwise."""
     active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
     shown = base_view(
         ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
@@ -522,7 +528,7 @@ def test_a_view_shows_messages_pinned_since() -> None:
 
 
 def test_the_summary_role_is_user_by_default() -> None:
-    """A summary is untrusted text: a user message unless `summary_role` says system (D1, N13)."""
+    """A summary is untrusted text: a user message unless `summary_role` says system."""
     for role in SummaryRole:
         view = base_view(
             ConversationState(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role)
@@ -531,7 +537,7 @@ def test_the_summary_role_is_user_by_default() -> None:
 
 
 def test_without_its_compaction_a_conversation_shows_its_log() -> None:
-    """When the strategy changes nothing of the state is left but the log (D6, decision 16)."""
+    """When the strategy changes nothing of the state is left but the log [compaction.state]."""
     state = ConversationState(
         head_seq=9,
         turns=3,
@@ -555,7 +561,7 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
 
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
-    """What is pinned is neither hidden nor cleared, wherever it stands (D8)."""
+    """What is pinned is neither hidden nor cleared, wherever it stands. [pins.shown-again]"""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
     node = Summary(Span(2, 9), "s")
     before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
@@ -572,7 +578,7 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
-    """What is kept at an edge of the range has no summary beside it, nor a note (N10, D8)."""
+    """What is kept at an edge of the range has no summary beside it, nor a note."""
     plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
     nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
     after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
@@ -584,7 +590,7 @@ def test_a_summary_ends_where_what_is_shown_begins() -> None:
 
 
 def test_a_plan_that_only_clears_hides_nothing_more() -> None:
-    """Clearing leaves range, summaries and kept messages as they are, in receipt and head (D5)."""
+    """Clearing leaves range, summaries and kept messages as they are, in receipt and head."""
     before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
     after = view_after(
         before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
@@ -599,7 +605,7 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
-    """A head keeps none that was hidden since: it would be shown again, without its call (F3)."""
+    """A head keeps none that was hidden since: it would be shown again, without its call."""
     before = View(trimmed_through=9, untrimmed=(3, 7))
     plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
@@ -610,7 +616,7 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
 
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
-    """It says of what was left out what it said before, kept messages and all (N10, E6)."""
+    """It says of what was left out what it said before, kept messages and all."""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
@@ -632,7 +638,7 @@ def told_views(draw: st.DrawFn) -> View:
 
 @given(told_views())
 def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
-    """The messages left out are exactly those hidden beside all summaries (N10, E6)."""
+    """The messages left out are exactly those hidden beside all summaries."""
     gone = {seq for seq in range(1, 60) if not view.shows(seq)}
     gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
     messages = "1 earlier message was" if len(gone) == 1 else f"{len(gone)} earlier messages were"
@@ -645,7 +651,7 @@ def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
 
 
 def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
-    """A new pin gains a hidden message whole, of a cleared result what was cleared (D8)."""
+    """A new pin gains a hidden message whole, of a cleared result what was cleared."""
     view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
     pinned = [
         entry(2, U, 10),  # shown anyway
@@ -666,7 +672,7 @@ def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
 
 @given(entries(), st.data())
 def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataObject) -> None:
-    """The head's sums move by exactly what base view and entries show (D8, C1)."""
+    """The head's sums move by exactly what base view and entries show [pins.verbatim]."""
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
@@ -690,7 +696,7 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
 
 
 def test_shown_entries_have_their_current_cost() -> None:
-    """Cleared results cost their placeholder; kept ones cannot be cleared any more (F3, D8)."""
+    """Cleared results cost their placeholder; kept ones cannot be cleared any more."""
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
     view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
     assert shown_entries(log, view) == [
@@ -709,7 +715,7 @@ def test_shown_entries_have_their_current_cost() -> None:
 def test_the_cost_of_summaries_is_that_of_their_messages(
     said: list[str], retain: str | None, note: str | None
 ) -> None:
-    """What planning reckons for what stands for the rest is what its items cost (C1)."""
+    """What planning reckons for what stands for the rest is what its items cost."""
     summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
     view = View(summaries=summaries, retain=retain, note=note)
     items = [{"role": "user", "content": text} for text in view.summary_texts()]
@@ -718,7 +724,7 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
 
 
 def test_a_compaction_input_counts_payloads_of_any_view() -> None:
-    """Before and after are counted alike, the factor and the fixed regions among them (E7, C1)."""
+    """Before and after are counted alike, the factor and the fixed regions among them."""
     talk = Talk(framed(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
     now = talk.compaction_input
@@ -736,7 +742,7 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
 
 
 def test_a_result_agrees_with_its_receipt() -> None:
-    """A caller is told the numbers of the receipt; a range only where a summary is (E7, E8)."""
+    """A caller is told the numbers of the receipt; a range only where a summary is."""
     view = hiding(Span(2, 9), Span(2, 9))
     receipt = Compaction(
         compaction_id="c",
@@ -895,7 +901,7 @@ class Talk:
     def _tell(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
         fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
         twice = fresh & self.told
-        assert all(map(self.view.shows, twice)), "only what was shown again is told again (D3)"
+        assert all(map(self.view.shows, twice)), "only what was shown again is told again"
         self.told |= fresh
 
 
@@ -941,7 +947,7 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
 
 
 def least_shown(talk: Talk) -> set[int]:
-    """Return the seqs that the strategy must keep of what is shown now, apart from pins (D7)."""
+    """Return the seqs that the strategy must keep of what is shown now, apart from pins."""
     policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
@@ -985,7 +991,7 @@ def check_view(talk: Talk, before: View, after: View) -> None:
     assert shown_entries(talk.log, talk.view) == shown, "the head says the same as the receipt"
     assert talk.view.summary_texts() == after.summary_texts()
     for item in talk.log:
-        assert not item.pinned or item in shown, "a pin is neither hidden nor cleared (D8)"
+        assert not item.pinned or item in shown, "a pin is neither hidden nor cleared"
         if not before.shows(item.seq):
             assert not after.shows(item.seq), "what was hidden stays hidden"
     places = [summary.span for summary in after.summaries]
@@ -999,7 +1005,7 @@ def check_view(talk: Talk, before: View, after: View) -> None:
 
 
 def check_usage(talk: Talk, least: set[int]) -> None:
-    """Check that usage is within the target, or shows no more than it must (D7)."""
+    """Check that usage is within the target, or shows no more than it must."""
     resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
@@ -1014,7 +1020,7 @@ def check_usage(talk: Talk, least: set[int]) -> None:
         summary_reserve(resolved.policy.strategy, limits),
     )
     if resolved.usage(tokens, max(reserve, talk.state.summary_tokens)).total > limits.capacity:
-        return  # not even that fits: the steps without a model take over (C4)
+        return  # not even that fits: the steps without a model take over
     most = resolved.usage(tokens, talk.state.summary_tokens).total
     target = resolved.policy.compaction.target * limits.effective_window
     rounding = 0 if resolved.factor == 1 else 3
@@ -1028,7 +1034,7 @@ WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FOR
 @given(talks(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
-    """Each comes to rest at once, reaches its target, and shows every pin (D7, D8, N10)."""
+    """Each comes to rest at once, reaches its target, and shows every pin [strategy.idempotent]."""
     options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(options_list))
@@ -1038,7 +1044,7 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
 
 
 def test_agent_tools_count_where_texts_may_name_them() -> None:
-    """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
+    """What was cut or cleared brings tools into the payload, and they take room."""
     auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0

@@ -1,7 +1,9 @@
-"""Secrets are masked wherever they stand, and ordinary text stays as it is (E12).
+"""Secrets are masked wherever they stand, and ordinary text stays as it is.
 
 No secret here is real, and none stands in this file as a whole: they are put together from parts,
 so that nothing that looks for secrets stops at it.
+
+[summary.secrets-masked]
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 @settings(max_examples=10)
 @given(data=st.data())
 def test_a_key_with_a_form_is_masked_wherever_it_stands(kind: str, data: st.DataObject) -> None:
-    """E12: no name has to tell what it is, and what stands around it stays."""
+    """No name has to tell what it is, and what stands around it stays."""
     secret = data.draw(ISSUED[kind])
     for place in PLACES.values():
         text = place(BEFORE.get(kind, "") + secret)
@@ -216,7 +218,7 @@ VALUES = of((LETTERS + "!@#%^*_-+", 10), (string.digits, 3), (string.ascii_lower
 @settings(max_examples=5)
 @given(secret=VALUES)
 def test_a_value_is_masked_by_its_name(way: str, secret: str) -> None:
-    """E12: whatever form a secret has, and however it is assigned."""
+    """Whatever form a secret has, and however it is assigned."""
     for name in NAMES:
         text = WRITTEN[way](name, secret)
         assert secret in text
@@ -234,7 +236,7 @@ PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ",
 @settings(max_examples=50)
 @given(secret=PHRASES)
 def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
-    """E12: blanks and signs do not end a password that is quoted, or a block of YAML."""
+    """Blanks and signs do not end a password that is quoted, or a block of YAML."""
     for name in ("password", "DB_PASS", "MYSQL_PWD", "client_secret", "passphrase"):
         quoted = json.dumps({"user": "me", name: secret, "port": 1})
         for text in (
@@ -257,7 +259,7 @@ def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
 @settings(max_examples=50)
 @given(secret=st.text(LETTERS + "\"'\\/ ", min_size=12).map(lambda text: f"q9{text}7z"))
 def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
-    """E12: JSON stays JSON, and so does the JSON in it, whatever the secret is made of."""
+    """JSON stays JSON, and so does the JSON in it, whatever the secret is made of."""
     inner = json.dumps({"password": secret, "port": 1})
     assert json.loads(masked(inner)) == {"password": MASK, "port": 1} or secret.strip(
         "\"'\\"
@@ -291,7 +293,7 @@ ARMOURED = {
 @settings(max_examples=10)
 @given(body=lines_of(4))
 def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
-    """E12: with its headers, whole or cut off, in text, JSON, a diff and a numbered list."""
+    """With its headers, whole or cut off, in text, JSON, a diff and a numbered list."""
     begin, end = (f"{DASHES}{word} {ARMOURED[kind]}{DASHES}" for word in ("BEGIN", "END"))
     key = f"{begin}\n{headers}{body}\n{end}"
     diff = "".join(f"-{line}\n" for line in key.splitlines())
@@ -368,7 +370,7 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
     ],
 )
 def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
-    """E12: headers, URLs, connection strings, commands, settings and what is said."""
+    """Headers, URLs, connection strings, commands, settings and what is said."""
     for shown in (text, json.dumps({"text": text}), f"one\n  {text}\nthree"):
         if hidden.replace("\n", "\\n") in shown:
             kept = masked(shown)
@@ -398,7 +400,7 @@ def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
     ],
 )
 def test_only_the_secret_part_is_masked(text: str, kept: str) -> None:
-    """E12: what the secret was for stays readable."""
+    """What the secret was for stays readable."""
     assert masked(text).replace("\r\n\r\n", "\r\n") == kept
 
 
@@ -481,7 +483,7 @@ data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ
 
 @pytest.mark.parametrize("text", ORDINARY.splitlines())
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    """E12: code, prose and identifiers are not secrets, in a file, a list or JSON either."""
+    """Code, prose and identifiers are not secrets, in a file, a list or JSON either."""
     for shown in (text, f"one\n    {text}\nthree", f"    12→{text}", json.dumps({"text": text})):
         assert masked(shown) == shown
 
@@ -499,7 +501,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=400)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_masking_again_changes_nothing(text: str) -> None:
-    """E12: a summary is masked again each time that it is carried on."""
+    """A summary is masked again each time that it is carried on."""
     once = masked(text)
     assert masked(once) == once
 
@@ -510,7 +512,7 @@ def test_masking_again_changes_nothing(text: str) -> None:
     st.lists(PIECES, max_size=8).map("".join),
 )
 def test_the_filter_leaves_no_pattern_out(before: str, after: str) -> None:
-    """E12: what all patterns find one by one is what is masked."""
+    """What all patterns find one by one is what is masked."""
     data = f"{before}\n{after}".encode()
     found = {place for pattern in PATTERNS.patterns for place in pattern.spans(data)}
     covered = PATTERNS.spans(data)
@@ -518,7 +520,7 @@ def test_the_filter_leaves_no_pattern_out(before: str, after: str) -> None:
 
 
 def test_secret_patterns_can_be_set() -> None:
-    """E12: the pattern set is configurable."""
+    """The pattern set is configurable."""
     assert mask_secrets("id-42 sk-x", compile_patterns([r"id-\d+"])) == f"{MASK} sk-x"
     assert mask_secrets("id-42 é", compile_patterns([r"(?P<token>id)-\d+"])) == f"{MASK}-42 é"
     assert mask_secrets("id-42 é sk-x", compile_patterns([])) == "id-42 é sk-x"
@@ -526,7 +528,7 @@ def test_secret_patterns_can_be_set() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", r"(a)\1", "a{5000}", "\ud800", "a*", ""])
 def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
-    """E12: what RE2 does not know, or what would mask every place, is no pattern."""
+    """What RE2 does not know, or what would mask every place, is no pattern."""
     with pytest.raises(ValueError, match=r"RE2 does not know|the empty text"):
         compile_patterns([pattern])
 
@@ -549,7 +551,7 @@ def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
     ids=lambda text: repr(text[:16]),
 )
 def test_no_text_can_hang_a_worker(hostile: str) -> None:
-    """E12: it takes linear time, whatever stands in it."""
+    """It takes linear time, whatever stands in it."""
     patterns = compile_patterns([r"(a+)+$", r"(?:a|aa|\w)+=secret", *DEFAULT_SECRET_PATTERNS])
     began = time.process_time()
     mask_secrets(hostile, patterns)
@@ -558,7 +560,7 @@ def test_no_text_can_hang_a_worker(hostile: str) -> None:
 
 @given(st.text())
 def test_masking_can_never_raise(text: str) -> None:
-    """M, N6: any text is masked, lone surrogates and NUL included."""
+    """Any text is masked, lone surrogates and NUL included. [neutral.no-empty-content]"""
     kept = masked(text)
     kept.encode("utf-8")
     assert "\x00" not in kept

@@ -1,4 +1,7 @@
-"""The planners: what they keep, that they come to rest, and how they meet their room (D)."""
+"""The planners: what they keep, that they come to rest, and how they meet their room.
+
+[strategy.idempotent]
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ def tail_of(history: Sequence[Entry], plan: CompactionPlan) -> list[Entry]:
 def test_name_trigger_and_preserved_ranges_are_inspectable(
     name: StrategyName, trigger: float | None, preserved: tuple[int | None, int | None]
 ) -> None:
-    """Every planner tells its trigger and preserved ranges; defaults are S0's and S1's (D, C3)."""
+    """Every planner tells its trigger and preserved ranges; defaults are the documented ones."""
     strategy = STRATEGIES[name]
     assert strategy.name is name
     assert strategy.trigger(Policy()) == trigger
@@ -149,7 +152,7 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
 def test_planners_are_pure(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
-    """A planner gives the same plan again and leaves its history alone (D)."""
+    """A planner gives the same plan again and leaves its history alone."""
     before = list(history)
     first = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
     assert STRATEGIES[name].plan(tuple(history), None, budget, policy, deep=deep) == first
@@ -159,7 +162,7 @@ def test_planners_are_pure(
 @pytest.mark.parametrize("name", StrategyName)
 @pytest.mark.parametrize("covered", [None, Span(1, 9)])
 def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None) -> None:
-    """Where nothing is shown nothing can be hidden (D)."""
+    """Where nothing is shown nothing can be hidden."""
     for deep in (False, True):
         plan = STRATEGIES[name].plan([], covered, VAST, Policy(), deep=deep)
         assert isinstance(plan, NoCompaction)
@@ -181,7 +184,7 @@ def test_a_plan_matches_its_result(
     deep: bool,
     failures: int,
 ) -> None:
-    """Ranges are cut between call groups, and free exactly what they hide or clear (A4, N10)."""
+    """Ranges are cut between call groups, and free exactly what they hide or clear."""
     plan: Plan | None = STRATEGIES[name].plan(
         history, None, budget, policy, deep=deep, failures=failures
     )
@@ -205,7 +208,7 @@ def test_a_plan_matches_its_result(
 def test_calls_are_never_separated_from_their_results(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
-    """Of every call group all is shown or nothing, and the last one always is (A4, D8)."""
+    """Of every call group all is shown or nothing, and the last one always is [log.safe-cuts]."""
     plan = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
     assume(isinstance(plan, CompactionPlan))
     assert isinstance(plan, CompactionPlan)
@@ -232,7 +235,7 @@ def test_pins_are_never_hidden_nor_cleared(
     name: StrategyName,
     deep: bool,
 ) -> None:
-    """A pin keeps its whole call group verbatim through every compaction (D8)."""
+    """A pin keeps its whole call group verbatim through every compaction. [pins.whole-group]"""
     covered: Span | None = None
     pins = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
     head_seq = history[-1].seq
@@ -262,7 +265,7 @@ def test_planning_again_after_applying_does_nothing(
     deep: bool,
     failures: int,
 ) -> None:
-    """Right after a plan is applied there is nothing to do, explicitly asked or not (D7)."""
+    """Right after a plan is applied there is nothing to do, explicitly asked or not."""
     strategy = STRATEGIES[name]
     plan = strategy.plan(history, None, budget, policy, deep=deep, failures=failures)
     if isinstance(plan, CompactionPlan):
@@ -291,7 +294,7 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
     deep: list[bool],
     unpinned: set[int],
 ) -> None:
-    """Each range contains the one before, whatever is unpinned, and is at rest (D6, D7)."""
+    """Each range contains the one before, whatever is unpinned, and is at rest."""
     covered: Span | None = None
     head_seq = history[-1].seq
     for more, is_deep in zip([[], *later], deep, strict=False):
@@ -315,7 +318,7 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, more: int
 ) -> None:
-    """With more room every message that stayed still stays, and no more results go (D7)."""
+    """With more room every message that stayed still stays, and no more results go."""
     wide = replace(budget, capacity=budget.capacity + more, target=budget.target + more)
     narrow_plan = STRATEGIES[name].plan(history, None, budget, policy)
     wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
@@ -332,7 +335,7 @@ def test_a_larger_budget_never_keeps_less(
 def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName
 ) -> None:
-    """After a plan the view is within its target, or shows what has to stay alone (D7)."""
+    """After a plan the view is within its target, or shows what has to stay alone."""
     plan = STRATEGIES[name].plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
@@ -366,7 +369,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
 
 
 def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
-    """A pinned result keeps its call and the other results beside it (D8)."""
+    """A pinned result keeps its call and the other results beside it. [pins.whole-group]"""
     history = history_of([U, A, T, T, U, A, U, A, U, A], pins=[4])
     policy = Policy(sandwich=SandwichPolicy(1, 2))
     plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
@@ -376,7 +379,7 @@ def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
 
 
 def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
-    """The newest user messages that fit half of the history's target stay (D8)."""
+    """The newest user messages that fit half of the history's target stay. [pins.limit]"""
     history = history_of([U, A] * 10)
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
@@ -390,7 +393,7 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
 
 
 def test_newer_user_messages_replace_those_kept_before() -> None:
-    """What was kept and no longer has to be is hidden with the rest, and named (D8)."""
+    """What was kept and no longer has to be is hidden with the rest, and named."""
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     history, covered = applied(
@@ -406,7 +409,7 @@ def test_newer_user_messages_replace_those_kept_before() -> None:
 
 
 def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
-    """They are preserved messages: where they do not fit beside the last group they go (C4)."""
+    """They are preserved messages: where they do not fit beside the last group they go."""
     history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
     policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
     plan = RETAIN.plan(history, None, HistoryBudget(100, 100, 0, 0), policy)
@@ -415,7 +418,7 @@ def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
 
 @pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
 def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
-    """A message that lost its pin goes with the next compaction that can take it (D8)."""
+    """A message that lost its pin goes with the next compaction that can take it."""
     chosen = {SANDWICH: SANDWICH, RETAIN: RETAIN, TREE: TREE, CHAIN: CHAIN}[strategy]  # type: ignore[index]
     policy = Policy(sandwich=SandwichPolicy(0, 2))
     history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
@@ -428,7 +431,7 @@ def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
 
 
 def test_the_newest_user_message_stays_once_it_was_kept() -> None:
-    """After an emergency cut to the newest user message nothing hides it (E6)."""
+    """After an emergency cut to the newest user message nothing hides it. [compaction.emergency]"""
     kept = entry(5, U, 50)
     policy = Policy(sandwich=SandwichPolicy(0, 1))
     for name in (StrategyName.SANDWICH, StrategyName.RETAIN_SUMMARY, StrategyName.TREE_SUMMARY):
@@ -444,7 +447,7 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
 
 
 def test_sandwich_summarises_the_middle_only() -> None:
-    """Of twenty single messages the first and last five stay, ten are summarised (D1)."""
+    """Of twenty single messages the first and last five stay, ten are summarised."""
     plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("sandwich",), 100, Span(6, 16))
     assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), NoCompaction)
@@ -452,19 +455,19 @@ def test_sandwich_summarises_the_middle_only() -> None:
 
 @pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
 def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
-    """The preserved bottom is the least; the target decides how much more stays (D1, D7)."""
+    """The preserved bottom is the least; the target decides how much more stays."""
     budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = SANDWICH.plan(history_of([U] * 20), None, budget, Policy())
     assert plan == CompactionPlan(("sandwich",), (end - 6) * 10, Span(6, end))
 
 
 def test_not_enough_messages_keep_the_full_history() -> None:
-    """With no message between the ends the full history stays (D1)."""
+    """With no message between the ends the full history stays. [strategy.sandwich]"""
     assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), NoCompaction)
 
 
 def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
-    """Ends grow to whole turns if the target allows it, else to call groups (decision 14)."""
+    """Ends grow to whole turns if the target allows it, else to call groups."""
     history = history_of([U, A, U, A, A, A, U, A, U, A, A, A, U, A])
     policy = Policy(sandwich=SandwichPolicy(3, 3))
     plan = SANDWICH.plan(history, None, VAST, policy, deep=True)
@@ -478,7 +481,7 @@ def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
 
 
 def test_a_sandwich_without_a_top_does_not_get_one() -> None:
-    """Where the start of the log was cut off, only a bottom stays (E6)."""
+    """Where the start of the log was cut off, only a bottom stays. [compaction.emergency]"""
     history = [entry(seq, U, 10) for seq in range(30, 50)]
     plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("sandwich",), 150, Span(1, 45))
@@ -488,7 +491,7 @@ def test_a_sandwich_without_a_top_does_not_get_one() -> None:
 def test_preserved_ends_shrink_only_when_nothing_else_fits(
     history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
-    """At least the preserved messages stay, unless even trimmed they are too large (D1, C4)."""
+    """At least the preserved messages stay, unless even trimmed they are too large."""
     plan = SANDWICH.plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan):
         return
@@ -508,7 +511,7 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
 def test_sliding_window_shows_exactly_the_last_n(
     history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
-    """The last N messages are shown, grown to a call group and no further, and pins (D2, D8)."""
+    """The last N messages are shown, grown to a call group and no further, and pins."""
     last = policy.sliding_window.keep_last_n
     plan = SLIDING.plan(history, None, budget, policy)
     pinned = pinned_seqs(history)
@@ -530,7 +533,7 @@ def test_sliding_window_shows_exactly_the_last_n(
 def test_full_history_never_plans_anything(
     history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, deep: bool
 ) -> None:
-    """Whatever the room, full history keeps everything (D2)."""
+    """Whatever the room, full history keeps everything. [strategy.full-history]"""
     assert isinstance(FULL.plan(history, covered, budget, policy, deep=deep), NoCompaction)
 
 
@@ -539,7 +542,7 @@ def test_full_history_never_plans_anything(
 
 @pytest.mark.parametrize(("turns", "end"), [(0, 10), (1, 8), (2, 5), (3, 1), (9, 1)])
 def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
-    """The last N turns stay verbatim; with none, the last call group alone (D4, E4)."""
+    """The last N turns stay verbatim; with none, the last call group alone."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
     policy = Policy(compaction=CompactionPolicy(retain_last_turns=turns))
     plan = RETAIN.plan(history, None, VAST, policy, deep=True)
@@ -551,7 +554,7 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
 
 
 def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
-    """A turn too large even with its results trimmed is cut between call groups (C4, N4)."""
+    """A turn too large even with its results trimmed is cut between call groups."""
     history = [entry(1, U, 10), entry(2, U, 50), *(entry(seq, A, 50) for seq in range(3, 8))]
     plan = RETAIN.plan(history, None, HistoryBudget(120, 60, 0, 0), Policy())
     assert plan == CompactionPlan(("retain_summary",), 210, Span(1, 6), shrunk=True)
@@ -562,7 +565,7 @@ def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
 def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
-    """The last turns are the least; the target decides how many more stay (D4, D7)."""
+    """The last turns are the least; the target decides how many more stay."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
     budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = RETAIN.plan(history, None, budget, Policy())
@@ -573,7 +576,7 @@ def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
 def test_retain_always_keeps_the_last_turns(
     history: list[Entry], budget: HistoryBudget, policy: Policy, deep: bool
 ) -> None:
-    """The last turns stay whatever the target; a deep plan summarises all else (D4)."""
+    """The last turns stay whatever the target; a deep plan summarises all else."""
     plan = RETAIN.plan(history, None, budget, policy, deep=deep)
     turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
     if isinstance(plan, CompactionPlan) and not plan.shrunk and 0 < last <= len(turns):
@@ -598,7 +601,7 @@ def test_a_plan_hides_no_more_than_it_must(
     budget: HistoryBudget,
     name: StrategyName,
 ) -> None:
-    """What stays uses three quarters of the target, or one group more would exceed it (D7)."""
+    """What stays uses three quarters of the target, or one group more would exceed it."""
     covered: Span | None = None
     head_seq = history[-1].seq
     for more in [[], *later]:
@@ -624,7 +627,7 @@ def test_a_plan_hides_no_more_than_it_must(
 
 
 def test_tree_keeps_the_longest_tail_within_the_target() -> None:
-    """Whole turns stay as long as they fit the target beside the summaries (D3)."""
+    """Whole turns stay as long as they fit the target beside the summaries. [strategy.tree]"""
     history = history_of([U, A, A] * 6)
     budget = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
     plan = TREE.plan(history, None, budget, Policy(tree_summary=TreeSummaryPolicy(4)))
@@ -634,7 +637,7 @@ def test_tree_keeps_the_longest_tail_within_the_target() -> None:
 
 
 def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
-    """A turn larger than the target is cut between its call groups (N4)."""
+    """A turn larger than the target is cut between its call groups. [neutral.whole-turns]"""
     history = history_of([U, A, U, A, T, A, T, A, T])
     budget = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, None, budget, Policy())
@@ -642,7 +645,7 @@ def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
 
 
 def test_a_deep_tree_keeps_only_the_last_turns() -> None:
-    """Asked for explicitly, all but retain_last_turns is summarised (D3, E7)."""
+    """Asked for explicitly, all but retain_last_turns is summarised [strategy.tree]."""
     history = history_of([U, A] * 5)
     plan = TREE.plan(history, None, VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
@@ -653,7 +656,7 @@ def test_a_deep_tree_keeps_only_the_last_turns() -> None:
 
 
 def test_a_small_rest_joins_the_chunk_before() -> None:
-    """Chunks have about chunk_size messages; less than half of one is no chunk (D3)."""
+    """Chunks have about chunk_size messages; less than half of one is no chunk. [strategy.tree]"""
     policy = Policy(tree_summary=TreeSummaryPolicy(6))
 
     def chunks(messages: int) -> tuple[Span, ...]:
@@ -669,7 +672,7 @@ def test_a_small_rest_joins_the_chunk_before() -> None:
 
 
 def test_a_tree_leaves_what_stands_before_its_range() -> None:
-    """A summary of it would come too late to be in order; too large it gets chunks (D3, N10)."""
+    """A summary of it would come too late to be in order; too large it gets chunks."""
     history = [*history_of([U, A]), *(entry(seq, A, 10) for seq in range(9, 14)), entry(14, U, 10)]
     plan = TREE.plan(history, Span(3, 9), VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
@@ -679,7 +682,7 @@ def test_a_tree_leaves_what_stands_before_its_range() -> None:
 
 
 def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
-    """An unpinned message waits until something new is summarised, and hurries it (D3, D8)."""
+    """An unpinned message waits until something new is summarised, and hurries it."""
     history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
     budget = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, Span(1, 9), budget, Policy())
@@ -697,7 +700,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     budget: HistoryBudget,
     deep: bool,
 ) -> None:
-    """Chunks adjoin, are cut between call groups, and take in all that is new (D3, N10)."""
+    """Chunks adjoin, are cut between call groups, and take in all that is new [strategy.tree]."""
     covered: Span | None = None
     head_seq, size = history[-1].seq, policy.tree_summary.chunk_size
     for more in [[], *later]:
@@ -771,9 +774,11 @@ def test_the_lowest_full_level_is_merged_first(
 def test_a_tree_only_adds_and_merges(
     chunks: list[int], levels: int, fanout: int, max_tokens: int
 ) -> None:
-    """Spans adjoin, levels never rise towards newer nodes, and nothing is summarised twice (D3).
+    """Spans adjoin, levels never rise towards newer nodes, and nothing is summarised twice.
 
     What is too much folds until one node a level is left.
+
+    [strategy.tree]
     """
     tree: list[Summary] = []
     end, summarised = 1, dict[tuple[int, int], int]()
@@ -821,7 +826,7 @@ def toolish(groups: int, tokens: int = 1000) -> list[Entry]:
 
 
 def test_a_chain_clears_no_more_than_it_needs() -> None:
-    """Old results are cleared until the target is met, then nothing else is done (D5)."""
+    """Old results are cleared until the target is met, then nothing else is done."""
     history = toolish(8, 300)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
@@ -830,7 +835,7 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
 
 
 def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
-    """The second step runs only over the target; truncation waits for its failure (D5, E9)."""
+    """The second step runs only over the target; truncation waits for its failure."""
     history = toolish(8, 300)
     budget = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy())
@@ -845,7 +850,7 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
 
 
 def test_a_chain_does_not_clear_excluded_results() -> None:
-    """Newer results give way in their place; summaries take them in like others (D5, F3)."""
+    """Newer results give way in their place; summaries take them in like others."""
     history = toolish(8, 300)
     history[2] = entry(3, T, 300, excluded=True)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
@@ -858,7 +863,7 @@ def test_a_chain_does_not_clear_excluded_results() -> None:
 
 
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
-    """With `tool_output.enabled` false the step is none, whoever asks (F1, D5)."""
+    """With `tool_output.enabled` false the step is none, whoever asks [tool-output.disabled]."""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     for deep in (False, True):
@@ -873,7 +878,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
 
 
 def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
-    """What to do without a summary is what the rest of the chain does, be it nothing (E9)."""
+    """What to do without a summary is what the rest of the chain does, be it nothing."""
     budget = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
     plan = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(CLEAR, SUMMARIZE)))
     assert isinstance(plan, CompactionPlan)
@@ -887,7 +892,7 @@ def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
 
 
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
-    """After failures in a row nothing is asked of the model, unless somebody insists (D5, E9)."""
+    """After failures in a row nothing is asked of the model, unless somebody insists."""
     history = history_of([U, A] * 20)
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
@@ -899,7 +904,7 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
 
 
 def test_a_chain_cuts_inside_long_turns() -> None:
-    """A long turn is cut down to the target; a short one stays while it fits (D5, N4)."""
+    """A long turn is cut down to the target; a short one stays while it fits [strategy.chain]."""
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
     plan = CHAIN.plan(short, None, budget, Policy())
@@ -911,7 +916,7 @@ def test_a_chain_cuts_inside_long_turns() -> None:
 
 
 def test_a_deep_chain_goes_as_low_as_it_can() -> None:
-    """Asked for explicitly, only the last turns stay, with the last group's results (D5, E7)."""
+    """Asked for explicitly, only the last turns stay, with the last group's results."""
     history = [*toolish(6, 300), *(replace(i, seq=i.seq + 24) for i in toolish(2, 300)[1:])]
     history = [replace(item, role=A) if item.seq == 29 else item for item in history]
     history = [replace(item, seq=seq) for seq, item in enumerate(history, 1)]
@@ -935,7 +940,7 @@ def test_a_deep_chain_goes_as_low_as_it_can() -> None:
 def test_a_chain_runs_its_own_steps_alone(
     history: list[Entry], policy: Policy, budget: HistoryBudget, deep: bool, failures: int
 ) -> None:
-    """Only steps of the policy run, each once; a history within the target is left alone (D5)."""
+    """Only steps of the policy run, each once; a history within the target is left alone."""
     plan = CHAIN.plan(history, None, budget, policy, deep=deep, failures=failures)
     if not deep and budget.meets_target(cost(history)):
         assert isinstance(plan, NoCompaction)

@@ -1,4 +1,7 @@
-"""What a summariser is asked, and which answers count (E3, E12)."""
+"""What a summariser is asked, and which answers count.
+
+[summary.accepted-answers, summary.untrusted]
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **mor
 
 
 def test_calls_and_results_are_described_as_text() -> None:
-    """E3: tool use is told in words, with the tool's name on its result."""
+    """Tool use is told in words, with the tool's name on its result."""
     texts = format_messages([user("hi"), calling("look"), result("a.txt", failed=True)])
     assert texts == (
         "User:\nhi",
@@ -86,7 +89,7 @@ def test_calls_and_results_are_described_as_text() -> None:
 
 
 def test_media_and_reasoning_are_described_not_sent() -> None:
-    """E5: no image data, document data, reasoning or provider block reaches the summariser."""
+    """No image data, document data, reasoning or provider block reaches the summariser."""
     parts = (
         Image("image/png", data="QUJDRA=="),
         Image(url="https://secret.example/x.png"),
@@ -106,12 +109,12 @@ def test_media_and_reasoning_are_described_not_sent() -> None:
 
 
 def test_an_empty_message_still_has_its_place() -> None:
-    """E3: a message without parts is visible as such."""
+    """A message without parts is visible as such."""
     assert format_messages([Message(Role.ASSISTANT, ())]) == ("Assistant:\n[nothing]",)
 
 
 def test_a_trailing_call_loses_the_call_and_keeps_its_text() -> None:
-    """E3, S1 2.6.1: the last assistant message may not end in an open call."""
+    """The last assistant message may not end in an open call. [summary.open-call]"""
     assert without_trailing_calls([user("a"), calling("wait")]) == (
         user("a"),
         Message(Role.ASSISTANT, (Text("wait"),)),
@@ -119,13 +122,13 @@ def test_a_trailing_call_loses_the_call_and_keeps_its_text() -> None:
 
 
 def test_a_trailing_call_without_text_is_dropped() -> None:
-    """E3, S1 2.6.1: with nothing but calls the message goes."""
+    """With nothing but calls the message goes."""
     assert without_trailing_calls([user("a"), calling()]) == (user("a"),)
     assert without_trailing_calls([calling("  ")]) == ()
 
 
 def test_calls_before_the_end_stay() -> None:
-    """E3: only the last message is touched."""
+    """Only the last message is touched."""
     messages = (calling(), result("x"))
     assert without_trailing_calls(messages) == messages
     assert without_trailing_calls(()) == ()
@@ -149,7 +152,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("tag", HOSTILE)
 def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
-    """E12: no spacing, case or invisible character lets a transcript close its frame."""
+    """No spacing, case or invisible character lets a transcript close its frame."""
     safe = escape_tags(f"a {tag} b")
     assert "<" not in safe
     assert "\uff1c" not in safe
@@ -157,20 +160,20 @@ def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
 
 
 def test_other_markup_is_left_alone() -> None:
-    """E12: only what frames the transcript is touched."""
+    """Only what frames the transcript is touched."""
     text = "<div> a < b </summaryx> <conversational> -- x ---"
     assert escape_tags(text) == text
 
 
 def test_rules_and_unsendable_characters_are_replaced() -> None:
-    """E12, N6: a dash line cannot end the excerpt; NUL and surrogates never go out."""
+    """A dash line cannot end the excerpt; NUL and surrogates never go out [summary.untrusted]."""
     assert escape_tags("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
     assert escape_tags("\x00\ud800") == "\ufffd\ufffd"
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
 def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
-    """E12: exactly one opening and one closing tag frame the data, before the instructions."""
+    """Exactly one opening and one closing tag frame the data, before the instructions."""
     hostile = "x" + "".join(pieces)
     body = request("".join(pieces), previous=hostile, retained=hostile)
     for tag in ("conversation", "earlier_summary", "earlier_retain"):
@@ -182,7 +185,7 @@ def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
 
 
 def test_hostile_text_takes_linear_time() -> None:
-    """E12: a megabyte made to confuse is dealt with in well under a second."""
+    """A megabyte made to confuse is dealt with in well under a second."""
     for hostile in ("< " * 500_000, "<" + " " * 1_000_000, "-" * 1_000_000, " " * 1_000_000):
         began = time.perf_counter()
         escape_tags(hostile)
@@ -193,7 +196,7 @@ def test_hostile_text_takes_linear_time() -> None:
 
 
 def test_the_default_prompt_asks_for_the_four_things() -> None:
-    """E3: facts and decisions, context, preferences and requirements, commitments; no filler."""
+    """Facts and decisions, context, preferences and requirements, commitments; no filler."""
     body = request()
     for word in ("facts", "decisions", "context", "prefers", "requires", "promised", "open"):
         assert word in body
@@ -203,7 +206,7 @@ def test_the_default_prompt_asks_for_the_four_things() -> None:
 
 
 def test_the_prompt_includes_directives_and_instructions() -> None:
-    """E1, E3, E7: a prompt replaces the default, directives are bullets, instructions come last."""
+    """A prompt replaces the default, directives are bullets, instructions come last."""
     ask = SummaryRequest("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
     body = request(ask=ask)
     assert "Only numbers.\n- keep prices\n- keep dates" in body
@@ -212,7 +215,7 @@ def test_the_prompt_includes_directives_and_instructions() -> None:
 
 
 def test_retain_is_requested_only_when_wanted() -> None:
-    """E3: a retain prompt or retain directives alone ask for the retain tag."""
+    """A retain prompt or retain directives alone ask for the retain tag. [summary.prompt]"""
     assert "Keep refs\n- and ids" in request(
         ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
     )
@@ -221,14 +224,14 @@ def test_retain_is_requested_only_when_wanted() -> None:
 
 
 def test_the_prompt_includes_an_earlier_summary_and_strictness() -> None:
-    """E3, E5: folding carries the earlier summary; the second attempt says what went wrong."""
+    """Folding carries the earlier summary; the second attempt says what went wrong."""
     assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
     assert "could not be used" in request(strict=True)
     assert "could not be used" not in request()
 
 
 def test_an_earlier_retain_is_carried_on() -> None:
-    """E4: into the new retain when one is asked for, else into the summary."""
+    """Into the new retain when one is asked for, else into the summary. [summary.retain]"""
     resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
     wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
     assert resolved in wanted
@@ -239,7 +242,7 @@ def test_an_earlier_retain_is_carried_on() -> None:
 
 
 def test_kept_messages_are_marked_and_explained() -> None:
-    """D8: the label says which, the request says what it means."""
+    """The label says which, the request says what it means. [pins.verbatim]"""
     texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
     assert texts == ("User:\nhi", "User (kept word for word):\npin me")
     assert "do not repeat it" in request(has_kept=True)
@@ -247,14 +250,14 @@ def test_kept_messages_are_marked_and_explained() -> None:
 
 
 def test_summaries_of_parts_are_named_as_such() -> None:
-    """D3: the model knows that it folds summaries, and in which order they stand."""
+    """The model knows that it folds summaries, and in which order they stand. [strategy.tree]"""
     assert format_summaries(["a", "b"]) == ("Part 1:\na", "Part 2:\nb")
     assert "summaries of consecutive parts" in request(of_summaries=True)
     assert "stands a transcript" in request()
 
 
 def test_the_prompt_hash_depends_on_the_request() -> None:
-    """E8: receipts tell prompts apart, and the same prompt is recognised."""
+    """Receipts tell prompts apart, and the same prompt is recognised. [compaction.receipt]"""
     assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
     assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))
 
@@ -272,7 +275,7 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
     ],
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
-    """E3: what stands between the tags is the summary."""
+    """What stands between the tags is the summary."""
     assert parse_answer(completion(answer), False, 1000) == SummaryAnswer(summary)
 
 
@@ -290,12 +293,12 @@ def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None
     ],
 )
 def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
-    """E3: no tag, empty, cut off, longer than its source or a tool call is not accepted."""
+    """No tag, empty, cut off, longer than its source or a tool call is not accepted."""
     assert parse_answer(answer, False, 100) == RejectedAnswer(reason)
 
 
 def test_retain_comes_beside_the_summary() -> None:
-    """E3: both are extracted, in either order, and a missing retain is not accepted."""
+    """Both are extracted, in either order, and a missing retain is not accepted."""
     both = "<retain>ref=1</retain>\n<summary>tea</summary>"
     assert parse_answer(completion(both), True, 100) == SummaryAnswer("tea", "ref=1")
     turned = "<summary>tea</summary><retain>ref=1</retain>"
@@ -308,13 +311,13 @@ def test_retain_comes_beside_the_summary() -> None:
 
 @given(st.text(), st.booleans())
 def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
-    """M: whatever a model writes is an answer or a reason."""
+    """Whatever a model writes is an answer or a reason."""
     parse_answer(completion(text), wants_retain, 100)
 
 
 @given(st.text(max_size=200))
 def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
-    """E3, N6: an accepted summary is never empty nor longer than its source."""
+    """An accepted summary is never empty nor longer than its source [summary.accepted-answers]."""
     parsed = parse_answer(completion(f"<summary>{text}</summary>"), False, 50)
     if isinstance(parsed, SummaryAnswer):
         assert 0 < len(parsed.summary) <= 50

@@ -1,4 +1,7 @@
-"""Shortened messages: what is shown of an oversized text, and how large it may be."""
+"""Shortened messages: what is shown of an oversized text, and how large it may be.
+
+[tool-output.shorten-oversized]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clearing: too much tool output gives way, the oldest first, in batches (F3, D8)."""
+"""Clearing: too much tool output gives way, the oldest first, in batches.
+
+[tool-output.clear-in-batches, pins.verbatim]
+"""
 
 from __future__ import annotations
 
@@ -74,13 +77,13 @@ def last_group(history: Sequence[Entry]) -> set[int]:
     ],
 )
 def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, budget: int) -> None:
-    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is a quarter of it (F3)."""
+    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is a quarter of it."""
     assert tool_output_budget(ToolOutputPolicy(), window) == budget
     assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 4
 
 
 def test_an_explicit_budget_is_used_as_it_is() -> None:
-    """Whatever the window; the batch follows it unless that is given as well (F3)."""
+    """Whatever the window; the batch follows it unless that is given as well."""
     policy = ToolOutputPolicy(context_budget_tokens=1_000)
     assert tool_output_budget(policy, 10**6) == 1_000
     assert min_cleared_tokens(policy, 10**6) == 250
@@ -91,7 +94,7 @@ def test_an_explicit_budget_is_used_as_it_is() -> None:
 
 
 def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() -> None:
-    """Newest kept; what is cleared already is no output any more (F3, S1)."""
+    """Newest kept; what is cleared already is no output any more. [tool-output.clear-keeps]"""
     history = talk(400, 300, 200, 100)
     assert isinstance(plan_clearing(history, View(), 1_000, 0), NoCompaction)
     plan = plan_clearing(history, View(), 999, 0)
@@ -107,7 +110,7 @@ def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() ->
 
 
 def test_a_batch_is_cleared_at_once() -> None:
-    """More than the excess gives way, so that the prefix stays for a while (F3)."""
+    """More than the excess gives way, so that the prefix stays for a while."""
     history = talk(*[300] * 10)
     plan = plan_clearing(history, View(), 2_999, 700)
     assert isinstance(plan, CompactionPlan)
@@ -115,7 +118,7 @@ def test_a_batch_is_cleared_at_once() -> None:
 
 
 def test_the_last_call_group_keeps_its_results() -> None:
-    """Parallel results of the newest calls stay, even after an answer and a question (F3)."""
+    """Parallel results of the newest calls stay, even after an answer and a question."""
     history = [*talk(300, 5_000), entry(6, T, 900), entry(7, A, 9), entry(8, U, 9)]
     plan = plan_clearing(history, View(), 0, 0)
     assert isinstance(plan, CompactionPlan)
@@ -126,7 +129,7 @@ def test_the_last_call_group_keeps_its_results() -> None:
 
 
 def test_output_that_stays_does_not_break_every_prefix() -> None:
-    """Beside one result that may not go, small ones go in batches or not at all (F3)."""
+    """Beside one result that may not go, small ones go in batches or not at all."""
     hog = talk(9_000, *[300] * 3)
     pinned = pinned_at(hog, [3])
     assert isinstance(plan_clearing(pinned, View(), 1_000, 500), NoCompaction)
@@ -140,7 +143,7 @@ def test_output_that_stays_does_not_break_every_prefix() -> None:
 
 
 def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
-    """They stay whole although newer results give way (D8, F3)."""
+    """They stay whole although newer results give way [pins.whole-group]."""
     history = pinned_at(talk(*[300] * 6), [4])  # the call: its result is protected as well
     names = {3: "read", 5: "read", 7: "keep", 9: "read", 11: "keep", 13: "read"}
     excluded = excluded_seqs(history, View(), names, ("keep", "other"))
@@ -159,7 +162,7 @@ def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
 
 
 def test_an_exclusion_holds_from_when_it_is_set() -> None:
-    """What was cleared before stays so; what was excluded goes with the next batch (F3)."""
+    """What was cleared before stays so; what was excluded goes with the next batch."""
     history = talk(*[300] * 4)
     names = dict.fromkeys((3, 5, 7, 9), "keep")
     view = View(trimmed_through=5, untrimmed=(5,))
@@ -171,7 +174,7 @@ def test_an_exclusion_holds_from_when_it_is_set() -> None:
 
 
 def test_small_results_are_output_but_never_cleared() -> None:
-    """A result that is no larger than its placeholder stays what it is (F3)."""
+    """A result that is no larger than its placeholder stays what it is."""
     history = talk(80, 300, 80, 300)
     view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
     assert placeholders(history, view) == {5}
@@ -204,7 +207,7 @@ def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
 def test_a_clearing_matches_its_plan(
     scene: tuple[list[Entry], View], budget: int, least: int
 ) -> None:
-    """Within the budget whenever enough may go, in batches, results alone, newest kept (F3, D8)."""
+    """Within the budget whenever enough may go, in batches, results alone, newest kept."""
     history, view = scene
     plan = plan_clearing(history, view, budget, least)
     after = cleared(history, view, plan)
@@ -238,16 +241,14 @@ def test_a_clearing_matches_its_plan(
     last = next(item for item in history if item.seq == plan.trimmed_through)
     needed = freed - (last.tokens - last.trimmed_tokens) < least
     assert needed or left + last.tokens > budget, "no more than it takes"
-    assert isinstance(plan_clearing(history, after, budget, least), NoCompaction), (
-        "and is at rest (D7)"
-    )
+    assert isinstance(plan_clearing(history, after, budget, least), NoCompaction), "and is at rest"
 
 
 @given(scenes(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
 def test_more_budget_never_clears_more(
     scene: tuple[list[Entry], View], budget: int, more: int, least: int
 ) -> None:
-    """Of two budgets that both clear, the larger one clears no more (F3)."""
+    """Of two budgets that both clear, the larger one clears no more."""
     history, view = scene
     small = plan_clearing(history, view, budget, least)
     large = plan_clearing(history, view, budget + more, least)
@@ -262,7 +263,7 @@ def test_more_budget_never_clears_more(
 def test_cached_sums_agree_with_planning(
     scene: tuple[list[Entry], View], budget: int, least: int
 ) -> None:
-    """Each result counts whole until it is a placeholder, and never again after (F3)."""
+    """Each result counts whole until it is a placeholder, and never again after."""
     history, view = scene
     after = cleared(history, view, plan_clearing(history, view, budget, least))
     shown = shown_entries(history, after)
@@ -272,7 +273,7 @@ def test_cached_sums_agree_with_planning(
 
 
 def test_the_whole_log_is_shown_after_a_clearing() -> None:
-    """Clearing hides nothing (F3)."""
+    """Clearing hides nothing."""
     history = talk(*[300] * 4)
     view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
     assert view.spans == (Span(1, ENDLESS),)

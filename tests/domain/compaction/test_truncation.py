@@ -1,4 +1,7 @@
-"""Fitting: any view is made to fit without a model, or said not to (C4, D8, E6, decision 14)."""
+"""Fitting: any view is made to fit without a model, or said not to.
+
+[budget.fitting-order, pins.verbatim]
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
 
 
 def test_a_result_too_large_by_itself_drops_no_turn() -> None:
-    """Where no dropping would help it gives way first, and what it answers stays (C4, E6)."""
+    """Where no dropping would help it gives way first, and what it answers stays."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
     assert truncate(history, 0, budget_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
     talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
@@ -88,7 +91,7 @@ def test_a_result_too_large_by_itself_drops_no_turn() -> None:
 
 
 def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
-    """Inside a single turn the oldest call groups go, never the words they answer (E6)."""
+    """Inside a single turn the oldest call groups go, never the words they answer."""
     calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
     fitted = truncate([entry(1, U, 50), *calls], 0, budget_of(700))
     assert fitted is not None
@@ -99,7 +102,7 @@ def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
 
 
 def test_a_gap_in_the_history_stays_a_gap() -> None:
-    """Messages a summary stands for never come back when turns are dropped (N10)."""
+    """Messages a summary stands for never come back when turns are dropped."""
     history = [
         entry(1, U, 100),
         entry(2, U, 10),
@@ -116,7 +119,7 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
 def test_the_result_fits_or_there_is_none(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """What comes back is within capacity; None only if the newest ask and the pins are not (C4)."""
+    """What comes back is within capacity; None only if the newest ask and the pins are not."""
     fitted = truncate(history, trimmed_through, budget)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
@@ -133,7 +136,7 @@ def test_the_result_fits_or_there_is_none(
 def test_spans_show_an_end_of_the_history_and_the_pins(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """Beside pins a suffix is shown, cut between call groups, or the newest ask (A4, D8, E6)."""
+    """Beside pins a suffix is shown, cut between call groups, or the newest ask [log.safe-cuts]."""
     fitted = truncate(history, trimmed_through, budget)
     if fitted is None or fitted.shown is None:
         return
@@ -153,7 +156,7 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
 def test_steps_are_named_in_order_and_truly(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """Each step that ran is named once, in its order, and none that did nothing (C4)."""
+    """Each step that ran is named once, in its order, and none that did nothing."""
     fitted = truncate(history, trimmed_through, budget)
     if fitted is None:
         return
@@ -176,7 +179,7 @@ def test_steps_are_named_in_order_and_truly(
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], budget: HistoryBudget, more: int
 ) -> None:
-    """With more room no fewer messages stay, but where the newest result itself has room now (C4).
+    """With more room no fewer messages stay, but where the newest result itself has room now.
 
     And no result is trimmed but to keep more.
     """
@@ -195,7 +198,7 @@ def test_a_larger_budget_never_keeps_less(
 
 @given(histories(), budgets())
 def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget) -> None:
-    """Only tool results give way to placeholders; what stays of a user is whole (decision 14)."""
+    """Only tool results give way to placeholders; what stays of a user is whole."""
     fitted = truncate(history, 0, budget)
     if fitted is None:
         return
@@ -205,7 +208,7 @@ def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget)
 
 @given(histories(), budgets())
 def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryBudget) -> None:
-    """What was made to fit is left alone by the next build (D7)."""
+    """What was made to fit is left alone by the next build. [strategy.target]"""
     fitted = truncate(history, 0, budget)
     if fitted is None:
         return
@@ -217,7 +220,7 @@ def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryB
 
 
 def test_excluded_results_are_dropped_but_never_trimmed() -> None:
-    """Newer results are trimmed in their place; last they go with their call group (F3, C4)."""
+    """Newer results are trimmed in their place; last they go with their call group."""
     history = [
         entry(1, U, 10),
         entry(2, A, 10),
@@ -237,7 +240,7 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:
-    """A pinned group stays whole in its place; with the newest ask it must fit (D8, C4)."""
+    """A pinned group stays whole in its place; with the newest ask it must fit."""
     roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
     half = (RESULTS_CLEARED, EMERGENCY_CUT)
@@ -261,7 +264,7 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
 
 
 def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
-    """Where the view hides all that follows, only what is still to come is shown (E6)."""
+    """Where the view hides all that follows, only what is still to come is shown."""
     history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
     fitted = truncate([entry(3, A, 900), *history], 0, budget_of(200), Span(1, 9))
     assert fitted is not None
@@ -269,7 +272,7 @@ def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
 
 
 def test_tokens_for_a_note_are_reserved_only_where_something_is_dropped() -> None:
-    """The note that tells of dropped messages is part of what has to fit (C4)."""
+    """The note that tells of dropped messages is part of what has to fit."""
     history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
     assert truncate_with_note(history, 0, budget_of(100), 50) == Truncation(0, None, ())
     fitted = truncate_with_note(history, 0, budget_of(80), 50)

@@ -1,4 +1,7 @@
-"""The active window as a value: its spans, its marker, what was restored (B2, B3, I4)."""
+"""The active window as a value: its spans, its marker, what was restored.
+
+[window.cut, window.clear, window.restored]
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def is_tidy(of: tuple[Span, ...]) -> bool:
 
 @given(one=spans, other=spans)
 def test_spans_are_sets_of_seqs(one: tuple[Span, ...], other: tuple[Span, ...]) -> None:
-    """Union, overlap and difference are those of the seqs (B2)."""
+    """Union, overlap and difference are those of the seqs. [window.cut]"""
     for made, expected in (
         (union((*one, *other)), seqs(one) | seqs(other)),
         (overlap(one, other), seqs(one) & seqs(other)),
@@ -84,7 +87,7 @@ def test_spans_are_sets_of_seqs(one: tuple[Span, ...], other: tuple[Span, ...]) 
 
 @given(window=windows)
 def test_a_window_is_its_spans(window: ActiveWindow) -> None:
-    """It holds what its spans hold, is open, and comes back from its text (B2, I4)."""
+    """It holds what its spans hold, is open, and comes back from its text [window.cut]."""
     held = {seq for seq in range(1, MOST) if window.holds(seq)}
     assert held == seqs(window.spans)
     assert is_tidy(window.spans)
@@ -94,7 +97,7 @@ def test_a_window_is_its_spans(window: ActiveWindow) -> None:
 
 @given(window=windows, more=spans)
 def test_restoring_twice_is_restoring_once(window: ActiveWindow, more: tuple[Span, ...]) -> None:
-    """What is in the window already is left alone (I4)."""
+    """What is in the window already is left alone. [window.restored]"""
     once = window.with_restored(more, NOW)
     assert seqs(once.spans) == seqs(window.spans) | seqs(more)
     assert once.with_restored(more, NOW + timedelta(1)) == once
@@ -104,7 +107,7 @@ def test_restoring_twice_is_restoring_once(window: ActiveWindow, more: tuple[Spa
 def test_what_was_restored_stays_beside_a_moved_window(
     window: ActiveWindow, moved: ActiveWindow
 ) -> None:
-    """Until its own time is over (I4)."""
+    """Until its own time is over. [window.restored]"""
     plain = ActiveWindow(moved.since, moved.gaps)
     marker = NOW - timedelta(seconds=2)
     left = still_restored(window.restored, plain, marker)
@@ -116,7 +119,7 @@ def test_what_was_restored_stays_beside_a_moved_window(
 
 @given(window=windows, hidden=st.builds(Span, st.integers(1, 20), st.integers(21, 55)), kept=spans)
 def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span, ...]) -> None:
-    """A view shows nothing outside its window, and hides nothing outside it either (B2)."""
+    """A view shows nothing outside its window, and hides nothing outside it either. [window.cut]"""
     inside = window.spans
     shown = spans_beside(hidden, seqs(kept), inside)
     assert seqs(shown) == (seqs(inside) - seqs((hidden,))) | (
@@ -132,7 +135,7 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
 
 
 def test_a_window_without_limit() -> None:
-    """Nothing was taken out of it (B2)."""
+    """Nothing was taken out of it. [window.cut]"""
     assert NO_LIMIT.spans == WHOLE and NO_LIMIT.parts_as_json() == ""
     assert hidden_by(WHOLE) is None
     assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
@@ -153,13 +156,13 @@ def test_a_window_without_limit() -> None:
 def test_the_marker(
     cleared: datetime | None, seconds: int | None, expected: datetime | None
 ) -> None:
-    """It is the later one of the last clear and the window's start (B2)."""
+    """It is the later one of the last clear and the window's start. [window.cut]"""
     assert marker_of(cleared, seconds, NOW) == expected
 
 
 @given(seconds=st.integers(1, 10**6))
 def test_a_step_ahead(seconds: int) -> None:
-    """A window that moved a step ahead rests for a 24th of its length (decision 10)."""
+    """A window that moved a step ahead rests for a 24th of its length. [window.moves-in-steps]"""
     ahead = marker_of(None, seconds, NOW, steps_ahead=True)
     exact = marker_of(None, seconds, NOW)
     assert ahead is not None and exact is not None
@@ -191,7 +194,7 @@ def test_when_a_window_has_to_move(
     oldest: datetime | None,
     expected: bool,
 ) -> None:
-    """When its oldest message is at the marker, or its length was changed (B2)."""
+    """When its oldest message is at the marker, or its length was changed. [window.cut]"""
     assert has_to_move(settled, seconds, cleared, oldest, NOW) == expected
 
 
@@ -213,7 +216,7 @@ def test_when_a_window_has_to_move(
     ],
 )
 def test_times_of_messages(text: str, expected: datetime | None) -> None:
-    """ISO 8601, in UTC where no zone is named; what is none is refused (B2)."""
+    """ISO 8601, in UTC where no zone is named; what is none is refused. [window.cut]"""
     assert time_from(text) == expected
 
 
@@ -229,7 +232,7 @@ drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_s
 
 @given(batch=drafts)
 def test_times_never_fall(batch: list[Draft]) -> None:
-    """A batch's times rise with its seqs, and none is in the future (B2)."""
+    """A batch's times rise with its seqs, and none is in the future. [window.message-time]"""
     times = batch_times(batch, NOW)
     assert list(times.newest) == sorted(times.newest)
     assert max(times.newest) <= NOW

@@ -1,4 +1,4 @@
-"""Cursors and pages of events: told once, in order, from any place on (L3)."""
+"""Cursors and pages of events: told once, in order, from any place on. [events.resume]"""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def seqs_of(events: Sequence[Event]) -> list[int]:
 
 @given(seq=numbers, event_seq=numbers)
 def test_a_cursor_is_read_back_from_its_text(seq: int, event_seq: int) -> None:
-    """The id of an event says both places exactly (L3)."""
+    """The id of an event says both places exactly."""
     assert cursor_from(str(Cursor(seq, event_seq))) == Cursor(seq, event_seq)
 
 
 @given(text=st.text(max_size=12) | st.from_regex(r"[0-9.\-+ ]{0,12}"))
 def test_any_other_text_is_no_cursor(text: str) -> None:
-    """A text is a cursor if, and only if, it is the one a cursor has (L3)."""
+    """A text is a cursor if, and only if, it is the one a cursor has."""
     found = cursor_from(text)
     assert found is None or str(found) == text
 
@@ -85,7 +85,7 @@ def test_any_other_text_is_no_cursor(text: str) -> None:
     ],
 )
 def test_malformed_cursors(text: str) -> None:
-    """What no stream has sent is refused (L3)."""
+    """What no stream has sent is refused."""
     assert cursor_from(text) is None
 
 
@@ -94,12 +94,12 @@ def test_malformed_cursors(text: str) -> None:
     [((0, 0), False), ((3, 2), False), ((4, 2), True), ((3, 3), True), ((0, 3), True)],
 )
 def test_a_cursor_beyond_the_head(cursor: tuple[int, int], beyond: bool) -> None:
-    """Either place can be one that the conversation has not reached (L3)."""
+    """Either place can be one that the conversation has not reached."""
     assert Cursor(*cursor).is_beyond(Cursor(3, 2)) is beyond
 
 
 def test_messages_come_together_unless_something_is_between() -> None:
-    """Neighbouring messages are one `appended`, as late as the last of them (L3)."""
+    """Neighbouring messages are one `appended`, as late as the last of them. [events.order]"""
     page = page_after(Cursor(0, 0), rows([1, 2, 4]), rows([3], stored=True), 10)
     first, due, second = events_after(Cursor(0, 0), page)
     assert (first.cursor, first.type) == (Cursor(2, 0), "appended")
@@ -113,7 +113,7 @@ def test_messages_come_together_unless_something_is_between() -> None:
 def test_reading_on_from_any_event_tells_everything_once(
     message_times: list[int], stored_times: list[int], limit: int, data: st.DataObject
 ) -> None:
-    """Whoever leaves after any event and comes back misses nothing and hears nothing twice (L3)."""
+    """Whoever leaves after any event and comes back misses nothing and hears nothing twice."""
     messages, stored = rows(message_times), rows(stored_times, stored=True)
     cursor, told = Cursor(0, 0), list[Event]()
     while True:
@@ -131,7 +131,7 @@ def test_reading_on_from_any_event_tells_everything_once(
 
 @given(message_times=times, stored_times=times, limit=st.integers(1, 5))
 def test_pages_keep_to_time(message_times: list[int], stored_times: list[int], limit: int) -> None:
-    """Where each sequence is in order of time, so are all events of all pages (L3)."""
+    """Where each sequence is in order of time, so are all events of all pages. [events.order]"""
     messages, stored = rows(sorted(message_times)), rows(sorted(stored_times), stored=True)
     cursor, told = Cursor(0, 0), list[Event]()
     while events := events_after(cursor, page_after(cursor, messages, stored, limit)):

@@ -1,4 +1,7 @@
-"""Rows of the log: pairing judged by batch, pieces counted and kept (A1, A2, A3, A5, J1)."""
+"""Rows of the log: pairing judged by batch, pieces counted and kept.
+
+[log.identical-strings, log.atomic-batch, log.pairing, formats.round-trip, tokens.what-counts]
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def batches(draw: st.DrawFn) -> list[Draft]:
 
 @given(st.lists(batches(), max_size=8))
 def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[Draft]]) -> None:
-    """Judging a batch by its shape and the head equals replaying the whole log (A3)."""
+    """Judging a batch by its shape and the head equals replaying the whole log. [log.pairing]"""
     model, open_calls = WholeLog(), list[str]()
     for batch in given_:
         try:
@@ -99,7 +102,7 @@ def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[D
 
 @given(batches())
 def test_a_shape_counts_turns(batch: list[Draft]) -> None:
-    """A turn starts with each user message; only user and assistant messages end a group (A4)."""
+    """A turn starts with each user message; only user and assistant messages end a group."""
     try:
         shape = batch_shape(batch)
     except UnpairedToolResult:
@@ -109,7 +112,7 @@ def test_a_shape_counts_turns(batch: list[Draft]) -> None:
 
 
 def test_a_result_twice_names_its_call() -> None:
-    """A second result of one call is refused by its id (A3)."""
+    """A second result of one call is refused by its id. [log.pairing]"""
     with pytest.raises(UnpairedToolResult) as refused:
         batch_shape([made(A, "a"), made(T, "a"), made(T, "a")])
     assert refused.value.facts == {"tool_call_id": "a"}
@@ -118,7 +121,7 @@ def test_a_result_twice_names_its_call() -> None:
 
 
 def test_a_user_message_ends_the_open_group() -> None:
-    """A user message while calls are open is allowed, and a later result is refused (A3)."""
+    """A user message while calls are open is allowed, and a later result is refused."""
     assert batch_shape([made(A, "a"), made(U)]).open_calls == ()
     with pytest.raises(UnpairedToolResult):
         batch_shape([made(A, "a"), made(U), made(T, "a")])
@@ -139,7 +142,7 @@ def as_it_came(entry: Draft, format: FormatName) -> Any:
 
 @given(raw_logs())
 def test_bodies_are_kept_to_the_letter(log: RawLog) -> None:
-    """What was appended stands in the bodies, pieces of one message in order (A1, A5)."""
+    """What was appended stands in the bodies, pieces of one message in order."""
     bodies = [(format, as_it_came(made_, format)) for format, made_ in drafts_of(log)]
     pieces: list[tuple[FormatName, Any]] = []
     for format, raw in log.messages:
@@ -162,7 +165,7 @@ def is_result(block: dict[str, Any]) -> bool:
 
 @given(raw_logs())
 def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
-    """A row read for a chat build and one read as it came hold the same roles and calls (A5)."""
+    """A row read for a chat build and one read as it came hold the same roles and calls."""
     for chat, native in zip(rows_of(log, CHAT), rows_of(log, ANTHROPIC), strict=True):
         assert chat.role is native.role is chat.message().role
         assert len(chat.message().calls) == len(native.message().calls)
@@ -173,7 +176,7 @@ def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
 
 @given(raw_logs())
 def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
-    """Counted once at append: exactly what the message costs as a chat item (J1, decision 12)."""
+    """Counted once at append: exactly what the message costs as a chat item."""
     for row in rows_of(log, CHAT):
         message = row.message()
         items = [openai_chat.render(message)]
@@ -195,7 +198,7 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 @given(raw_logs())
 @example(RawLog([(FormatName.GEMINI, {"role": "user", "parts": [ANSWER, ANSWER]})]))
 def test_a_chat_item_is_its_body_only_when_faithful(log: RawLog) -> None:
-    """A fragment is stored exactly where the body itself cannot be sent as it is (A1, N6)."""
+    """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
         said = clean(parse_stored(made_.body, format))
         if said.role is Role.TOOL:  # an answer without an id is known by its place
@@ -222,14 +225,14 @@ def test_a_chat_item_is_its_body_only_when_faithful(log: RawLog) -> None:
     ],
 )
 def test_a_wrong_message_is_refused_with_its_place(raw: Any, pointer: str) -> None:
-    """What cannot be a message is a VALIDATION_ERROR that points at it (A1, M)."""
+    """What cannot be a message is a VALIDATION_ERROR that points at it."""
     with pytest.raises(ValidationError) as refused:
         draft(raw, CHAT, third, "/messages/2")
     assert [problem.pointer for problem in refused.value.problems] == [pointer]
 
 
 def test_pieces_of_one_message_share_its_id() -> None:
-    """The results of one Anthropic message become messages of their own, ids numbered (A2, A5)."""
+    """The results of one Anthropic message become messages of their own, ids numbered."""
     block = {"type": "tool_result", "content": "x"}
     raw = {
         "role": "user",
@@ -243,7 +246,7 @@ def test_pieces_of_one_message_share_its_id() -> None:
 
 
 def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
-    """Several Responses items are one message, known by what its first item says (A2, A5)."""
+    """Several Responses items are one message, known by what its first item says."""
     first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
     call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
     (made_,) = draft({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
@@ -256,7 +259,7 @@ def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
 
 
 def test_responses_without_ids_are_told_apart_after_they_were_stored() -> None:
-    """The pieces of a Gemini content answer the calls that it answered (A3, A5)."""
+    """The pieces of a Gemini content answer the calls that it answered [log.pairing]."""
     parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
     made_ = draft({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
     assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]

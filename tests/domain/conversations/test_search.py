@@ -1,4 +1,7 @@
-"""Words, queries and what is recalled: the rules of the search, for any language (A6, L1)."""
+"""Words, queries and what is recalled: the rules of the search, for any language.
+
+[search.words, search.recall]
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def finds(query: str | Query, *texts: str) -> bool:
 @settings(max_examples=60)
 @given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
 def test_every_word_is_found(names: list[str], place: int) -> None:
-    """A6: each word and name of a text is found by itself, in any case."""
+    """Each word and name of a text is found by itself, in any case."""
     text = " ".join(names)
     name = names[place % len(names)]
     assert finds(name, text)
@@ -76,7 +79,7 @@ def test_every_word_is_found(names: list[str], place: int) -> None:
 @settings(max_examples=60)
 @given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=MIN_PREFIX))
 def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
-    """A6: three characters of a word are enough, wherever it stands in a name."""
+    """Three characters of a word are enough, wherever it stands in a name."""
     assert finds(word[:size], " ".join([*others, word]))
     assert finds(word[:size], f"xyz/{word}.abc")
 
@@ -84,7 +87,7 @@ def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size
 @settings(max_examples=60)
 @given(st.lists(NAME, min_size=1, max_size=4), st.lists(NAME, min_size=1, max_size=2))
 def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: list[str]) -> None:
-    """A6: a message that has no word of the query is not found by it."""
+    """A message that has no word of the query is not found by it."""
     text, query = " ".join(said), " ".join(asked)
     known = lexemes(text)
     terms = query_from(query).words
@@ -96,7 +99,7 @@ def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: li
 
 @given(st.text(alphabet=st.characters(), max_size=200))
 def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
-    """A6, M: whatever the text, lexemes are short, different, and words and nothing else."""
+    """Whatever the text, lexemes are short, different, and words and nothing else."""
     found = lexemes(text)
     assert len(set(found)) == len(found) <= MAX_LEXEMES
     for lexeme in found:
@@ -117,7 +120,7 @@ def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
     ],
 )
 def test_large_texts_are_bounded(text: str, most: int) -> None:
-    """A6, P7: megabytes without a word, with one, or with all there are."""
+    """Megabytes without a word, with one, or with all there are [performance.no-stall]."""
     found = lexemes(text)
     assert len(found) <= min(most, MAX_LEXEMES)
     assert sum(len(lexeme.encode()) + 8 for lexeme in found) < 2**20
@@ -165,7 +168,7 @@ def test_large_texts_are_bounded(text: str, most: int) -> None:
     ],
 )
 def test_words_are_found_in_their_language(query: str, text: str) -> None:
-    """A6: names by their parts, and words as their languages write them."""
+    """Names by their parts, and words as their languages write them."""
     assert finds(query, text)
 
 
@@ -182,12 +185,12 @@ def test_words_are_found_in_their_language(query: str, text: str) -> None:
     ],
 )
 def test_what_is_not_said_is_not_found(query: str, text: str) -> None:
-    """A6: the inside of a word, short beginnings, and parts in another order are no match."""
+    """The inside of a word, short beginnings, and parts in another order are no match."""
     assert not finds(query, text)
 
 
 def test_a_word_across_a_cut_is_found() -> None:
-    """A6: long texts are read in pieces, and no word is cut between them."""
+    """Long texts are read in pieces, and no word is cut between them."""
     for size in range(32_764, 32_770):
         assert finds("pelican", "x " * (size // 2) + "y" * (size % 2) + " pelican " + "z " * 40_000)
 
@@ -201,7 +204,7 @@ def said(format: FormatName, raw: dict[str, Any]) -> str:
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:
-    """A6: of a call its tool and what it was given, as strings and not as JSON."""
+    """Of a call its tool and what it was given, as strings and not as JSON."""
     arguments = json.dumps({"path": "a\nb", "text": 'caf\u00e9 "x"', "count": 5433})
     function = {"name": "write_file", "arguments": arguments}
     calls = [{"id": "c1", "type": "function", "function": function}]
@@ -213,7 +216,7 @@ def test_names_and_arguments_of_calls_are_searched() -> None:
 
 
 def test_results_are_searched_as_their_rows_have_them() -> None:
-    """A6, F1: a result by its text, one in JSON by its strings, even when it is cut."""
+    """A result by its text, one in JSON by its strings, even when it is cut."""
     text = '{"lines": ["one\\ntwo", "\\u77e5\\u8b58", "\\ud83d\\ude00"], "cut": "un'
     for content in (text, [{"type": "text", "text": text}]):
         raw = {"role": "tool", "tool_call_id": "c1", "content": content}
@@ -225,7 +228,10 @@ def test_results_are_searched_as_their_rows_have_them() -> None:
 
 
 def test_reasoning_and_echoes_are_not_searched() -> None:
-    """A6, E10: thinking never comes back, and what recall said would only be found again."""
+    """Thinking never comes back, and what recall said would only be found again.
+
+    [search.not-reasoning]
+    """
     thinking = Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))
     assert text_of(thinking) == ("lion",)
     calls = (ToolCall("c1", "recall", '{"query": "zebra"}'), ToolCall("c2", "grep", '{"x": "cat"}'))
@@ -239,7 +245,7 @@ def test_reasoning_and_echoes_are_not_searched() -> None:
 
 
 def test_a_query_says_what_is_needed_and_what_not() -> None:
-    """A6: all words, no excluded one, quoted words in a row and whole."""
+    """All words, no excluded one, quoted words in a row and whole."""
     text = "The quick brown fox jumps over the lazy_dog in app/main.py"
     for query in (
         "fox quick",
@@ -270,7 +276,7 @@ def test_a_query_says_what_is_needed_and_what_not() -> None:
 def test_exclusion_is_the_opposite_of_finding(
     wanted: str, unwanted: str, others: list[str]
 ) -> None:
-    """A6: `a -b` finds exactly what `a` finds and `b` does not."""
+    """`a -b` finds exactly what `a` finds and `b` does not. [search.finds-compacted]"""
     text = " ".join([wanted, *others])
     assert finds(f"{wanted} -{unwanted}", text) is not finds(unwanted, text)
 
@@ -279,21 +285,21 @@ def test_exclusion_is_the_opposite_of_finding(
     "query", ["", "  ", "!?", "-word", '-"two words"', '""', "😀", "\x00", "\ud800", "x" * 1001]
 )
 def test_a_query_without_a_word_is_refused(query: str) -> None:
-    """A6, M: nothing to look for, or far too much, is told where it stands."""
+    """Nothing to look for, or far too much, is told where it stands."""
     with pytest.raises(ValidationError) as refused:
         query_from(query)
     assert [problem.pointer for problem in refused.value.problems] == ["/query/q"]
 
 
 def test_a_query_with_too_many_words_is_refused() -> None:
-    """A6, M: as many words as no one would type cost too much."""
+    """As many words as no one would type cost too much."""
     with pytest.raises(ValidationError, match="at most 64 words"):
         query_from(" ".join(f"w{number}" for number in range(65)))
 
 
 @given(st.text(max_size=100))
 def test_any_query_is_read_or_refused(text: str) -> None:
-    """A6, M: no characters make a query fail in another way."""
+    """No characters make a query fail in another way. [search.words, errors.no-500]"""
     try:
         query = query_from(text)
     except ValidationError:
@@ -313,7 +319,7 @@ def terms_of(text: str) -> list[str]:
 
 
 def test_a_question_looks_for_stems_and_parts() -> None:
-    """L1: endings do not matter, and a name is looked for whole and in parts."""
+    """Endings do not matter, and a name is looked for whole and in parts."""
     assert terms_of("databases") == ["databa"] == terms_of("database")
     assert terms_of("ports? user_service") == ["port", "user", "servic", "user_service"]
     assert terms_of("клавиатурой") == ["клавиатур"]
@@ -330,7 +336,7 @@ def order(found: list[Candidate], postings: list[Postings], head: int) -> list[i
 
 
 def test_all_words_come_before_the_rarest() -> None:
-    """L1: first what has all terms, then what has the most and rarest of them, then the newest."""
+    """First what has all terms, then what has the most and rarest of them, then the newest."""
     postings = [
         Postings((1, 5, 9)),
         Postings((5, 7)),
@@ -342,7 +348,7 @@ def test_all_words_come_before_the_rarest() -> None:
 
 
 def test_common_words_alone_are_no_answer() -> None:
-    """L1: what only has words that many messages have fills no answer, unless all are common."""
+    """What only has words that many messages have fills no answer, unless all are common."""
     common = Postings(tuple(range(800, 1000)), is_cut=True)
     rare = Postings((3, 850))
     assert order(candidates([common, rare]), [common, rare], 1000) == [850, 3]
@@ -358,14 +364,14 @@ def test_common_words_alone_are_no_answer() -> None:
 
 
 def test_a_long_message_is_worth_less() -> None:
-    """L1: of two that have as much, the one that says little else comes first."""
+    """Of two that have as much, the one that says little else comes first."""
     postings = [Postings((1, 2))]
     found = [Candidate(1, frozenset({0}), 40), Candidate(2, frozenset({0}), 9000)]
     assert order(found, postings, 100) == [1, 2]
 
 
 def test_an_excerpt_shows_where_most_words_are() -> None:
-    """L1: one line of about 300 characters around the words that are worth most together."""
+    """One line of about 300 characters around the words that are worth most together."""
     text = "port " + "filler\nwords " * 100 + "the staging\nPORT is 5433, " + "and more " * 100
     terms = recall_terms("staging port 5433")
     shown = excerpt(text, terms, [1.0] * len(terms))
@@ -386,7 +392,7 @@ def test_an_excerpt_shows_where_most_words_are() -> None:
     ],
 )
 def test_an_excerpt_finds_words_as_the_search_does(question: str, words: str) -> None:
-    """L1: folded words, humps and spaceless scripts are shown where they stand."""
+    """Folded words, humps and spaceless scripts are shown where they stand."""
     terms = recall_terms(question)
     shown = excerpt(words, terms, [1.0] * len(terms))
     assert shown.endswith(words[-6:])
@@ -394,7 +400,7 @@ def test_an_excerpt_finds_words_as_the_search_does(question: str, words: str) ->
 
 @given(st.text(max_size=1000), st.text(max_size=50))
 def test_an_excerpt_is_short_whatever_the_text(text: str, question: str) -> None:
-    """L1, M: any text has its excerpt, on one line."""
+    """Any text has its excerpt, on one line."""
     terms = recall_terms(question)
     shown = excerpt(text, terms, [1.0] * len(terms))
     assert len(shown) <= EXCERPT_CHARS + 2

@@ -1,4 +1,7 @@
-"""The status of an agent's other conversations: what it says, and what it must not."""
+"""The status of an agent's other conversations: what it says, and what it must not.
+
+[agents.status-preamble]
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ NOON = datetime(2026, 1, 5, 12, 0, 30, tzinfo=UTC)
 
 
 def test_a_status_names_the_others() -> None:
-    """Each by its title or id, with what it says of itself and what it waits for (B4)."""
+    """Each by its title or id, with what it says of itself and what it waits for."""
     told = status_text(
         [
             Activity("one", "{}", NOON, ("shell", "shell", "search")),
@@ -33,7 +36,7 @@ def test_a_status_names_the_others() -> None:
 
 
 def test_nothing_is_said_without_others() -> None:
-    """A conversation is not told of itself (B4)."""
+    """A conversation is not told of itself."""
     assert status_text([], "me") is None
     assert status_text([Activity("me", "{}", NOON)], "me") is None
 
@@ -44,7 +47,7 @@ def test_nothing_is_said_without_others() -> None:
     )
 )
 def test_a_status_is_bounded(metadata: list[dict[str, str]]) -> None:
-    """Whatever the metadata says, each conversation takes one short line (B4, C4)."""
+    """Whatever the metadata says, each conversation takes one short line [openai-chat.sizes]."""
     activities = [
         Activity(f"{number}", json.dumps(item), NOON) for number, item in enumerate(metadata)
     ]

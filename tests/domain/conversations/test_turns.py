@@ -1,4 +1,4 @@
-"""Turns and cuts: no cut ever separates a call from its result (A4)."""
+"""Turns and cuts: no cut ever separates a call from its result. [log.safe-cuts]"""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ def legal_cuts(items: list[Entry]) -> list[int]:
 
 
 def test_turns_start_at_user_messages() -> None:
-    """A turn runs from a user message up to the next one; what stands before is one too (A4)."""
+    """A turn runs from a user message up to the next one; what stands before is one too."""
     assert parse_turn_boundaries(history(U, A, T, U, U)) == [0, 3, 4]
     assert parse_turn_boundaries(history(A, T, U)) == [0, 2]
     assert parse_turn_boundaries([]) == []
 
 
 def test_a_single_turn_is_cut_between_call_groups() -> None:
-    """Inside one oversized turn the only legal cut is between call groups (A4)."""
+    """Inside one oversized turn the only legal cut is between call groups."""
     one_turn = history(U, A, T, T, A, T)
     assert [find_safe_boundary(one_turn, target) for target in range(7)] == [0, 1, 1, 1, 4, 4, 6]
 
 
 def test_several_turns_are_cut_at_turn_starts() -> None:
-    """The nearest turn start wins, the earlier of two equally near ones (A4)."""
+    """The nearest turn start wins, the earlier of two equally near ones."""
     turns = history(U, A, U, A, T, U)
     assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
 
 
 def test_a_call_group_is_a_call_with_its_results() -> None:
-    """Every other message is a group by itself (A4)."""
+    """Every other message is a group by itself."""
     assert call_groups(history(U, A, T, T, A, U)) == [(0, 1), (1, 4), (4, 5), (5, 6)]
     assert call_groups([]) == []
 
 
 def test_a_pin_protects_its_whole_call_group() -> None:
-    """A call and all its results stay together, whichever of them is pinned (D8)."""
+    """A call and all its results stay together, whichever of them is pinned. [pins.whole-group]"""
     roles = (U, A, T, T, A, T, U)
     for pin, protected in ((1, {1}), (2, {2, 3, 4}), (4, {2, 3, 4}), (6, {5, 6}), (7, {7})):
         items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
@@ -69,7 +69,7 @@ def test_a_pin_protects_its_whole_call_group() -> None:
 
 
 def test_only_large_results_are_cleared() -> None:
-    """Nor are they when a pin or an exclusion protects them; an exclusion protects one (F3, D8)."""
+    """Nor are they when a pin or an exclusion protects them; an exclusion protects one."""
     assert entry(1, T, 300).clearable
     assert not any(entry(1, role, 300).clearable for role in (U, A))
     assert not entry(1, T, TRIMMED_TOKENS).clearable
@@ -81,7 +81,7 @@ def test_only_large_results_are_cleared() -> None:
 
 
 def test_only_large_results_can_be_trimmed() -> None:
-    """A trimmed result costs a placeholder; nothing else is ever trimmed (decision 14, D8)."""
+    """A trimmed result costs a placeholder; nothing else is ever trimmed [budget.fitting-order]."""
     assert entry(1, T, 5000, pinned=True).trimmed_tokens == 5000
     assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
     assert entry(1, T, 5).trimmed_tokens == 5
@@ -90,7 +90,7 @@ def test_only_large_results_can_be_trimmed() -> None:
 
 @given(entries(), st.integers(-3, 60))
 def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int) -> None:
-    """Whatever the target, a boundary found is a legal cut, and finding it changes nothing (A4)."""
+    """Whatever the target, a boundary found is a legal cut, and finding it changes nothing."""
     before = list(items)
     legal = legal_cuts(items)
     cut = find_safe_boundary(items, target)
@@ -110,7 +110,7 @@ def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int
 
 @given(entries(), st.integers(-3, 60))
 def test_group_boundaries_are_the_nearest_legal_cuts(items: list[Entry], index: int) -> None:
-    """The boundary before is the last legal cut, the one after the first (A4)."""
+    """The boundary before is the last legal cut, the one after the first."""
     legal = legal_cuts(items)
     inside = max(0, min(index, len(items)))
     assert group_boundary_before(items, index) == max(cut for cut in legal if cut <= inside)
@@ -119,7 +119,7 @@ def test_group_boundaries_are_the_nearest_legal_cuts(items: list[Entry], index: 
 
 @given(entries())
 def test_turns_partition_a_history(items: list[Entry]) -> None:
-    """Turn starts ascend from 0, and only the first turn may lack its user message (A4)."""
+    """Turn starts ascend from 0, and only the first turn may lack its user message."""
     starts = parse_turn_boundaries(items)
     assert starts == sorted(set(starts))
     assert starts[0] == 0
@@ -130,7 +130,7 @@ def test_turns_partition_a_history(items: list[Entry]) -> None:
 
 @given(entries(), st.sets(st.integers(1, 60)))
 def test_pins_protect_call_groups_and_nothing_else(items: list[Entry], pins: set[int]) -> None:
-    """Groups partition a history, and each is protected whole if one of it is pinned (D8)."""
+    """Groups partition a history, and each is protected whole if one of it is pinned."""
     items = [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in items]
     groups = [items[start:end] for start, end in call_groups(items)]
     assert [item for group in groups for item in group] == items

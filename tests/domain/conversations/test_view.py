@@ -1,4 +1,7 @@
-"""Views: what is shown, what is hidden, and that a stored view reads back (N10, D6, D8)."""
+"""Views: what is shown, what is hidden, and that a stored view reads back.
+
+[neutral.summary-ranges, compaction.state, pins.shown-again]
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def test_a_view_shows_what_its_spans_hold(shown: tuple[Span, ...], seq: int) -> 
 
 @given(shown_spans())
 def test_what_is_hidden_lies_in_one_range(shown: tuple[Span, ...]) -> None:
-    """The hidden range holds every hidden seq, and what it shows inside is kept (N10, D8)."""
+    """The hidden range holds every hidden seq, and what it shows inside is kept."""
     view = View(spans=shown)
     hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
     if not hidden:
@@ -66,7 +69,7 @@ def test_what_is_hidden_lies_in_one_range(shown: tuple[Span, ...]) -> None:
 
 @given(shown_spans())
 def test_spans_follow_from_what_is_hidden_and_kept(shown: tuple[Span, ...]) -> None:
-    """A head's range and kept seqs give back the very spans a view was stored with (D6, D8)."""
+    """A head's range and kept seqs give back the very spans a view was stored with."""
     view = View(spans=shown)
     assert seqs_in(spans_beside(hidden_by(shown), view.kept)) == seqs_in(shown)
     if all(a.end < b.start for a, b in pairwise(shown)):
@@ -77,7 +80,7 @@ def test_spans_follow_from_what_is_hidden_and_kept(shown: tuple[Span, ...]) -> N
 def test_spans_beside_a_range_show_all_but_its_unkept_seqs(
     hidden: Span | None, kept: list[int]
 ) -> None:
-    """Whatever is kept, in any order and also outside: the rest of the range is hidden (D8)."""
+    """Whatever is kept, in any order and also outside: the rest of the range is hidden."""
     shown = spans_beside(hidden, kept)
     view = View(spans=shown)
     for seq in range(1, FAR + 20):
@@ -89,7 +92,7 @@ def test_spans_beside_a_range_show_all_but_its_unkept_seqs(
 
 
 def test_a_range_kept_whole_hides_nothing() -> None:
-    """When each of its messages is pinned, a compaction shows the log as it is (D8)."""
+    """When each of its messages is pinned, a compaction shows the log as it is."""
     assert spans_beside(Span(1, 4), (3, 1, 2)) == WHOLE
     assert spans_beside(Span(2, 4), (2, 3)) == WHOLE
     assert hidden_by(WHOLE) is None
@@ -108,7 +111,7 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
 def test_results_are_trimmed_up_to_a_seq_but_for_pinned_ones(
     through: int, untrimmed: set[int], seq: int
 ) -> None:
-    """A tool result up to `trimmed_through` gives way, unless it stays by name (F3, D8)."""
+    """A tool result up to `trimmed_through` gives way, unless it stays by name."""
     view = View(trimmed_through=through, untrimmed=tuple(sorted(untrimmed)))
     assert view.trims(seq) == (seq <= through and seq not in untrimmed)
 
@@ -125,7 +128,7 @@ def test_results_are_trimmed_up_to_a_seq_but_for_pinned_ones(
     ],
 )
 def test_a_whole_view_is_the_log_as_it_is(view: View, is_whole: bool) -> None:
-    """Only where nothing stands for anything else may bound reasoning go back (A10)."""
+    """Only where nothing stands for anything else may bound reasoning go back."""
     assert view.is_whole is is_whole
 
 
@@ -133,7 +136,7 @@ def test_a_whole_view_is_the_log_as_it_is(view: View, is_whole: bool) -> None:
 
 
 def test_summaries_span_from_the_first_to_the_last() -> None:
-    """The summarised range is the one all summaries stand for together (N10)."""
+    """The summarised range is the one all summaries stand for together. [neutral.summary-ranges]"""
     assert View().summarised is None
     nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
     assert View(summaries=nodes).summarised == Span(2, 12)
@@ -164,13 +167,13 @@ def test_summaries_span_from_the_first_to_the_last() -> None:
     ],
 )
 def test_what_stands_for_the_rest_is_in_order(view: View, expected: tuple[str, ...]) -> None:
-    """Retain first, the summaries oldest first, the note with the last of them (D1, E4)."""
+    """Retain first, the summaries oldest first, the note with the last of them."""
     assert view.summary_texts() == expected
 
 
 @given(views())
 def test_nothing_of_a_view_is_lost_in_its_texts(view: View) -> None:
-    """Every text of a view stands in exactly one of its messages, labelled (D1, E4)."""
+    """Every text of a view stands in exactly one of its messages, labelled [strategy.sandwich]."""
     found = view.summary_texts()
     labelled = [] if view.retain is None else [f"{RETAIN_PREFIX}{view.retain}]"]
     labelled += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in view.summaries]
@@ -186,7 +189,7 @@ def test_nothing_of_a_view_is_lost_in_its_texts(view: View) -> None:
 
 @given(views())
 def test_a_view_comes_back_from_storage(view: View) -> None:
-    """A stored view reads back equal, NUL and lone surrogates included (I5, decision 3)."""
+    """A stored view reads back equal, NUL and lone surrogates included [compaction.resume]."""
     text = view.as_json()
     assert view_from(json_text.loads(text)) == view
     assert "\x00" not in text
@@ -196,13 +199,13 @@ def test_a_view_comes_back_from_storage(view: View) -> None:
 
 @given(summaries())
 def test_a_summary_comes_back_from_storage(summary: Summary) -> None:
-    """A receipt's summaries read back equal, their sources included (E8)."""
+    """A receipt's summaries read back equal, their sources included. [compaction.receipt]"""
     [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
     assert summary_from(raw) == summary
 
 
 def test_what_the_first_version_stored_still_reads_back() -> None:
-    """Epochs that began before this version keep their prefix (I5, G3)."""
+    """Epochs that began before this version keep their prefix [compaction.resume]."""
     view = view_from(first_version())
     assert view == View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
@@ -225,5 +228,5 @@ def test_what_the_first_version_stored_still_reads_back() -> None:
 def test_the_first_versions_messages_stay_the_same(
     changes: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
-    """What stood for the rest then is said in the same words now (G3)."""
+    """What stood for the rest then is said in the same words now. [epochs.extend]"""
     assert view_from(first_version(**changes)).summary_texts() == expected

@@ -1,4 +1,7 @@
-"""Visibility: one state for every message, and the compaction that explains it (A6)."""
+"""Visibility: one state for every message, and the compaction that explains it.
+
+[transcript.visibility]
+"""
 
 from __future__ import annotations
 
@@ -90,14 +93,14 @@ def causes(found: dict[int, Visibility]) -> list[str | None]:
 
 
 def test_without_a_compaction_all_is_verbatim() -> None:
-    """Nothing was hidden, so nothing is to be explained (A6)."""
+    """Nothing was hidden, so nothing is to be explained."""
     found = visibilities(log(3), View(), ())
     assert set(found.values()) == {Visibility(State.VERBATIM)}
     assert all(mark.is_explained for mark in found.values())
 
 
 def test_a_summary_is_that_of_the_newest_compaction_that_made_it() -> None:
-    """A second compaction on top takes the older messages over, whatever its text says (A6)."""
+    """A second compaction on top takes the older messages over, whatever its text says."""
     one, two = (Summary(Span(2, end), "what was said") for end in (5, 7))
     first = receipt("first", view_of(Span(2, 5), one), made=[one])
     second = receipt("second", view_of(Span(2, 7), two), first, [two])
@@ -111,7 +114,7 @@ def test_a_summary_is_that_of_the_newest_compaction_that_made_it() -> None:
 
 
 def test_nodes_of_a_tree_belong_to_those_who_made_them() -> None:
-    """Equal texts are told apart by their ranges; a folded node belongs to its fold (A6, D3)."""
+    """Equal texts are told apart by their ranges; a folded node belongs to its fold."""
     nodes = [Summary(Span(start, start + 2), "same", 10) for start in (1, 3, 5)]
     folded = Summary(Span(1, 5), "same", 10, 2, (Span(1, 3), Span(3, 5)))
     first = receipt("first", view_of(Span(1, 3), nodes[0]), made=nodes[:1])
@@ -123,7 +126,7 @@ def test_nodes_of_a_tree_belong_to_those_who_made_them() -> None:
 
 
 def test_what_was_cut_off_a_summary_is_still_told_by_it() -> None:
-    """A summary reaches no further than what is hidden, but its maker stays the same (N10)."""
+    """A summary reaches no further than what is hidden, but its maker stays the same."""
     made = Summary(Span(1, 9), "so far")
     shown = replace(made, span=Span(2, 7))
     only = receipt("only", view_of(Span(2, 7), shown), made=[made])
@@ -131,7 +134,7 @@ def test_what_was_cut_off_a_summary_is_still_told_by_it() -> None:
 
 
 def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
-    """Emergency cuts tell of nothing; later ones hide the same messages again (A6, E6)."""
+    """Emergency cuts tell of nothing; later ones hide the same messages again."""
     first = receipt("first", with_omission_note(view_of(Span(1, 4))))
     second = receipt("second", with_omission_note(view_of(Span(1, 7), kept=[5])), first)
     found = visibilities(log(8), second.view, [second, first])
@@ -140,7 +143,7 @@ def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
 
 
 def test_what_a_summary_passed_over_is_left_out_once_it_is_hidden() -> None:
-    """A kept message is in the summary's range, and yet it does not tell of it (A6, D8)."""
+    """A kept message is in the summary's range, and yet it does not tell of it."""
     summary = Summary(Span(1, 7), "so far")
     first = receipt("first", view_of(Span(1, 7), summary, kept=[3, 4]), made=[summary])
     second = receipt("second", view_of(Span(1, 7), summary), first, trigger=Trigger.EMERGENCY)
@@ -150,7 +153,7 @@ def test_what_a_summary_passed_over_is_left_out_once_it_is_hidden() -> None:
 
 
 def test_what_was_released_into_another_node_is_summarised() -> None:
-    """A tree takes what was kept in an older node's range into its next chunk (A6, D3)."""
+    """A tree takes what was kept in an older node's range into its next chunk."""
     node = Summary(Span(1, 5), "first", 10, 1, (Span(1, 5),))
     later = Summary(Span(5, 7), "second", 10, 1, (Span(3, 4), Span(5, 7)))
     first = receipt("first", view_of(Span(1, 5), node, kept=[3]), made=[node])
@@ -161,7 +164,7 @@ def test_what_was_released_into_another_node_is_summarised() -> None:
 
 
 def test_only_large_results_are_cleared() -> None:
-    """A result no larger than its placeholder stays, and so does what is not to be cleared (F3)."""
+    """A result no larger than its placeholder stays, and so does what is not to be cleared."""
     results = [
         entry(1, A, 10),
         entry(2, T, TRIMMED_TOKENS),
@@ -180,7 +183,7 @@ def test_only_large_results_are_cleared() -> None:
 
 
 def test_what_older_receipts_would_tell_is_not_guessed() -> None:
-    """Who hid a message is said once the receipt is read, not before (A6)."""
+    """Who hid a message is said once the receipt is read, not before."""
     first = receipt("first", replace(view_of(Span(1, 3)), trimmed_through=5))
     second = receipt("second", replace(view_of(Span(1, 4)), trimmed_through=5), first)
     results = [entry(seq, T, 900) for seq in range(1, 7)]
@@ -193,7 +196,7 @@ def test_what_older_receipts_would_tell_is_not_guessed() -> None:
 
 
 def test_outside_the_active_window() -> None:
-    """What is outside is so whatever was compacted there; what came back says when (B2, I4)."""
+    """What is outside is so whatever was compacted there; what came back says when [window.cut]."""
     window = ActiveWindow(8).with_restored([Span(2, 4)], AT)
     view = View(spans=window.spans, window=window.spans)
     found = visibilities(log(9), view, (), window.restored)
@@ -203,7 +206,7 @@ def test_outside_the_active_window() -> None:
 
 
 def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
-    """What it went past is outside; what a cut hid of the last ones is left out (D2, D8)."""
+    """What it went past is outside; what a cut hid of the last ones is left out."""
     cut = receipt("cut", with_omission_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
     pinned = pinned_at(log(8), [7])
     found = visibilities(pinned, cut.view, [cut], (), Slid(8, 4))
@@ -216,7 +219,7 @@ def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
     ("count", "start"), [(1, 9), (2, 8), (3, 4), (4, 3), (5, 2), (6, 1), (99, 1)]
 )
 def test_the_last_messages_of_spans(count: int, start: int) -> None:
-    """They are counted from the newest one back, over what is not shown (D2)."""
+    """They are counted from the newest one back, over what is not shown."""
     assert last_from((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
 
 
@@ -321,7 +324,7 @@ def stories(draw: st.DrawFn) -> Story:
 @QUICK
 @given(stories())
 def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) -> None:
-    """Every message has one state, and exactly those shown say that they are (A6)."""
+    """Every message has one state, and exactly those shown say that they are."""
     found = visibilities(story.log, story.view, story.receipts)
     assert list(found) == [item.seq for item in story.log]
     costs = {item.seq: item.tokens for item in shown_entries(story.log, story.view)}
@@ -339,7 +342,7 @@ def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) 
 @QUICK
 @given(stories())
 def test_every_compaction_did_what_is_said_of_it(story: Story) -> None:
-    """It hid the message and tells of it, or it was the first to hide or clear it (A6)."""
+    """It hid the message and tells of it, or it was the first to hide or clear it."""
     found = visibilities(story.log, story.view, story.receipts)
     by_id = {item.compaction_id: item for item in story.receipts}
     for seq, mark in found.items():
@@ -366,7 +369,7 @@ def test_every_compaction_did_what_is_said_of_it(story: Story) -> None:
 @QUICK
 @given(stories(), st.integers(0, 5))
 def test_older_receipts_only_add_to_what_is_known(story: Story, read: int) -> None:
-    """What the newest receipts explain stays so, and what is shown is known at once (A6)."""
+    """What the newest receipts explain stays so, and what is shown is known at once."""
     part = visibilities(story.log, story.view, story.receipts[:read])
     for seq, mark in visibilities(story.log, story.view, story.receipts).items():
         if part[seq].is_explained:

@@ -1,4 +1,4 @@
-"""Parts of another format are told from unknown ones (A5, N12)."""
+"""Parts of another format are told from unknown ones. [log.any-format, neutral.opaque-family]"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FOREIGN: list[tuple[FormatName, dict[str, Any], str]] = [
 def test_parts_of_another_format_are_refused(
     format: FormatName, raw: dict[str, Any], pointer: str
 ) -> None:
-    """A5: no payload could ever show them, so what they say would be lost in silence."""
+    """No payload could ever show them, so what they say would be lost in silence."""
     with pytest.raises(ValidationError) as refused:
         draft(raw, format, len, "/messages/0")
     (problem,) = refused.value.problems
@@ -77,14 +77,14 @@ def test_parts_of_another_format_are_refused(
     ],
 )
 def test_parts_nobody_knows_are_kept(format: FormatName, raw: dict[str, Any]) -> None:
-    """N12: what a provider adds is replayed to it as it came, before this service knows it."""
+    """What a provider adds is replayed to it as it came, before this service knows it."""
     (made,) = draft(raw, format, len, "/messages/0")
     assert made.body
 
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_type_is_a_formats_own_or_anothers(format: FormatName) -> None:
-    """N12: what a format has is not another's, and what nobody has is nobody's."""
+    """What a format has is not another's, and what nobody has is nobody's."""
     own = {CHAT: "image_url", RESPONSES: "input_image", ANTHROPIC: "tool_use"}
     for owner, kind in own.items():
         assert owners_of(kind, format) == (() if owner is format else (owner,))
@@ -124,7 +124,7 @@ def test_a_type_is_a_formats_own_or_anothers(format: FormatName) -> None:
 def test_a_payload_with_them_is_not_valid(
     format: FormatName, payload: dict[str, Any], pointer: str
 ) -> None:
-    """N12: the provider would refuse it."""
+    """The provider would refuse it."""
     found = validate(payload, format, Context())
     assert (pointer, "N12") in [(item.pointer, item.rule) for item in found]
 
@@ -142,7 +142,7 @@ def test_a_payload_with_them_is_not_valid(
 def test_a_message_of_another_shape_is_told_so(
     format: FormatName, raw: dict[str, Any], shape: FormatName
 ) -> None:
-    """A5, M: who forgot `format` is told that, beside what is wrong with the message as it is."""
+    """Who forgot `format` is told that, beside what is wrong with the message as it is."""
     with pytest.raises(ValidationError) as refused:
         draft(raw, format, len, "/messages/0")
     (problem,) = refused.value.problems
@@ -152,7 +152,7 @@ def test_a_message_of_another_shape_is_told_so(
 
 
 def test_a_message_of_its_own_format_raises_no_doubt() -> None:
-    """M: what is wrong with a message is said alone where its format is plain."""
+    """What is wrong with a message is said alone where its format is plain."""
     plain: list[tuple[FormatName, dict[str, Any]]] = [
         (CHAT, {"role": "user"}),
         (CHAT, {"role": "nobody", "type": ["message"]}),

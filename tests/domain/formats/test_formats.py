@@ -1,4 +1,7 @@
-"""The wire formats: what is refused, what survives, and what providers accept (A1, A5, K1)."""
+"""The wire formats: what is refused, what survives, and what providers accept.
+
+[formats.malformed-refused, payload.valid]
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ OPENAI_READS = [
 
 @pytest.mark.parametrize(("raw", "message"), OPENAI_READS)
 def test_openai_chat_reads(raw: dict[str, Any], message: Message) -> None:
-    """Every known shape is read, unknown fields are tolerated (A1, A5)."""
+    """Every known shape is read, unknown fields are tolerated [log.identical-strings]."""
     assert openai_chat.parse(raw, "/m") == (message,)
     assert openai_chat.split(raw) == (raw,)
 
@@ -218,7 +221,7 @@ OPENAI_REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "pointer"), OPENAI_REFUSALS)
 def test_openai_chat_refuses(raw: dict[str, Any], pointer: str) -> None:
-    """A malformed message is refused at the place that is wrong (A1, M)."""
+    """A malformed message is refused at the place that is wrong [formats.malformed-refused]."""
     with pytest.raises(ValidationError) as refusal:
         openai_chat.parse(raw, "/m")
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
@@ -339,7 +342,7 @@ ANTHROPIC_READS = [
 
 @pytest.mark.parametrize(("raw", "messages"), ANTHROPIC_READS)
 def test_anthropic_reads(raw: dict[str, Any], messages: tuple[Message, ...]) -> None:
-    """Every known block is read, several results become several tool messages (A5)."""
+    """Every known block is read, several results become several tool messages."""
     assert anthropic.parse(raw, "/m") == messages
 
 
@@ -374,7 +377,7 @@ ANTHROPIC_REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "pointer"), ANTHROPIC_REFUSALS)
 def test_anthropic_refuses(raw: dict[str, Any], pointer: str) -> None:
-    """A malformed message is refused at the place that is wrong (A1, A3, M)."""
+    """A malformed message is refused at the place that is wrong [formats.malformed-refused]."""
     with pytest.raises(ValidationError) as refusal:
         anthropic.parse(raw, "/m")
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
@@ -383,7 +386,7 @@ def test_anthropic_refuses(raw: dict[str, Any], pointer: str) -> None:
 @pytest.mark.parametrize("format_name", FormatName)
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_system_text_is_pointed_to_sections(format_name: FormatName, role: str) -> None:
-    """System text in the log is refused with the way to store it instead (A1)."""
+    """System text in the log is refused with the way to store it instead."""
     with pytest.raises(ValidationError, match="section"):
         FORMATS[format_name].parse({"role": role, "content": "be kind"}, "/m")
 
@@ -474,7 +477,7 @@ ROLES = st.sampled_from(["user", "assistant", "tool", "model", "function"])
 def test_any_json_is_read_or_refused(
     format_name: FormatName, raw: dict[str, Any], role: str
 ) -> None:
-    """Whatever comes in, the answer is messages or a ValidationError, never a crash (M)."""
+    """Whatever comes in, the answer is messages or a ValidationError, never a crash."""
     module = FORMATS[format_name]
     for candidate in (raw, {**raw, "role": role}):
         try:
@@ -493,7 +496,7 @@ def test_any_json_is_read_or_refused(
 
 @given(raw=NEAR_WIRE)
 def test_any_tool_is_read_or_refused(raw: Any) -> None:
-    """Whatever is given as a tool is a definition or a ValidationError (M, decision 21)."""
+    """Whatever is given as a tool is a definition or a ValidationError. [tools.any-format]"""
     try:
         parse_tool(raw, "/tools/0")
     except ValidationError as refusal:
@@ -510,14 +513,14 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("depth", [200, 900])
 def test_deep_json_is_refused(depth: int) -> None:
-    """Values nested too deeply are refused instead of exhausting the stack (M)."""
+    """Values nested too deeply are refused instead of exhausting the stack. [api.limits]"""
     block = {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": nested(depth)}}
     with pytest.raises(ValidationError, match="deeper"):
         anthropic.parse({"role": "assistant", "content": [block]}, "/m")
 
 
 def test_deep_arguments_are_wrapped() -> None:
-    """Arguments nested too deeply go out as text inside an object (A17, M)."""
+    """Arguments nested too deeply go out as text inside an object [anthropic.input-object]."""
     text = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"
     message = Message(Role.ASSISTANT, (ToolCall("c1", "f", text),))
     _, (block,) = anthropic.render(message)
@@ -526,7 +529,7 @@ def test_deep_arguments_are_wrapped() -> None:
 
 @given(message=given_.messages())
 def test_openai_chat_renders_what_the_sdk_accepts(message: Message) -> None:
-    """Every rendered message is of the SDK's type and can be sent (K1, N6, HB)."""
+    """Every rendered message is of the SDK's type and can be sent [payload.sdk-call]."""
     ready = clean(message)
     rendered = openai_chat.render(ready)
     assert_sendable(rendered, ChatCompletionMessageParam)
@@ -540,7 +543,7 @@ def test_openai_chat_renders_what_the_sdk_accepts(message: Message) -> None:
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_anthropic_renders_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
-    """Every rendered message is of the SDK's type, non-empty and can be sent (K1, N6, HA)."""
+    """Every rendered message is of the SDK's type, non-empty and can be sent [payload.sdk-call]."""
     role, blocks = anthropic.render(clean(message), keep_reasoning=keep_reasoning)
     assert blocks
     assert_sendable({"role": role, "content": blocks}, MessageParam)
@@ -577,7 +580,7 @@ def image_values(parts: Iterable[Part]) -> list[tuple[str | None, str | None]]:
 
 @given(message=given_.messages())
 def test_openai_chat_round_trip(message: Message) -> None:
-    """Rendering and reading again keeps texts, calls, results and images (A5)."""
+    """Rendering and reading again keeps texts, calls, results and images. [formats.round-trip]"""
     ready = clean(message)
     back = parse_one(openai_chat, openai_chat.render(ready))
     adapted = openai_chat.adapt(ready)
@@ -596,7 +599,7 @@ def test_openai_chat_round_trip(message: Message) -> None:
 
 @given(message=given_.messages())
 def test_anthropic_round_trip(message: Message) -> None:
-    """Rendering and reading again keeps texts, calls, results and images (A5)."""
+    """Rendering and reading again keeps texts, calls, results and images. [formats.round-trip]"""
     adapted = anthropic.adapt(clean(message))
     role, blocks = anthropic.render(adapted)
     back = parse_one(anthropic, {"role": role, "content": blocks})
@@ -612,7 +615,7 @@ def test_anthropic_round_trip(message: Message) -> None:
 
 @given(image=given_.images(), said=st.text(min_size=1).filter(str.strip))
 def test_images_cross_formats(image: Image, said: str) -> None:
-    """An image by data or web URL reaches the other format unchanged (A5)."""
+    """An image by data or web URL reaches the other format unchanged. [formats.round-trip]"""
     message = clean(Message(Role.USER, (Text(said), image)))
     role, blocks = anthropic.render(parse_one(openai_chat, openai_chat.render(message)))
     back = parse_one(anthropic, {"role": role, "content": blocks})
@@ -621,7 +624,7 @@ def test_images_cross_formats(image: Image, said: str) -> None:
 
 @given(message=given_.tool_messages(given_.SHOWN_IDS))
 def test_openai_chat_tool_content_is_text(message: Message) -> None:
-    """A tool message carries text alone; its media follow in a user message (B4)."""
+    """A tool message carries text alone; its media follow in a user message. [openai-chat.sizes]"""
     rendered = openai_chat.render(clean(message))
     for part in wire_content(rendered):
         assert isinstance(part, str) or part["type"] == "text"
@@ -644,7 +647,7 @@ def blocks_with_results() -> st.SearchStrategy[list[dict[str, Any]]]:
 def test_anthropic_split_restores_the_original(
     blocks: list[dict[str, Any]], extra: dict[str, Any]
 ) -> None:
-    """The pieces' contents concatenate to the original, and each makes its message (A1, A5)."""
+    """The pieces' contents concatenate to the original, and each makes its message."""
     raw = {**extra, "role": "user", "content": blocks}
     pieces = anthropic.split(raw)
     assert [block for piece in pieces for block in piece["content"]] == blocks
@@ -657,14 +660,14 @@ def test_anthropic_split_restores_the_original(
 @given(message=given_.messages())
 @example(message=Message(Role.ASSISTANT, (Text("a"), ToolCall("c1", "f", "{}"))))
 def test_faithful_raw_equals_its_rendering(message: Message) -> None:
-    """A raw called faithful is the payload item itself; a rendered one is faithful (J1, K1)."""
+    """A raw called faithful is the payload item itself; a rendered one is faithful."""
     rendered = openai_chat.render(clean(message))
     assert openai_chat.is_faithful(rendered, parse_one(openai_chat, rendered))
 
 
 @given(raw=st.dictionaries(KEYS, NEAR_WIRE, max_size=5), role=ROLES, content=given_.texts())
 def test_faithful_is_never_claimed_wrongly(raw: dict[str, Any], role: str, content: str) -> None:
-    """Where the stored JSON differs from the rendering it is not called faithful (K1, N6)."""
+    """Where the stored JSON differs from the rendering it is not called faithful."""
     for candidate in ({**raw, "role": role}, {**raw, "role": role, "content": content}):
         try:
             message = parse_one(openai_chat, candidate)
@@ -693,12 +696,12 @@ FAITHFUL = [
 
 @pytest.mark.parametrize(("raw", "expected"), FAITHFUL)
 def test_faithful(raw: dict[str, Any], expected: bool) -> None:
-    """The common messages double as payload fragments (K1)."""
+    """The common messages double as payload fragments."""
     assert openai_chat.is_faithful(raw, parse_one(openai_chat, raw)) is expected
 
 
 def test_openai_chat_assistant_text_is_one_string() -> None:
-    """Several assistant texts are joined; several user texts stay parts (K1)."""
+    """Several assistant texts are joined; several user texts stay parts."""
     said = (Text("a"), ToolCall("c1", "f", "{}"), Text("b"))
     assert openai_chat.render(Message(Role.ASSISTANT, said))["content"] == "a\nb"
     assert openai_chat.render(Message(Role.USER, (Text("a"), Text("b"))))["content"] == [
@@ -708,7 +711,7 @@ def test_openai_chat_assistant_text_is_one_string() -> None:
 
 
 def test_files_in_openai_chat() -> None:
-    """Data stays a file, text becomes text, and a URL is named (K1, B4)."""
+    """Data stays a file, text becomes text, and a URL is named [payload.valid]."""
     files = (
         File("application/pdf", "JVBE"),
         File(text="body", name="n.txt"),
@@ -726,14 +729,14 @@ def test_files_in_openai_chat() -> None:
 
 
 def test_opaque_parts_stay_with_their_format() -> None:
-    """A part of another provider is told by a label (N6, N12)."""
+    """A part of another provider is told by a label [neutral.no-empty-content]."""
     message = Message(Role.USER, (Opaque(AUDIO, FormatName.OPENAI_CHAT),))
     assert openai_chat.render(message) == {"role": "user", "content": [AUDIO]}
     assert anthropic.render(message) == ("user", [{"type": "text", "text": "[audio: wav]"}])
 
 
 def test_a_citation_goes_back_to_its_own_format_alone() -> None:
-    """A text that says more comes back verbatim; to other formats it is its text (A5, N12)."""
+    """A text that says more comes back verbatim; to other formats it is its text."""
     cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
     block = {"type": "text", "text": "said", "citations": [cited]}
     raw = {"role": "assistant", "content": [{**block, "cache_control": {"type": "ephemeral"}}]}
@@ -746,7 +749,7 @@ def test_a_citation_goes_back_to_its_own_format_alone() -> None:
 
 
 def test_thinking_is_replayed_whole_or_not_at_all() -> None:
-    """Signed blocks go back verbatim on request, plain reasoning never (A9, K3)."""
+    """Signed blocks go back verbatim on request, plain reasoning never."""
     signed = Reasoning("hm", THINKING, FormatName.ANTHROPIC)
     message = Message(Role.ASSISTANT, (signed, Reasoning("plain"), Text("ok")))
     assert anthropic.render(message, keep_reasoning=True)[1] == [
@@ -771,14 +774,14 @@ def test_thinking_is_replayed_whole_or_not_at_all() -> None:
     ],
 )
 def test_anthropic_input_is_an_object(text: str, value: Any) -> None:
-    """Arguments that are no object are wrapped in one, never sent as text (A17)."""
+    """Arguments that are no object are wrapped in one, never sent as text."""
     _, (block,) = anthropic.render(Message(Role.ASSISTANT, (ToolCall("c1", "f", text),)))
     assert block["input"] == value
 
 
 @given(first=given_.ANY_IDS, second=given_.ANY_IDS)
 def test_sendable_ids(first: str, second: str) -> None:
-    """Ids are short, of the common charset, and stay as different as they were (N3, B4)."""
+    """Ids are short, of the common charset, and stay as different as they were."""
     sent = sendable_id(first)
     assert sendable_id(sent) == sent
     assert len(sent) <= 40
@@ -787,7 +790,7 @@ def test_sendable_ids(first: str, second: str) -> None:
 
 
 def test_ids_are_rewritten_on_both_sides() -> None:
-    """A call and its result get the same replacement (N1, N3)."""
+    """A call and its result get the same replacement [neutral.results-refer-to-calls]."""
     asked = Message(Role.ASSISTANT, (ToolCall("c1", "f", "{}"),))
     answer = Message(Role.TOOL, (Text("x"), Image(url="https://x.test/a")), "c1")
     ids = {"c1": "c1_2"}
@@ -811,13 +814,13 @@ def test_ids_are_rewritten_on_both_sides() -> None:
     ],
 )
 def test_tool_names(name: str, sent: str) -> None:
-    """A called name is made one that providers take (A19, B4)."""
+    """A called name is made one that providers take. [anthropic.sizes, openai-chat.sizes]"""
     assert tool_name(name) == sent
 
 
 @given(message=given_.messages())
 def test_clean_is_idempotent_and_sendable(message: Message) -> None:
-    """What may stand in a payload is never empty, and cleaning it again changes nothing (N6)."""
+    """What may stand in a payload is never empty, and cleaning it again changes nothing."""
     ready = clean(message)
     assert clean(ready) is ready
     assert any(not isinstance(part, Reasoning) for part in ready.parts)
@@ -826,14 +829,14 @@ def test_clean_is_idempotent_and_sendable(message: Message) -> None:
 
 
 def test_clean_fills_empty_messages() -> None:
-    """Blank content gets the placeholder of its role (N6)."""
+    """Blank content gets the placeholder of its role. [neutral.no-empty-content]"""
     assert clean(Message(Role.USER, (Text(" \n"),))).text == EMPTY_MESSAGE
     assert clean(Message(Role.TOOL, (), "c1")).text == EMPTY_RESULT
 
 
 @given(text=given_.texts(), repeat=st.sampled_from([1, 70_000]))
 def test_sendable_replaces_exactly_what_cannot_be_sent(text: str, repeat: int) -> None:
-    """NUL and lone surrogates become U+FFFD one by one, in texts of any length (decision 3)."""
+    """NUL and lone surrogates become U+FFFD one by one, in texts of any length."""
     text *= repeat
     expected = "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
     assert sendable(text) == expected
@@ -858,7 +861,7 @@ TOOLS = [
 
 @pytest.mark.parametrize("raw", TOOLS)
 def test_tools_in_any_shape(raw: dict[str, Any]) -> None:
-    """One definition in every provider's shape is read alike (decision 21, H1)."""
+    """One definition in every provider's shape is read alike. [tools.any-format]"""
     assert parse_tool(raw, "/tools/0") == ToolDefinition("f", "d", SCHEMA)
     kept = parse_tool({**raw, "category": "mcp"}, "/tools/0")
     assert kept == ToolDefinition("f", "d", SCHEMA, "mcp")
@@ -882,7 +885,7 @@ TOOL_REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "pointer"), TOOL_REFUSALS)
 def test_tools_refused(raw: dict[str, Any], pointer: str) -> None:
-    """A malformed definition is refused at the place that is wrong (H1, M)."""
+    """A malformed definition is refused at the place that is wrong [tools.deferral]."""
     with pytest.raises(ValidationError) as refusal:
         parse_tool(raw, "/t")
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
@@ -890,7 +893,7 @@ def test_tools_refused(raw: dict[str, Any], pointer: str) -> None:
 
 @pytest.mark.parametrize("strict", [None, True])
 def test_tools_to_wire(strict: bool | None) -> None:
-    """Rendered definitions are of the SDKs' types (K1, decision 21)."""
+    """Rendered definitions are of the SDKs' types. [payload.sdk-call, tools.any-format]"""
     tools = [
         parse_tool({"name": "f", "strict": strict}, "/t"),
         ToolDefinition("g", "d\ud800", {"type": "object", "properties": {"a\0": {}}}, "mcp"),

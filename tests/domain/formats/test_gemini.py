@@ -1,4 +1,7 @@
-"""Gemini: contents in and out, calls known by name, signatures kept or stood in for (A5, HG)."""
+"""Gemini: contents in and out, calls known by name, signatures kept or stood in for.
+
+[formats.round-trip]
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ READS = [
 
 @pytest.mark.parametrize(("raw", "messages"), READS)
 def test_contents_are_read(raw: dict[str, Any], messages: tuple[Message, ...]) -> None:
-    """Either spelling is read, responses become messages, unknown parts are kept (A1, A5)."""
+    """Either spelling is read, responses become messages, unknown parts are kept."""
     assert gemini.parse(raw, "/m") == messages
     pieces = gemini.split({**raw, "x": 1})
     assert len(pieces) == len(messages)
@@ -205,14 +208,14 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "pointer"), REFUSALS)
 def test_contents_are_refused(raw: dict[str, Any], pointer: str) -> None:
-    """A malformed content is refused at the place that is wrong (A1, M)."""
+    """A malformed content is refused at the place that is wrong [formats.malformed-refused]."""
     with pytest.raises(ValidationError) as refusal:
         gemini.parse(raw, "/m")
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
 
 
 def test_parts_go_back_as_they_came() -> None:
-    """Signatures stay at their parts, calls keep their spelling and have no new ids (G1, G2)."""
+    """Signatures stay at their parts, calls keep their spelling and have no new ids."""
     parts = [
         {"text": "so", "thoughtSignature": "c2ln"},
         {"text": "", "thought_signature": "c2ln"},
@@ -235,7 +238,7 @@ def test_parts_go_back_as_they_came() -> None:
 
 
 def test_calls_of_others_have_a_stand_in_for_the_signature() -> None:
-    """The first call of a step has a signature, whoever made it (G2)."""
+    """The first call of a step has a signature, whoever made it. [gemini.thought-signatures]"""
     calls = (ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops", custom=True))
     _, parts = gemini.render(assistant(Text("x"), *calls))
     assert parts == [
@@ -248,7 +251,7 @@ def test_calls_of_others_have_a_stand_in_for_the_signature() -> None:
 
 
 def test_responses_carry_the_name_and_id_of_their_call() -> None:
-    """A response answers under the name of its call, with an id where that has one (G1)."""
+    """A response answers under the name of its call, with an id where that has one."""
     result = Message(Role.TOOL, (Text("ok"),), "c1")
     asked = {"name": "f", "args": {}}
     assert gemini.render(result, call=asked) == ("user", [ANSWER])
@@ -267,7 +270,7 @@ def test_responses_carry_the_name_and_id_of_their_call() -> None:
 
 
 def test_media_of_results_follow_the_response() -> None:
-    """Media of others stand behind the response; Gemini's own stay inside it (G1)."""
+    """Media of others stand behind the response; Gemini's own stay inside it."""
     image = Image("image/png", PNG)
     result = Message(Role.TOOL, (image,), "c1")
     role, parts = gemini.render(result, call={"name": "f", "id": "c1"})
@@ -316,7 +319,7 @@ MEDIA = [
 
 @pytest.mark.parametrize(("media", "part"), MEDIA)
 def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> None:
-    """Media go as data or by URI where Gemini takes them, else as text (K1)."""
+    """Media go as data or by URI where Gemini takes them, else as text. [payload.valid]"""
     assert gemini.render(Message(Role.USER, (media,))) == ("user", [part])
     Content.model_validate(said(part, role="user"))
 
@@ -340,7 +343,7 @@ def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> N
     ],
 )
 def test_base64_is_told_as_strict_readers_tell_it(data: str, is_one: bool) -> None:
-    """What the SDK would refuse is not taken for base64 (K1)."""
+    """What the SDK would refuse is not taken for base64. [payload.sdk-call]"""
     part = {"inlineData": {"mimeType": "image/png", "data": data}}
     try:
         Content.model_validate(said(part))
@@ -372,7 +375,7 @@ def sayings(message: Message) -> list[Any]:
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
-    """Rendering and reading again gives what is shown of a message (A5)."""
+    """Rendering and reading again gives what is shown of a message."""
     said_ = gemini.for_payload(clean(message), keep_reasoning=keep_reasoning)
     role, parts = gemini.render(said_, keep_reasoning=keep_reasoning)
     back, *rest = gemini.parse({"role": role, "parts": parts}, "/m")
@@ -392,7 +395,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
-    """Every part is of the SDK's type, non-empty, and can be sent (K1, N6, HG)."""
+    """Every part is of the SDK's type, non-empty, and can be sent [payload.sdk-call]."""
     role, parts = gemini.render(clean(message), keep_reasoning=keep_reasoning)
     assert parts
     assert sendable_json(parts) is parts
@@ -402,7 +405,7 @@ def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) 
 
 
 def test_a_response_reads_as_it_is_sent() -> None:
-    """C1: what escapes hide in an object is counted as it is sent, and kept as it was."""
+    """What escapes hide in an object is counted as it is sent, and kept as it was."""
     response = {"rows": [1, "\x00"], "more": None}
     part = {"functionResponse": {"name": "f", "response": response}}
     (message,) = gemini.parse({"role": "user", "parts": [part]}, "")

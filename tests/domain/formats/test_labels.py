@@ -1,4 +1,4 @@
-"""Labels: what a format cannot carry is told, in every pair of formats."""
+"""Labels: what a format cannot carry is told, in every pair of formats. [formats.labels]"""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_every_part_is_carried_or_told(
 @given(message=given_.messages())
 @settings(max_examples=300, deadline=None)
 def test_no_content_reads_as_empty(message: Message) -> None:
-    """A message that held anything but blank text and reasoning is never called empty (N6)."""
+    """A message that held anything but blank text and reasoning is never called empty."""
     holds = [
         part
         for part in message.parts

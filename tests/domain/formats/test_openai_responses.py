@@ -1,4 +1,7 @@
-"""OpenAI Responses: items in, items out, verbatim where the model made them (A5, K3, HC)."""
+"""OpenAI Responses: items in, items out, verbatim where the model made them.
+
+[formats.round-trip, reasoning.family-only]
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,7 @@ READS = [
 
 @pytest.mark.parametrize(("raw", "message"), READS)
 def test_items_are_read(raw: dict[str, Any], message: Message) -> None:
-    """Every known item is read with its original beside it; unknown ones are kept (A1, A5)."""
+    """Every known item is read with its original beside it; unknown ones are kept."""
     assert openai_responses.parse(raw, "/m") == (message,)
     assert openai_responses.split(raw) == (raw,)
 
@@ -236,14 +239,14 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("raw", "pointer"), REFUSALS)
 def test_items_are_refused(raw: dict[str, Any], pointer: str) -> None:
-    """A malformed item is refused at the place that is wrong (A1, M)."""
+    """A malformed item is refused at the place that is wrong [formats.malformed-refused]."""
     with pytest.raises(ValidationError) as refusal:
         openai_responses.parse(raw, "/m")
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
 
 
 def test_what_the_model_made_in_a_row_is_one_message() -> None:
-    """Neighbouring items of the model are gathered; what was gathered stays a message (A5)."""
+    """Neighbouring items of the model are gathered; what was gathered stays a message."""
     user = {"role": "user", "content": "hi"}
     whole = {"role": "assistant", "output": [SAID]}
     batch = [user, REASONING, CALL, OUTPUT, SAID, user, HOSTED, FOUND, whole, SAID, "x", COMPACTION]
@@ -265,7 +268,7 @@ def test_what_the_model_made_in_a_row_is_one_message() -> None:
 
 
 def test_a_refusal_names_the_item_as_it_was_given() -> None:
-    """An error inside gathered items points at the item of the request (A1, M)."""
+    """An error inside gathered items points at the item of the request [log.append-only]."""
     batch = [SAID, {**CALL, "arguments": 5}]
     ((index, raw),) = group_items(RESPONSES, batch)
     with pytest.raises(ValidationError) as refusal:
@@ -275,14 +278,18 @@ def test_a_refusal_names_the_item_as_it_was_given() -> None:
 
 
 def test_items_of_the_model_go_back_verbatim() -> None:
-    """Ids, phase, status and order are kept while their prefix is unchanged (C2, C3, C6, C7)."""
+    """Ids, phase, status and order are kept while their prefix is unchanged.
+
+    [openai-responses.reasoning-followed, openai-responses.compaction-items,
+     openai-responses.items-kept, openai-responses.tool-search]
+    """
     for items in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
         message = clean(parse_one({"role": "assistant", "output": items}))
         assert openai_responses.render(message, keep_reasoning=True) == items
 
 
 def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
-    """Reasoning goes whole, and what would ask for it goes along or loses its id (C2, N12)."""
+    """Reasoning goes whole, and what would ask for it goes along or loses its id."""
     message = clean(parse_one({"role": "assistant", "output": [SAID, *TURN]}))
     bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
     label = openai_responses.render(assistant(Text('[web_search call: "x"]')))
@@ -296,7 +303,7 @@ def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
 
 @pytest.mark.parametrize("keep_reasoning", [False, True])
 def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None:
-    """A reasoning item is followed by what it produced, or it does not go (C2)."""
+    """A reasoning item is followed by what it produced, or it does not go."""
     message = clean(parse_one({"role": "assistant", "output": [SAID, REASONING]}))
     assert openai_responses.render(message, keep_reasoning=keep_reasoning) == [SAID]
     alone = openai_responses.render(clean(parse_one(REASONING)), keep_reasoning=keep_reasoning)
@@ -304,7 +311,7 @@ def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None
 
 
 def test_ids_of_the_callers_own_are_not_sent() -> None:
-    """The provider takes ids of its own making alone, where they are optional (C6)."""
+    """The provider takes ids of its own making alone, where they are optional."""
     made = {"role": "assistant", "output": [{**SAID, "id": "m1"}, {**CALL, "id": "call-7"}]}
     items = openai_responses.render(clean(parse_one(made)), keep_reasoning=True)
     assert ["id" in item for item in items] == [False, False]
@@ -314,7 +321,7 @@ def test_ids_of_the_callers_own_are_not_sent() -> None:
 
 @pytest.mark.parametrize("answers", [*openai_responses.call_types([CALL]).values(), None])
 def test_outputs_keep_what_belongs_to_them(answers: str | None) -> None:
-    """An output goes back with its fields, in the order of its type (C1)."""
+    """An output goes back with its fields, in the order of its type."""
     kept = {**OUTPUT, "caller": {"type": "direct"}, "name": "f", "status": "completed"}
     assert openai_responses.render(clean(parse_one(kept)), call_type=answers) == [kept]
 
@@ -354,7 +361,7 @@ NATIVE_CALLS = {output: call for call, output in openai_responses.OUTPUT_TYPES.i
 
 @pytest.mark.parametrize("output", NATIVE)
 def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
-    """Native outputs go back as they came; others are put into the type that is asked (C1)."""
+    """Native outputs go back as they came; others are put into the type that is asked."""
     message = clean(parse_one(output))
     answers = NATIVE_CALLS[output["type"]]
     if output["type"] != "computer_call_output":
@@ -371,7 +378,7 @@ def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
 
 
 def test_other_formats_see_the_meaning() -> None:
-    """What other providers made becomes items of ours, with media where they can stand (K1)."""
+    """What other providers made becomes items of ours, with media where they can stand."""
     image = Image("image/png", "AA")
     said = Message(Role.USER, (Text("a"), image, File("application/pdf", "JV"), File(text="t")))
     (item,) = openai_responses.render(said)
@@ -429,7 +436,7 @@ def sayings(message: Message) -> list[Any]:
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
-    """Rendering and reading again gives what is shown of a message (A5)."""
+    """Rendering and reading again gives what is shown of a message."""
     said = openai_responses.for_payload(clean(message), keep_reasoning=keep_reasoning)
     items = openai_responses.render(said, keep_reasoning=keep_reasoning)
     ((_, raw),) = group_items(RESPONSES, items)
@@ -441,7 +448,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
-    """Every item is of the SDK's type, and can be sent (K1, N6, HC)."""
+    """Every item is of the SDK's type, and can be sent [payload.sdk-call]."""
     items = openai_responses.render(clean(message), keep_reasoning=keep_reasoning)
     assert items
     assert sendable_json(items) is items
@@ -451,7 +458,7 @@ def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) 
 
 
 def test_arguments_sent_as_an_object_read_so() -> None:
-    """C1: what escapes hide in them is counted as it is sent, and kept as it was."""
+    """What escapes hide in them is counted as it is sent, and kept as it was."""
     item = {
         "type": "tool_search_call",
         "call_id": "c1",

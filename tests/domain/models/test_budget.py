@@ -1,4 +1,7 @@
-"""The budget's arithmetic and the pressure it makes (C1, C3, C5, decision 11)."""
+"""The budget's arithmetic and the pressure it makes.
+
+[budget.of-the-payload, budget.levels, tokens.pure-estimates]
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def limits(draw: st.DrawFn) -> Limits:
 
 @given(TOKENS, st.sampled_from((1.0, 0.9, 1.3)))
 def test_the_factor_rounds_up(tokens: int, factor: float) -> None:
-    """A corrected count is never below the product, and is the count itself at 1 (decision 12)."""
+    """A corrected count is never below the product, and is the count itself at 1."""
     assert scaled(tokens, factor) >= tokens * factor
     assert scaled(tokens, factor) < tokens * factor + 1
     assert scaled(tokens, 1.0) == tokens

@@ -1,4 +1,4 @@
-"""Calibration: factors and margins from what providers report (J3)."""
+"""Calibration: factors and margins from what providers report. [tokens.method-and-margin]"""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def told(tally: Tally, ratio: float, counts: list[int], noise: list[float]) -> T
 
 @given(RATIOS, st.lists(COUNTS, min_size=5, max_size=5), st.lists(NOISE, min_size=5, max_size=5))
 def test_five_reports_are_enough(ratio: float, counts: list[int], noise: list[float]) -> None:
-    """From nothing, the factor is within 5 % of the truth after 5 reports, noise and all (J3)."""
+    """From nothing, the factor is within 5 % of the truth after 5 reports, noise and all."""
     factor = told(Tally(), ratio, counts, noise).calibration.factor
     assert factor == pytest.approx(ratio, rel=0.05)
 
 
 @given(st.floats(0.7, 1.5), st.data())
 def test_a_new_truth_is_learnt(change: float, data: st.DataObject) -> None:
-    """When a model's tokenizer changes, 12 reports of like payloads bring the factor near (J3)."""
+    """When a model's tokenizer changes, 12 reports of like payloads bring the factor near."""
     old = data.draw(st.lists(ALIKE, min_size=20, max_size=20))
     new = data.draw(st.lists(ALIKE, min_size=12, max_size=12))
     tally = told(Tally(), 1.2, old, [0.0] * 20)
@@ -53,7 +53,7 @@ def test_a_new_truth_is_learnt(change: float, data: st.DataObject) -> None:
 
 @given(st.lists(st.tuples(COUNTS, RATIOS), max_size=30))
 def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, float]]) -> None:
-    """A factor lies among the ratios reported, a margin within its bounds (J3)."""
+    """A factor lies among the ratios reported, a margin within its bounds."""
     tally = reduce(
         lambda made, report: made.with_report(round(report[0] * report[1]), report[0]),
         reports,
@@ -69,7 +69,7 @@ def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, f
 
 
 def test_a_steady_provider_earns_a_small_margin() -> None:
-    """The margin is the widest until there are enough reports, and then what they stray by (C4)."""
+    """The margin is the widest until there are enough reports, and then what they stray by."""
     steady = told(Tally(), 1.3, [5_000] * 15, [0.0] * 15).calibration
     assert steady.margin == MIN_MARGIN
     wild = told(Tally(), 1.3, [5_000] * 15, [0.2, -0.2, 0.2] * 5).calibration
@@ -92,7 +92,7 @@ def test_a_steady_provider_earns_a_small_margin() -> None:
     ],
 )
 def test_doubtful_reports_teach_nothing(reported: int, counted: int, expected: str | None) -> None:
-    """Small payloads and ratios that no tokenizer explains are left out (J3)."""
+    """Small payloads and ratios that no tokenizer explains are left out."""
     assert rejection_reason(reported, counted) == expected
 
 
@@ -112,7 +112,7 @@ def test_doubtful_reports_teach_nothing(reported: int, counted: int, expected: s
 def test_margins(
     own: float, factor: float, calibration: Calibration | None, expected: float
 ) -> None:
-    """Only an exact count that needs no correction has no margin; a stale factor widens it (C4)."""
+    """Only an exact count that needs no correction has no margin; a stale factor widens it."""
     assert safety_margin(own, factor, calibration) == expected
 
 
@@ -120,7 +120,7 @@ def test_margins(
 def test_margins_cover_what_a_frozen_factor_leaves_out(
     frozen: float, now: float, margin: float
 ) -> None:
-    """A count by an epoch's factor plus its margin reaches what is expected by now (C4)."""
+    """A count by an epoch's factor plus its margin reaches what is expected by now."""
     calibration = Calibration(now, margin, 5)
     covered = frozen * (1 + safety_margin(0.05, frozen, calibration))
     assert covered >= calibration.rounded.factor * (1 + margin) - frozen * 1e-3
@@ -138,7 +138,7 @@ def test_margins_cover_what_a_frozen_factor_leaves_out(
 def test_estimates_tell_their_method(
     factor: float, calibration: Calibration | None, method: str
 ) -> None:
-    """Every estimate says how it was made, how sure it is, and what corrected it (J3)."""
+    """Every estimate says how it was made, how sure it is, and what corrected it."""
     estimate = estimate_of(100, "tokenizer", factor, 0.05, calibration)
     assert (estimate.tokens, estimate.method) == (100, method)
     assert (estimate.margin, estimate.factor) == (0.05, factor)
@@ -146,7 +146,7 @@ def test_estimates_tell_their_method(
 
 @given(RATIOS, st.integers(1, 6))
 def test_one_report_alone_makes_no_count_smaller(ratio: float, reports: int) -> None:
-    """More than was counted is believed at once, less only of enough reports (C4, J3)."""
+    """More than was counted is believed at once, less only of enough reports."""
     tally = told(Tally(), ratio, [10_000] * reports, [0.0] * reports)
     used = tally.calibration.rounded
     assert used.rounded == used

@@ -1,4 +1,7 @@
-"""Windows: who sets them, and what a model's own limits do to them (C1, C2, J5)."""
+"""Windows: who sets them, and what a model's own limits do to them.
+
+[budget.total, budget.window-sources, models.registry]
+"""
 
 from __future__ import annotations
 
@@ -61,14 +64,14 @@ def test_the_window_is_the_smaller_of_asked_for_and_had(
     total: int,
     source: str,
 ) -> None:
-    """C1, C2: request, policy, tenant, registry, in this order, never above the model's window."""
+    """Request, policy, tenant, registry, in this order, never above the model's window."""
     window = resolve_context_window(requested, policy, info, tenant, 4096, derive=False)
     assert window == ContextWindow(total, 4096, source)
     assert window.effective == total - 4096
 
 
 def test_an_unknown_window_is_an_error_unless_derived() -> None:
-    """C2: strict refuses; derive takes four times the output reserve."""
+    """Strict refuses; derive takes four times the output reserve. [budget.unknown-model]"""
     with pytest.raises(ContextLimitUnknown):
         resolve_context_window(None, None, None, None, 4096, derive=False)
     with pytest.raises(ContextLimitUnknown):
@@ -81,13 +84,13 @@ def test_an_unknown_window_is_an_error_unless_derived() -> None:
 
 
 def test_a_known_window_is_not_derived() -> None:
-    """C2: derive is for unknown models only."""
+    """Derive is for unknown models only. [budget.unknown-model]"""
     assert resolve_context_window(None, None, model(), None, 4096, derive=True).total == 100_000
 
 
 @pytest.mark.parametrize("output", [100_000, 100_001])
 def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
-    """C1: max_output_tokens >= total leaves nothing for the input."""
+    """max_output_tokens >= total leaves nothing for the input. [budget.total]"""
     with pytest.raises(ValidationError):
         resolve_context_window(None, None, model(), None, output, derive=False)
 
@@ -96,13 +99,13 @@ def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
     ("requested", "policy", "output"), [(0, None, 10), (-1, None, 10), (None, 0, 10), (9, None, 0)]
 )
 def test_limits_must_be_positive(requested: int | None, policy: int | None, output: int) -> None:
-    """CX-NT1, C2: a zero limit is refused in S0's words."""
+    """A zero limit is refused in the documented words. [stateless.errors, budget.window-sources]"""
     with pytest.raises(ValidationError, match="must be positive"):
         resolve_context_window(requested, policy, model(), None, output, derive=False)
 
 
 def test_a_separate_input_limit_bounds_the_input_alone() -> None:
-    """C2: with 272k of input in a 400k window a small reserve frees no more input."""
+    """With 272k of input in a 400k window a small reserve frees no more input."""
     info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
     assert resolve_context_window(None, None, info, None, 4_096, derive=False).effective == 272_000
     assert (
@@ -114,7 +117,7 @@ def test_a_separate_input_limit_bounds_the_input_alone() -> None:
 
 
 def test_an_input_limit_alone_makes_a_window() -> None:
-    """C2: where only the input limit is known, the reserve comes on top."""
+    """Where only the input limit is known, the reserve comes on top. [models.limit-semantics]"""
     info = model(None, max_input_tokens=50_000)
     assert resolve_context_window(None, None, info, None, 1_000, derive=False) == ContextWindow(
         51_000, 1_000, "registry"
@@ -122,7 +125,7 @@ def test_an_input_limit_alone_makes_a_window() -> None:
 
 
 def test_the_reserve_is_lowered_to_what_the_model_can_write() -> None:
-    """K1: the payload's output limit is one the model accepts."""
+    """The payload's output limit is one the model accepts. [payload.valid]"""
     info = model(max_output_tokens=2_000)
     assert (
         resolve_context_window(None, None, info, None, 4_096, derive=False).max_output_tokens
@@ -131,19 +134,19 @@ def test_the_reserve_is_lowered_to_what_the_model_can_write() -> None:
 
 
 def test_the_margin_is_zero_only_for_exact_counters() -> None:
-    """C4: counts of another tokenizer get a safety margin."""
+    """Counts of another tokenizer get a safety margin. [budget.within-window]"""
     assert model(exact=True).margin == 0
     assert model().margin == 0.05
 
 
 def test_cost_needs_both_prices() -> None:
-    """J5: an unknown price never becomes zero."""
+    """An unknown price never becomes zero. [models.no-guess]"""
     assert model(prices=(0.5, 2.0)).cost(10, 3) == 11.0
     assert model(prices=(0.5, None)).cost(10, 3) is None
 
 
 def test_the_seed_has_five_windows() -> None:
-    """J5: S0's table is kept."""
+    """The built-in table is kept. [models.registry]"""
     assert sorted(BUILT_IN_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
 
 
@@ -159,7 +162,7 @@ def test_no_window_exceeds_any_known_limit(
     max_output: int | None,
     reserve: int,
 ) -> None:
-    """C1, C2: whatever is known, total and effective input stay within it."""
+    """Whatever is known, total and effective input stay within it [budget.total]."""
     info = model(window, max_input, max_output)
     try:
         found = resolve_context_window(requested, policy, info, None, reserve, derive=True)

@@ -1,4 +1,7 @@
-"""Media cost by what is known of them: text, pages, bytes; flat only where nothing is (J1)."""
+"""Media cost by what is known of them: text, pages, bytes; flat only where nothing is.
+
+[tokens.media]
+"""
 
 from __future__ import annotations
 
@@ -43,19 +46,19 @@ def pdf(pages: int, *, packed: bool = False, padding: int = 0) -> str:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("pages", "counted"), [(1, 1), (2, 2), (37, 37), (5_000, MAX_PAGES)])
 def test_a_pdf_costs_its_pages(pages: int, counted: int, packed: bool) -> None:
-    """Pages are found as objects and in compressed streams, up to a most (J1)."""
+    """Pages are found as objects and in compressed streams, up to a most."""
     assert data_tokens(PDF, pdf(pages, packed=packed), len) == counted * FILE_TOKENS
 
 
 def test_a_long_pdf_is_taken_to_go_on_as_it_began() -> None:
-    """Of a PDF beyond what is read, the pages are in proportion (J1)."""
+    """Of a PDF beyond what is read, the pages are in proportion."""
     read = data_tokens(PDF, pdf(10, padding=1 << 21), len)
     longer = data_tokens(PDF, pdf(10, padding=1 << 23), len)
     assert read == 10 * FILE_TOKENS < longer < 30 * FILE_TOKENS
 
 
 def test_what_has_no_pages_costs_its_bytes() -> None:
-    """A document that cannot be looked into costs a page for every 20 KB, up to a most (J1)."""
+    """A document that cannot be looked into costs a page for every 20 KB, up to a most."""
     for size, pages in ((10, 1), (15_000, 1), (50_000, 3), (4_000_000, MAX_ESTIMATED_PAGES)):
         assert data_tokens("application/zip", encoded(b"x" * size), len) == pages * FILE_TOKENS
         assert data_tokens(PDF, encoded(b"x" * size), len) == pages * FILE_TOKENS
@@ -63,7 +66,7 @@ def test_what_has_no_pages_costs_its_bytes() -> None:
 
 @given(text=st.text())
 def test_plain_text_costs_its_text(text: str) -> None:
-    """It makes no difference whether a text comes as text or as base64 (J1)."""
+    """It makes no difference whether a text comes as text or as base64."""
     data = encoded(text.encode())
     assert data_tokens("text/markdown", data, len) == len(text)
     assert file_tokens(File("text/plain", data, name="ab"), len) == len(text) + 2
@@ -71,7 +74,7 @@ def test_plain_text_costs_its_text(text: str) -> None:
 
 @given(kind=st.sampled_from(KINDS), data=st.binary(max_size=200), more=st.integers(0, 10**5))
 def test_more_data_never_cost_less(kind: str, data: bytes, more: int) -> None:
-    """Whatever the data are, they have a cost, and longer ones no smaller one (J1)."""
+    """Whatever the data are, they have a cost, and longer ones no smaller one."""
     shorter, longer = encoded(data), encoded(data + b"\0" * more)
     assert 0 <= data_tokens(kind, shorter, len) <= data_tokens(kind, longer, len)
 
@@ -79,12 +82,12 @@ def test_more_data_never_cost_less(kind: str, data: bytes, more: int) -> None:
 @pytest.mark.parametrize("data", ["", "*", "%%%%", "é", "A", "JVBERi0" * 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_data_crash_the_count(kind: str, data: str) -> None:
-    """What is no base64 has a count, too (J1)."""
+    """What is no base64 has a count, too. [tokens.what-counts]"""
     assert data_tokens(kind, data, len) >= 0
 
 
 def test_only_what_is_unknown_costs_a_flat_value() -> None:
-    """A URL and a file id tell nothing of a file; a name counts on top (J1)."""
+    """A URL and a file id tell nothing of a file; a name counts on top. [tokens.what-counts]"""
     assert file_tokens(File(url="https://x.test/a.pdf"), len) == FILE_TOKENS
     assert file_tokens(File(file_id="file-1", name="a.pdf"), len) == FILE_TOKENS + 5
     assert file_tokens(File(url="x" * 3_000), len) == 3_000
@@ -92,7 +95,7 @@ def test_only_what_is_unknown_costs_a_flat_value() -> None:
 
 
 def test_media_in_a_block_cost_their_size_and_not_their_base64() -> None:
-    """Sound in a part that one provider understands is no text (J1)."""
+    """Sound in a part that one provider understands is no text."""
     data = encoded(b"\1" * 249_999)
     block = {"type": "input_audio", "input_audio": {"data": data, "format": "mp3"}, "note": "x"}
     rest, tokens = without_media(block, len)
@@ -114,7 +117,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("content", HOSTILE)
 def test_no_pdf_takes_long_to_count(content: bytes) -> None:
-    """Whatever stands in a PDF, little of it is read, and its cost has a most (J1)."""
+    """Whatever stands in a PDF, little of it is read, and its cost has a most."""
     started = process_time()
     assert FILE_TOKENS <= data_tokens(PDF, encoded(content), len) <= MAX_PAGES * FILE_TOKENS
     assert process_time() - started < 1

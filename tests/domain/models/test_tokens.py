@@ -1,4 +1,7 @@
-"""Counting: every part counts, once, and the same before and after rendering (J1, J2, C1, C5)."""
+"""Counting: every part counts, once, and the same before and after rendering.
+
+[tokens.counted-once, tokens.counters, budget.of-the-payload, tokens.pure-estimates]
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ CASES = [
 
 @pytest.mark.parametrize(("message", "visible", "reasoning"), CASES)
 def test_every_part_counts(message: Message, visible: int, reasoning: int) -> None:
-    """A message costs its overhead and each of its parts, reasoning apart (J1)."""
+    """A message costs its overhead and each of its parts, reasoning apart. [tokens.counted-once]"""
     tokens = count_message(message, words)
     assert (tokens.visible, tokens.reasoning) == (MESSAGE_OVERHEAD + visible, reasoning)
     assert tokens.total == MESSAGE_OVERHEAD + visible + reasoning
@@ -108,7 +111,7 @@ JPEG = base64.b64encode(
     ],
 )
 def test_images_count_by_their_pixels(data: str, tokens: int) -> None:
-    """An image costs its area where its header tells it, else a flat value (J1)."""
+    """An image costs its area where its header tells it, else a flat value. [tokens.media]"""
     message = Message(Role.USER, (Image("image/png", data),))
     assert count_message(message, words).visible == MESSAGE_OVERHEAD + tokens
 
@@ -118,7 +121,7 @@ def test_images_count_by_their_pixels(data: str, tokens: int) -> None:
     rest=st.binary(),
 )
 def test_no_image_crashes_the_count(state: bytes, rest: bytes) -> None:
-    """Whatever follows an image's first bytes, it has a count (J1)."""
+    """Whatever follows an image's first bytes, it has a count. [tokens.media]"""
     data = base64.b64encode(state + rest).decode()
     tokens = count_message(Message(Role.USER, (Image(data=data),)), words).visible
     assert MESSAGE_OVERHEAD + 85 <= tokens <= MESSAGE_OVERHEAD + 1600
@@ -126,7 +129,7 @@ def test_no_image_crashes_the_count(state: bytes, rest: bytes) -> None:
 
 @given(message=given_.messages())
 def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
-    """Counting the rendered messages from scratch gives the count of the message (C1, J1)."""
+    """Counting the rendered messages from scratch gives the count of the message."""
     ready = clean(message)
     media = openai_chat.render_media(ready)
     payload = [openai_chat.render(ready)] + ([media] if media is not None else [])
@@ -139,7 +142,7 @@ def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
 
 @given(messages=st.lists(given_.messages(), min_size=1, max_size=4))
 def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> None:
-    """Merged wire messages cost their parts and one overhead, however many they hold (C1, J1)."""
+    """Merged wire messages cost their parts and one overhead, however many they hold."""
     merged: list[dict[str, Any]] = []
     expected = 0
     for message in sorted(messages, key=lambda message: message.role is not Role.TOOL):
@@ -159,7 +162,7 @@ def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> No
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
-    """The items of one message, read back, cost what is shown of it, reasoning too (C1, J1)."""
+    """The items of one message, read back, cost what is shown of it, reasoning too."""
     ready = clean(message)
     said = openai_responses.for_payload(ready, keep_reasoning=keep_reasoning)
     form = FormatName.OPENAI_RESPONSES
@@ -174,7 +177,7 @@ def test_responses_items_count_as_their_message(message: Message, keep_reasoning
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: bool) -> None:
-    """A content, read back, costs its message, with the media that follow a result (C1, J1)."""
+    """A content, read back, costs its message, with the media that follow a result."""
     ready = clean(message)
     role, parts = gemini.render(ready, keep_reasoning=keep_reasoning)
     recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
@@ -188,7 +191,7 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
 
 @given(message=given_.assistant_messages())
 def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
-    """A payload that replays thinking is counted with it (C1, A9)."""
+    """A payload that replays thinking is counted with it [budget.of-the-payload]."""
     ready = clean(message)
     own = FormatName.ANTHROPIC
     signed = [p for p in ready.parts if not isinstance(p, Reasoning) or p.format is own]
@@ -204,7 +207,7 @@ def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
 
 @given(message=given_.messages())
 def test_formats_count_alike(message: Message) -> None:
-    """What a format says as chat does costs the stored count, and so needs no other (J1)."""
+    """What a format says as chat does costs the stored count, and so needs no other."""
     ready = clean(message)
     stored = count_message(ready, words).visible + media_message_overhead(ready, words)
     for format_name, module in FORMATS.items():
@@ -226,7 +229,7 @@ SPELLED = [
 def test_arguments_count_as_each_format_sends_them(
     arguments: str, as_object: dict[FormatName, int]
 ) -> None:
-    """A text costs all its white space and escapes, an object its compact JSON (J1)."""
+    """A text costs all its white space and escapes, an object its compact JSON."""
     message = Message(Role.ASSISTANT, (ToolCall("c1", "f", arguments),))
     for format_name in FormatName:
         cost = count_rendered(format_name, message, len) - MESSAGE_OVERHEAD - CALL_OVERHEAD - 3
@@ -235,7 +238,7 @@ def test_arguments_count_as_each_format_sends_them(
 
 @given(message=given_.messages())
 def test_no_message_crashes_the_count(message: Message) -> None:
-    """Any clean message has a count, and its text heuristics too (J1, J2)."""
+    """Any clean message has a count, and its text heuristics too [tokens.what-counts]."""
     ready = clean(message)
     assert count_message(ready, words).total >= MESSAGE_OVERHEAD
     assert estimate_message_tokens(ready) >= MESSAGE_OVERHEAD
@@ -243,7 +246,7 @@ def test_no_message_crashes_the_count(message: Message) -> None:
 
 
 def test_a_result_costs_no_overhead_inside_a_user_message() -> None:
-    """Three neutral messages in one wire message pay one overhead (C1)."""
+    """Three neutral messages in one wire message pay one overhead. [budget.of-the-payload]"""
     wire_message = {
         "role": "user",
         "content": [
@@ -257,7 +260,7 @@ def test_a_result_costs_no_overhead_inside_a_user_message() -> None:
 
 
 def test_media_of_a_result_cost_their_message() -> None:
-    """Media moved to a user message pay its overhead and its label (B4, C1)."""
+    """Media moved to a user message pay its overhead and its label [agents.status-preamble]."""
     message = Message(Role.TOOL, (Image(url="https://x.test/a"),), "c1")
     label = words("[media from tool call c1]") + words("[media follows]")
     assert media_message_overhead(message, words) == MESSAGE_OVERHEAD + label
@@ -265,14 +268,14 @@ def test_media_of_a_result_cost_their_message() -> None:
 
 
 def test_system_messages_count() -> None:
-    """System text costs the same given apart and inside an OpenAI payload (C1)."""
+    """System text costs the same given apart and inside an OpenAI payload."""
     payload = [{"role": "system", "content": "be kind"}]
     count = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
     assert count == count_system("be kind", words) == MESSAGE_OVERHEAD + 10
 
 
 def test_tool_definitions_count() -> None:
-    """A tool costs its name, its description and its schema without spaces (J1, C5)."""
+    """A tool costs its name, its description and its schema without spaces."""
     tool = ToolDefinition("f", "does", {"type": "object"})
     schema = words('{"type":"object"}')
     assert estimate_tool_defs_tokens([tool, tool], words) == 2 * (TOOL_OVERHEAD + 5 + schema)
@@ -291,7 +294,7 @@ HEURISTICS = [
 
 @pytest.mark.parametrize(("contents", "by_bytes", "by_chars", "by_runes"), HEURISTICS)
 def test_heuristics(contents: list[str], by_bytes: int, by_chars: int, by_runes: int) -> None:
-    """The seeds' three rules of thumb floor where the seeds floor (J2)."""
+    """The seeds' three rules of thumb floor where the seeds floor. [tokens.counters]"""
     messages = [Message(Role.USER, (Text(content),)) for content in contents]
     assert bytes_4(messages) == by_bytes
     assert chars_4(messages) == by_chars

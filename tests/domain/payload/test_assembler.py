@@ -1,4 +1,7 @@
-"""The prompt's items: valid for their provider, stable in an epoch, counted exactly (G2, K1)."""
+"""The prompt's items: valid for their provider, stable in an epoch, counted exactly.
+
+[breakpoints.listed, payload.valid]
+"""
 
 from __future__ import annotations
 
@@ -141,7 +144,7 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @given(cases())
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
-    """Any view of any log, at any point of it, satisfies the provider's types and rules (K1)."""
+    """Any view of any log, at any point of it, satisfies the provider's types and rules."""
     assembler = assembler_for(case.format, case.view, third)
     for shown in case.shown:
         assembler.add(shown)
@@ -153,7 +156,11 @@ def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_calls_and_results_pair_up(case: Case) -> None:
-    """No orphan result, every call closed in its group, ids unique and short (N1, N2, N3)."""
+    """No orphan result, every call closed in its group, ids unique and short.
+
+    [neutral.results-refer-to-calls, neutral.calls-have-results, neutral.unique-call-ids,
+     payload.call-ids]
+    """
     open_calls: set[str] = set()
     seen: set[str] = set()
     for message in messages_of(case.format, parsed(folded(case).items())):
@@ -173,7 +180,7 @@ def test_calls_and_results_pair_up(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
-    """The first item is a user's; with Anthropic and Gemini the last one is too (N5, A1, G3)."""
+    """The first item is a user's; with Anthropic and Gemini the last one is too."""
     wire = parsed(folded(case).items())
     first = wire[0]
     is_ours = first["role"] in ("system", "developer") and "[" in json.dumps(first["content"])[:70]
@@ -188,7 +195,7 @@ def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
-    """The stable items of every build are a byte-identical prefix of all later ones (N8, N9)."""
+    """The stable items of every build are a byte-identical prefix of all later ones."""
     assembler = folded(case, [])
     builds = [assembler.items()]
     for shown in case.shown:
@@ -206,7 +213,7 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
 @given(cases(), st.data())
 @QUICK
 def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> None:
-    """Folding on from an earlier build equals folding everything at once (N8)."""
+    """Folding on from an earlier build equals folding everything at once. [neutral.same-bytes]"""
     first = sum(made.seq <= case.state for made in case.shown)
     cut = data.draw(st.integers(first, len(case.shown)))
     warm = folded(case, case.shown[:cut])
@@ -227,7 +234,10 @@ def test_reading_the_items_changes_nothing(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
-    """What closes a call at the end of the log may yet give way to its result (decision 17)."""
+    """What closes a call at the end of the log may yet give way to its result.
+
+    [payload.synthetic-results]
+    """
     open_calls = set(case.log.open_calls)
     shown = {call_id for made in case.shown for call_id in made.call_ids}
     items = folded(case).items()
@@ -251,7 +261,7 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
 @given(cases())
 @settings(max_examples=100, deadline=None)
 def test_counts_are_those_of_the_items_returned(case: Case) -> None:
-    """Conversation and summary tokens equal a count of the items from scratch (C1, decision 12)."""
+    """Conversation and summary tokens equal a count of the items from scratch."""
     assembler = folded(case, [])
     for shown in case.shown:
         assembler.add(shown)
@@ -273,7 +283,7 @@ def essence(message: Message) -> tuple[Any, ...]:
 @given(cases(st.just(CHAT)))
 @QUICK
 def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
-    """Only log messages in their order, summaries, notes and synthetic results are sent (N10)."""
+    """Only log messages in their order, summaries, notes and synthetic results are sent."""
     sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
     expected = [essence(source) for source in sources]
     own = {*case.view.summary_texts(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
@@ -297,7 +307,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
 @given(cases(st.just(CHAT)))
 @QUICK
 def test_every_shown_user_message_is_whole(case: Case) -> None:
-    """User text is never cut: each shown user message is an item as it stands (decision 14)."""
+    """User text is never cut: each shown user message is an item as it stands."""
     sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
     for made in case.shown:
         if made.role is Role.USER:
@@ -313,7 +323,7 @@ def texts_in(format: FormatName, items: PayloadItems) -> list[str]:
 @given(cases())
 @QUICK
 def test_what_stands_for_the_hidden_range_stands_once_in_order(case: Case) -> None:
-    """Retain, summaries and note occur once, side by side, each in its place (D1, E4, N10)."""
+    """Retain, summaries and note occur once, side by side, each in its place."""
     expected = list(case.view.summary_texts())
     found = texts_in(case.format, folded(case).items())
     labels = (SUMMARY_PREFIX, RETAIN_PREFIX)
@@ -328,7 +338,7 @@ def test_what_stands_for_the_hidden_range_stands_once_in_order(case: Case) -> No
 @given(cases())
 @QUICK
 def test_nothing_is_both_summarised_and_verbatim(case: Case) -> None:
-    """Only what the view declares as kept stands beside the summary of its range (N10, D8)."""
+    """Only what the view declares as kept stands beside the summary of its range."""
     spans = [summary.span for summary in case.view.summaries]
     twice = {made.seq for made in case.shown for span in spans if span.holds(made.seq)}
     assert twice <= set(case.view.kept)
@@ -338,7 +348,7 @@ def test_nothing_is_both_summarised_and_verbatim(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_untrimmed_results_are_sent_whole(case: Case) -> None:
-    """A pinned result before the last trimmed one is no placeholder (D8, F3)."""
+    """A pinned result before the last trimmed one is no placeholder [pins.whole-group]."""
     items = folded(case).items()
     said = "\n".join(texts_in(case.format, items)) + json.dumps(parsed(items))
     for made in case.shown:
@@ -349,7 +359,7 @@ def test_untrimmed_results_are_sent_whole(case: Case) -> None:
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
 def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
-    """Signed thinking goes back verbatim after `reasoning_after`, and never before (E10, A10)."""
+    """Signed thinking goes back verbatim after `reasoning_after`, and never before."""
     wanted = [
         part.block
         for made in case.shown
@@ -367,7 +377,7 @@ def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
 
 
 def test_chat_never_replays_thinking() -> None:
-    """Thinking of another provider is removed whole (N12)."""
+    """Thinking of another provider is removed whole. [neutral.opaque-family]"""
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
     rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
@@ -378,7 +388,7 @@ def test_chat_never_replays_thinking() -> None:
 
 
 def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
-    """Reasoning items and signatures go back after `reasoning_after` alone, verbatim (C2, G2)."""
+    """Reasoning items and signatures go back after `reasoning_after` alone, verbatim."""
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
     asked = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc_1"}
     output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
@@ -401,7 +411,7 @@ def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
 
 
 def test_a_result_has_the_type_of_its_call() -> None:
-    """A result in another format, a placeholder, a synthetic one: all answer in kind (C1)."""
+    """A result in another format, a placeholder, a synthetic one: all answer in kind."""
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "free"}
     search = {"type": "tool_search_call", "call_id": "d", "execution": "client", "arguments": {}}
     asked = {"role": "assistant", "output": [custom, search]}
@@ -419,7 +429,7 @@ def test_a_result_has_the_type_of_its_call() -> None:
 
 
 def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
-    """Gemini's answers come at once and in order, and are not stable until all are there (G1)."""
+    """Gemini's answers come at once and in order, and are not stable until all are there."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     rows = rows_of(RawLog([(CHAT, raw) for raw in (user("hi"), asks("a", "b", "c"))]), GEMINI)
     rows += [
@@ -457,7 +467,7 @@ def answered(part: dict[str, Any]) -> Any:
     ("format", "role"), [(CHAT, "system"), (RESPONSES, "developer"), (ANTHROPIC, "system")]
 )
 def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
-    """As system text it stands behind the history, and is counted (G5, B4)."""
+    """As system text it stands behind the history, and is counted. [sections.dynamic-position]"""
     assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
     before = assembler.items()
     items = assembler.items(Tail(("one", "two"), as_system=True))
@@ -471,7 +481,7 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_the_tail_as_a_users_words(format: FormatName) -> None:
-    """Where a provider has no system text inside a conversation, the user says it (G5, B4)."""
+    """Where a provider has no system text inside a conversation, the user says it."""
     items = assembled(RawLog([(CHAT, user("hi"))]), format).items(Tail(("one", "two")))
     assert parsed(items)[-1]["role"] == "user"
     counted = count_payload_messages(format, parsed(items), third)
@@ -479,7 +489,7 @@ def test_the_tail_as_a_users_words(format: FormatName) -> None:
 
 
 LOOKBACK_BLOCKS = 19
-"""Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
+"""Anthropic finds an earlier cache entry at most this many blocks before a mark."""
 
 # --- cache marks ----------------------------------------------------------------------------
 
@@ -487,7 +497,7 @@ LOOKBACK_BLOCKS = 19
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
 def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
-    """At most four marks, at most 19 blocks apart but for thinking between them (A7, A8)."""
+    """At most four marks, at most 19 blocks apart but for thinking between them."""
     items = folded(case).items()
     assert len(items.breakpoints) <= MAX_BREAKPOINTS
     assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
@@ -508,7 +518,7 @@ def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> 
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
 def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
-    """For each row, what a payload ending there promised and marked is what it did (G4)."""
+    """For each row, what a payload ending there promised and marked is what it did."""
     whole, hidden = folded(case), case.view.hidden
     shown = [row for row in case.rows if case.view.shows(row.seq)]
     for number in range(1, len(shown) + 1):
@@ -523,7 +533,7 @@ def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
 @given(cases(st.just(RESPONSES)))
 @QUICK
 def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
-    """At most four marks, at the last part of a user's or developer's message (C8, C9, G4)."""
+    """At most four marks, at the last part of a user's or developer's message."""
     whole = folded(case, case.shown)
     items = whole.items()
     assert len(items.breakpoints) <= MAX_BREAKPOINTS
@@ -540,7 +550,7 @@ def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
 
 
 def test_what_a_responses_payload_marked_is_known() -> None:
-    """For each row, the marks of a payload that ended there; two of them stay in the next (G4)."""
+    """For each row, the marks of a payload that ended there; two of them stay in the next."""
     raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
     assembler = assembler_for(RESPONSES, EVERYTHING, third)
@@ -556,7 +566,10 @@ def test_what_a_responses_payload_marked_is_known() -> None:
 
 
 def test_the_newest_block_of_the_log_is_marked() -> None:
-    """The prefix that the next build shares is the one to cache; older marks stay (G2, A8)."""
+    """The prefix that the next build shares is the one to cache; older marks stay.
+
+    [breakpoints.fixed-grid]
+    """
     raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
     assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
@@ -571,7 +584,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
 
 
 def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
-    """A log that uses an id again, even one no provider takes, gives unique pairs (N3)."""
+    """A log that uses an id again, even one no provider takes, gives unique pairs."""
     for call_id in ("c1", "bad id!", "x" * 60):
         for format in FormatName:
             wire = items_of(
@@ -590,7 +603,7 @@ def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
 
 
 def test_media_of_results_follow_in_a_user_message() -> None:
-    """OpenAI takes no image in a tool message: it follows once the group is complete (B4)."""
+    """OpenAI takes no image in a tool message: it follows once the group is complete."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     content = [{"type": "text", "text": "see"}, image]
     wire = items_of(CHAT, user("hi"), asks("a", "b"), result("a", content), result("b"))
@@ -600,7 +613,7 @@ def test_media_of_results_follow_in_a_user_message() -> None:
 
 
 def test_open_calls_are_closed_when_the_next_message_comes() -> None:
-    """A call that never got its result is closed by a synthetic one, then stable (A3)."""
+    """A call that never got its result is closed by a synthetic one, then stable."""
     for format in FormatName:
         wire = items_of(format, user("hi"), asks("a", "b"), result("b"), user("and?"))
         texts = {m.tool_call_id: m.text for m in messages_of(format, wire) if m.role is Role.TOOL}
@@ -608,7 +621,7 @@ def test_open_calls_are_closed_when_the_next_message_comes() -> None:
 
 
 def test_results_of_hidden_calls_are_not_shown() -> None:
-    """A result without its call in the view is left out (N1)."""
+    """A result without its call in the view is left out. [neutral.results-refer-to-calls]"""
     view = View(spans=(Span(1, 2), Span(3, ENDLESS)))
     wire = items_of(CHAT, user("hi"), asks("a"), result("a"), user("and?"), view=view)
     assert [item["role"] for item in wire] == ["user", "user"]
@@ -619,7 +632,10 @@ def test_results_of_hidden_calls_are_not_shown() -> None:
     [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
 )
 def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View, note: str) -> None:
-    """The first item is a user message, a note where the log has none there (N5)."""
+    """The first item is a user message, a note where the log has none there.
+
+    [payload.starts-with-user]
+    """
     says = {"role": "assistant", "content": "hello"}
     for format in FormatName:
         wire = items_of(format, says, says, view=view)
@@ -627,7 +643,7 @@ def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View,
 
 
 def test_a_summary_stands_between_its_ends() -> None:
-    """Top, the labelled summary of the middle, bottom (D1)."""
+    """Top, the labelled summary of the middle, bottom. [strategy.sandwich]"""
     span = Span(2, 4)
     view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
     raws = [user(text) for text in ("one", "two", "three", "four")]
@@ -641,7 +657,7 @@ def test_a_summary_stands_between_its_ends() -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_kept_messages_follow_what_stands_for_the_range_around_them(format: FormatName) -> None:
-    """Top, retain, summaries oldest first, the kept ones in their order, bottom (D8, N10)."""
+    """Top, retain, summaries oldest first, the kept ones in their order, bottom [pins.verbatim]."""
     wire = items_of(format, *RICH_LOG, view=RICH_VIEW)
     said = [
         (message.role, part.text)
@@ -669,7 +685,7 @@ def test_kept_messages_follow_what_stands_for_the_range_around_them(format: Form
 
 @pytest.mark.parametrize("format", FormatName)
 def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> None:
-    """Retain, summaries and note count as the summary, and planning reckons the same (C1)."""
+    """Retain, summaries and note count as the summary, and planning reckons the same."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
     assembler = assembler_for(format, RICH_VIEW, third)
     for made in rows:
@@ -684,14 +700,17 @@ def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> 
 
 
 def test_several_summaries_share_the_role_that_was_asked_for() -> None:
-    """With `summary_role: system` each of them is a system message, the kept ones not (D1, N13)."""
+    """With `summary_role: system` each of them is a system message, the kept ones not.
+
+    [summary.role]
+    """
     wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
     assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
     assert "system" not in {item["role"] for item in wire[5:]}
 
 
 def test_placeholders_name_what_they_stand_for() -> None:
-    """A trimmed result keeps its call id and names its reference and size (F3, N11)."""
+    """A trimmed result keeps its call id and names its reference and size."""
     view = replace(EVERYTHING, trimmed_through=3)
     wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
     trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
@@ -706,7 +725,7 @@ def test_placeholders_name_what_they_stand_for() -> None:
 @given(cases())
 @QUICK
 def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
-    """A placeholder never costs more than planning reckons with (C4)."""
+    """A placeholder never costs more than planning reckons with. [budget.within-window]"""
     for made in case.rows:
         if made.role is Role.TOOL:
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
@@ -715,12 +734,12 @@ def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
 
 
 def test_small_results_are_not_replaced() -> None:
-    """A result no larger than its placeholder stays (F3)."""
+    """A result no larger than its placeholder stays. [tool-output.placeholder]"""
     view = replace(EVERYTHING, trimmed_through=3)
     assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
 
 
 def test_messages_keep_their_calls_arguments() -> None:
-    """A call goes out with its name and arguments as they came (A1)."""
+    """A call goes out with its name and arguments as they came. [log.identical-strings]"""
     wire = items_of(CHAT, user("hi"), asks("a"), result("a"))
     assert messages_of(CHAT, wire)[1].calls == (ToolCall("a", "f", "{}"),)

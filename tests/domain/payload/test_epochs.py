@@ -1,4 +1,7 @@
-"""Epochs: what breaks a prefix, and that an epoch's start survives storage (G3, decision 16)."""
+"""Epochs: what breaks a prefix, and that an epoch's start survives storage.
+
+[epochs.extend, epochs.reasons]
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,10 @@ OFFERS = st.builds(
 )
 @settings(deadline=None)
 def test_a_start_comes_back_from_storage(start: Start) -> None:
-    """A stored frame reads back as the start it was, odd texts included (I5, decision 19)."""
+    """A stored frame reads back as the start it was, odd texts included.
+
+    [payload.start-recorded]
+    """
     text = start.as_json()
     assert start_from(text) == start
     assert "\x00" not in text
@@ -101,7 +107,7 @@ def test_a_start_comes_back_from_storage(start: Start) -> None:
 
 
 def test_starts_of_the_first_version_still_read() -> None:
-    """An epoch begun before this version goes on: one summary and its range (I5, G3)."""
+    """An epoch begun before this version goes on: one summary and its range [compaction.resume]."""
     stored = {
         "view": first_version(),
         "total": 1000,
@@ -123,7 +129,7 @@ def test_starts_of_the_first_version_still_read() -> None:
 
 
 def test_starts_of_the_version_before_still_read() -> None:
-    """An epoch begun before tools were held back goes on (I5, G3)."""
+    """An epoch begun before tools were held back goes on. [compaction.resume, epochs.extend]"""
     stored = json_text.loads(replace(START, tools=NO_PAYLOAD_TOOLS).as_json())
     for name in ("offer", "factor", "dynamic"):
         del stored[name]
@@ -170,12 +176,12 @@ def test_starts_of_the_version_before_still_read() -> None:
     ],
 )
 def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | None) -> None:
-    """Whatever breaks the cached prefix is named; nothing else breaks it (G3, decision 16)."""
+    """Whatever breaks the cached prefix is named; nothing else breaks it."""
     assert reason(**changes) == expected
 
 
 def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
-    """What a model's tokens are counted by is frozen until it has moved far (J3, decision 12)."""
+    """What a model's tokens are counted by is frozen until it has moved far."""
     start = replace(START, factor=1.2)
     assert factor_in(start, 1.25) == 1.2
     assert factor_in(start, 1.15) == 1.2
@@ -184,7 +190,7 @@ def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
 
 
 def test_counting_by_another_factor_shows_the_same() -> None:
-    """An epoch that begins for its count alone keeps what is bound to the prefix (J3, E10)."""
+    """An epoch that begins for its count alone keeps what is bound to the prefix."""
     counted = replace(START, factor=1.3)
     assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
     assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
@@ -220,12 +226,12 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
 def test_a_view_holds_while_state_policy_and_window_do(
     resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
-    """Other sections or tools start an epoch, but the view they show stays (decision 16)."""
+    """Other sections or tools start an epoch, but the view they show stays."""
     assert view_holds(EPOCH, START, resolved, limits, version) is same
 
 
 def test_lanes_and_windows() -> None:
-    """A lane is a format and a model; a request's own window stands apart (decisions 13, 16)."""
+    """A lane is a format and a model; a request's own window stands apart."""
     ask = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
     assert payload_stream_of(ask, "claude") == "anthropic:claude"
     assert requested_window(ask) == 500

@@ -1,4 +1,7 @@
-"""What is counted is the text that is sent, by a counter that shares no code with ours (J1, C4)."""
+"""What is counted is the text that is sent, by a counter that shares no code with ours.
+
+[tokens.one-counter, budget.within-window]
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def judge(case: Case, assembler: Assembler) -> None:
 @settings(max_examples=150)
 @given(case=cases(), cut=st.integers(0, 40))
 def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
-    """Cold and warm, whole and reduced, in every format, each text of a payload is counted (J1)."""
+    """Cold and warm, whole and reduced, in every format, each text of a payload is counted."""
     rows = [row for row in rows_of(case.log, case.format, COUNT) if case.view.shows(row.seq)]
     assembler = assembler_for(case.format, case.view, COUNT, opening=TAIL)
     for place, row in enumerate(rows):
@@ -84,7 +87,7 @@ ORIGINALS = [
 def test_what_goes_back_beside_a_text_is_counted(
     format: FormatName, messages: list[dict[str, Any]]
 ) -> None:
-    """Citations, annotations and unknown fields of a provider's own original cost tokens (J1)."""
+    """Citations, annotations and unknown fields of a provider's own original cost tokens."""
     log = RawLog([(format, message) for message in messages])
     for wanted in FormatName:
         assembler = assembler_for(wanted, View(), COUNT)

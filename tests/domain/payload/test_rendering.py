@@ -1,4 +1,7 @@
-"""The payload: the provider's own request, its cache marks and its promised prefix (G2, K1)."""
+"""The payload: the provider's own request, its cache marks and its promised prefix.
+
+[payload.sdk-call]
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ def count_marks(value: Any) -> int:
 @given(cases(), FRAMES, TAILS)
 @settings(max_examples=60, deadline=None)
 def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
-    """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
+    """Messages, system, tools and tail together satisfy the provider's types and rules."""
     _, body = rendered(case, resolved, folded(case).items(tail))
     assert faults(case.format, body) == []
     assert body["model"] == "some-model"
@@ -153,7 +156,7 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
 @given(cases(), FRAMES, TAILS)
 @QUICK
 def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
-    """At most four marks, some left for messages, none on the tail; none where useless (A7, G2)."""
+    """At most four marks, some left for messages, none on the tail; none where useless."""
     items = folded(case).items(tail)
     payload, body = rendered(case, resolved, items)
     marks = count_marks(body)
@@ -183,7 +186,10 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
 def test_prefixes_of_an_epoch_stay_byte_identical(
     case: Case, resolved: ResolvedSettings, tail: Tail
 ) -> None:
-    """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
+    """Each payload's stable items, system and tools open the next payload, marks apart.
+
+    [epochs.stable-items]
+    """
     first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
     last = folded(case).items()
     if case.view.summary_texts() and len(case.shown) // 2 < case.state:
@@ -204,7 +210,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
 def test_deltas_give_the_whole_payload(
     case: Case, resolved: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
 ) -> None:
-    """A client that keeps what a delta says and adds the rest has the full payload (G4)."""
+    """A client that keeps what a delta says and adds the rest has the full payload."""
     hidden = case.view.hidden
     enough = [
         number
@@ -230,7 +236,7 @@ def test_deltas_give_the_whole_payload(
 @given(cases(), FRAMES)
 @QUICK
 def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSettings) -> None:
-    """A payload is a function of log, view and frame (N8)."""
+    """A payload is a function of log, view and frame. [neutral.same-bytes]"""
     one, two = rendered(case, resolved), rendered(case, resolved)
     assert orjson.dumps(one[0].body) == orjson.dumps(two[0].body)
     assert one[0].prefix_hash == two[0].prefix_hash
@@ -241,7 +247,7 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSetti
 def test_the_budget_counts_what_is_returned(
     case: Case, resolved: ResolvedSettings, tail: Tail
 ) -> None:
-    """System, tools, messages and tail counted from scratch give the usage reported (C1)."""
+    """System, tools, messages and tail counted from scratch give the usage reported."""
     items = folded(case).items(tail)
     offer = offer_of(case, resolved, items.has_calls)
     _, body = rendered(case, resolved, items, offer)
@@ -263,7 +269,7 @@ def test_the_budget_counts_what_is_returned(
 @pytest.mark.parametrize("stub_tools", [False, True])
 @pytest.mark.parametrize("format", FormatName)
 def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
-    """Retain, several summaries, kept and cleared results make a valid, counted request (K1)."""
+    """Retain, several summaries, kept and cleared results make a valid, counted request."""
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
     resolved = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
@@ -286,7 +292,10 @@ def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_to
 
 @given(st.lists(sections(), max_size=6))
 def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> None:
-    """Skills count as skill prompts, all else as the system prompt, and nothing twice (C1)."""
+    """Skills count as skill prompts, all else as the system prompt, and nothing twice.
+
+    [sections.components]
+    """
     merged = merge_sections([given_])
     static = static_sections(merged)
     usage = fixed_usage(merged, 0, third)
@@ -297,7 +306,7 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
 
 
 def test_a_changed_prefix_changes_its_hash() -> None:
-    """Sections and tools are part of the promised prefix, the tail is not (G3, G5)."""
+    """Sections and tools are part of the promised prefix, the tail is not [epochs.extend]."""
     resolved = frame_of([PromptSection("a", "one")], TOOLS, None)
     fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
@@ -317,7 +326,7 @@ def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
 
 
 def test_short_prefixes_are_not_marked() -> None:
-    """A mark on a prefix shorter than the model caches is of no use, and none is laid (A8)."""
+    """A mark on a prefix shorter than the model caches is of no use, and none is laid."""
     raw = {"role": "user", "content": "x" * 300}
     case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
     for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
@@ -330,7 +339,7 @@ def test_short_prefixes_are_not_marked() -> None:
 
 
 def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
-    """Base, rules and memories may change apart: the last two ends of a prefix are marked (S2)."""
+    """Base, rules and memories may change apart: the last two ends of a prefix are marked."""
     given_ = [
         PromptSection("base", "a"),
         PromptSection("rules", "b", SectionKind.RULES),
@@ -347,7 +356,10 @@ def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> No
 
 
 def test_marks_that_cannot_be_laid_are_left_out() -> None:
-    """Without marks the sections are sent as one text, and the payload says so (G7)."""
+    """Without marks the sections are sent as one text, and the payload says so.
+
+    [breakpoints.failure]
+    """
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
     resolved = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
     items = replace(folded(case).items(), breakpoints=(BreakpointPlace(0, 3, 0),))
@@ -362,7 +374,7 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
 
 
 def test_tools_merge_by_name_and_keep_their_place() -> None:
-    """A later layer's tool replaces an earlier one of its name, in its place (decision 21)."""
+    """A later layer's tool replaces an earlier one of its name, in its place."""
     first = [{"name": "a", "description": "old"}, {"name": "b"}]
     merged = tools_from([first, [{"name": "a", "description": "new"}, {"name": "c"}]])
     assert [(tool.name, tool.description) for tool in merged] == [
@@ -373,7 +385,10 @@ def test_tools_merge_by_name_and_keep_their_place() -> None:
 
 
 def test_openai_takes_at_most_128_tools() -> None:
-    """More tools than the format takes are refused, unless enough can be held back (B4, H1)."""
+    """More tools than the format takes are refused, unless enough can be held back.
+
+    [tools.provider-limit]
+    """
     many = tuple(replace(TOOLS[0], name=f"t{n}") for n in range(129))
     check_tools(frame_of([], many[:128], None), CHAT)
     check_tools(frame_of([], many, None), ANTHROPIC)

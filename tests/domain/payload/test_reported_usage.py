@@ -1,4 +1,7 @@
-"""Usage: what a provider reported, and when it says that it is time to compact (E2, J4)."""
+"""Usage: what a provider reported, and when it says that it is time to compact.
+
+[usage.judged-by-larger, usage.any-provider]
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def is_due(estimate: int, usage: ReportedUsage | None, limits: Limits = LIMITS) 
 
 @given(TOKENS, TOKENS, TOKENS, TOKENS)
 def test_all_tokens_of_a_call_count_once(fresh: int, output: int, write: int, read: int) -> None:
-    """The total is the sum of four disjoint parts, cached input among them (E2)."""
+    """The total is the sum of four disjoint parts, cached input among them. [usage.disjoint]"""
     usage = TokenUsage(fresh, output, write, read)
     assert usage.total_tokens == fresh + output + write + read
     assert TokenUsage().total_tokens == 0
@@ -81,12 +84,12 @@ def test_all_tokens_of_a_call_count_once(fresh: int, output: int, write: int, re
 def test_the_larger_of_report_and_estimate_is_judged(
     estimate: int, usage: ReportedUsage | None, due: bool
 ) -> None:
-    """Reported plus appended tokens or the own count; an older epoch's report is ignored (E2)."""
+    """Reported plus appended tokens or the own count; an older epoch's report is ignored."""
     assert is_due(estimate, usage) is due
 
 
 def test_cached_tokens_fill_the_window_too() -> None:
-    """What the cache gave or took was in the payload like any other token (E2)."""
+    """What the cache gave or took was in the payload like any other token. [usage.disjoint]"""
     usage = ReportedUsage(TokenUsage(100, 100, 200, 300), 4)
     assert is_due(0, usage)
     assert not is_due(0, replace(usage, usage=TokenUsage(100, 100, 200, 299)))
@@ -96,7 +99,7 @@ def test_cached_tokens_fill_the_window_too() -> None:
 def test_a_report_never_makes_a_due_payload_less_due(
     estimate: int, total: int, appended: int, epoch: int
 ) -> None:
-    """A report can only raise what the own count says, and only that of this epoch (E2)."""
+    """A report can only raise what the own count says, and only that of this epoch."""
     usage = reported(total, epoch=epoch, appended=appended)
     current = epoch >= 4 and total + appended >= 700
     assert is_due(estimate, usage) is (estimate >= 700 or current)
@@ -104,12 +107,12 @@ def test_a_report_never_makes_a_due_payload_less_due(
 
 @pytest.mark.parametrize("policy", [CompactionPolicy(enabled=False), CompactionPolicy(auto=False)])
 def test_nothing_is_due_unless_compaction_is_automatic(policy: CompactionPolicy) -> None:
-    """`enabled: false` or `auto: false` never asks for a compaction (E1)."""
+    """`enabled: false` or `auto: false` never asks for a compaction. [compaction.disabled]"""
     assert not should_compact(policy, LIMITS, 10**6, reported(10**6), 4)
 
 
 def test_nothing_is_due_for_a_strategy_without_a_trigger() -> None:
-    """A sliding window and a full history are never due, whatever was reported (decision 11)."""
+    """A sliding window and a full history are never due, whatever was reported. [compaction.due]"""
     assert not is_due(10**6, reported(10**6), replace(LIMITS, due_at=None))
 
 
@@ -204,7 +207,7 @@ OBJECTS: list[tuple[Any, FormatName, TokenUsage]] = [
 def test_the_sdks_objects_are_read_as_they_are(
     given_object: Any, format: FormatName, expected: TokenUsage
 ) -> None:
-    """Each SDK's own usage object, dumped, gives the same four disjoint numbers (J4, E2)."""
+    """Each SDK's own usage object, dumped, gives the same four disjoint numbers."""
     given_usage = given_object.model_dump()
     assert read_usage(given_usage, format).usage == expected
     assert format in usage_shape(given_usage).formats
@@ -213,7 +216,7 @@ def test_the_sdks_objects_are_read_as_they_are(
 
 
 def test_totals_are_the_providers_own() -> None:
-    """Where a provider states a total, the parts sum to it (E2)."""
+    """Where a provider states a total, the parts sum to it. [usage.disjoint]"""
     names = ("total_tokens", "total_token_count")
     for given_object, format, _ in OBJECTS:
         given_usage = given_object.model_dump()
@@ -223,7 +226,7 @@ def test_totals_are_the_providers_own() -> None:
 
 
 def test_gemini_in_its_wire_spelling() -> None:
-    """What came over Gemini's wire itself is read as well, in camelCase (J4)."""
+    """What came over Gemini's wire itself is read as well, in camelCase."""
     metadata = GenerateContentResponseUsageMetadata(
         prompt_token_count=100,
         cached_content_token_count=60,
@@ -249,12 +252,12 @@ def test_gemini_in_its_wire_spelling() -> None:
     ],
 )
 def test_cached_tokens_under_other_names(given_usage: dict[str, Any]) -> None:
-    """Providers of OpenAI's form name cached tokens in their own way (J4)."""
+    """Providers of OpenAI's form name cached tokens in their own way."""
     assert read_usage(given_usage, CHAT).usage == TokenUsage(35, 20, 0, 60)
 
 
 def test_litellms_object_for_anthropic() -> None:
-    """LiteLLM adds Anthropic's cached tokens to OpenAI's input and names them thrice (J4).
+    """LiteLLM adds Anthropic's cached tokens to OpenAI's input and names them thrice.
 
     This is what its `Usage` dumps; importing it takes longer than all tests here together.
     """
@@ -280,7 +283,7 @@ def test_litellms_object_for_anthropic() -> None:
 
 
 def test_steps_of_the_provider_are_noticed() -> None:
-    """A payload that grew at the provider is not the one that was counted (J3, E2)."""
+    """A payload that grew at the provider is not the one that was counted [usage.calibration]."""
     served = Usage(
         input_tokens=10,
         output_tokens=1,
@@ -316,14 +319,14 @@ def test_steps_of_the_provider_are_noticed() -> None:
     ],
 )
 def test_keys_tell_whose_it_is(given_usage: dict[str, Any], format: FormatName | None) -> None:
-    """An object's keys name its provider, but for two that then mean the same (J4)."""
+    """An object's keys name its provider, but for two that then mean the same."""
     assert usage_shape(given_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
     if format is None:
         assert read_usage(given_usage, ANTHROPIC) == read_usage(given_usage, RESPONSES)
 
 
 def test_the_format_decides_between_two_meanings() -> None:
-    """Fields of Anthropic and of OpenAI beside each other mean what the format means (J4)."""
+    """Fields of Anthropic and of OpenAI beside each other mean what the format means."""
     given_usage = {
         "input_tokens": 100,
         "input_tokens_details": {"cached_tokens": 60},
@@ -411,7 +414,7 @@ COUNT = st.integers(0, 10**6)
 def test_a_call_is_the_same_in_every_shape_and_format(
     fresh: int, output: int, write: int, read: int
 ) -> None:
-    """Whichever provider's object a gateway reports in whichever format, it says the same (J4)."""
+    """Whichever provider's object a gateway reports in whichever format, it says the same."""
     expected = CallUsage(TokenUsage(fresh, output, write, read))
     for name, given_usage in shapes_of(fresh, output, write, read).items():
         for format in FormatName:
@@ -484,7 +487,7 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
 def test_numbers_that_cannot_be(
     format: FormatName, given_usage: dict[str, Any], pointer: str
 ) -> None:
-    """A number that is none, or contradicts another, is refused where it stands (J4, M)."""
+    """A number that is none, or contradicts another, is refused where it stands."""
     with pytest.raises(ValidationError) as caught:
         read_usage(given_usage, format)
     assert [place.pointer for place in caught.value.problems] == [pointer]
@@ -492,14 +495,14 @@ def test_numbers_that_cannot_be(
 
 @pytest.mark.parametrize("given_usage", [{}, {"tokens": 5}, {"output_tokens": 5}])
 def test_nobodys_object_is_refused(given_usage: dict[str, Any]) -> None:
-    """Without `format`, an object that no provider sends is refused (J4)."""
+    """Without `format`, an object that no provider sends is refused."""
     with pytest.raises(ValidationError) as caught:
         usage_shape(given_usage)
     assert caught.value.problems[0].pointer == "/usage"
 
 
 def test_what_nobody_knows_is_let_through() -> None:
-    """Fields of providers' later versions change nothing (J4)."""
+    """Fields of providers' later versions change nothing."""
     given_usage = {"prompt_tokens": 5, "cost": 0.1, "future": {"tokens": -1}, "x": None}
     assert read_usage(given_usage, CHAT) == CallUsage(TokenUsage(5))
 
@@ -516,7 +519,7 @@ NAMES = sorted({name for shape in shapes_of(1, 1, 0, 1).values() for name in sha
     st.sampled_from(FormatName),
 )
 def test_any_object_is_read_or_refused(given_usage: dict[str, Any], format: FormatName) -> None:
-    """Whatever comes is usage with numbers that can be, or a refusal with its place (J4, M)."""
+    """Whatever comes is usage with numbers that can be, or a refusal with its place."""
     try:
         usage = read_usage(given_usage, format).usage
     except ValidationError as error:
@@ -548,12 +551,15 @@ def epoch(number: int, view_version: int) -> Epoch:
 def test_a_changed_view_ends_the_epoch(
     newest: Epoch | None, view_version: int, expected: int
 ) -> None:
-    """What was reported before a compaction is of an older epoch, built or not (E2)."""
+    """What was reported before a compaction is of an older epoch, built or not.
+
+    [usage.current-epoch-only]
+    """
     assert current_epoch(newest, ConversationState(view_version=view_version)) == expected
 
 
 def test_what_is_judged_is_told() -> None:
-    """The tokens that count are the larger of report and estimate (E2)."""
+    """The tokens that count are the larger of report and estimate."""
     assert judged_tokens(10, reported(600, appended=5), 4) == 605
     assert judged_tokens(700, reported(600), 4) == 700
     assert judged_tokens(10, reported(600, epoch=3), 4) == 10

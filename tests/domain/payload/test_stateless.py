@@ -1,4 +1,4 @@
-"""S0's tests by name, on the pure functions (K6, D6)."""
+"""The stateless rule, on the pure functions. [stateless.operations, compaction.state]"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = SandwichPolicy()
 
 
 def conversation(count: int, tokens_each: int = 10) -> list[dict[str, Any]]:
-    """Return messages that S0 estimates at `tokens_each` tokens each."""
+    """Return messages that are estimated at `tokens_each` tokens each."""
     roles = ("user", "assistant")
     return [
         {"role": roles[i % 2], "content": f"{i:04d}".ljust(tokens_each * 4, ".")}
@@ -42,65 +42,65 @@ def state(start: int = 5, end: int = 15, strategy: str = "sandwich") -> ContextS
 
 
 def test_cx_t1_under_threshold_returns_full_history() -> None:
-    """CX-T1: at or under the threshold nothing is compressed."""
+    """At or under the threshold nothing is compressed. [stateless.rule]"""
     messages = conversation(20)
     assert plan_build(messages, None, 1000, POLICY) == ShowAll()
     assert plan_build(messages, None, 286, POLICY) == ShowAll()  # floor(200.2) = 200
 
 
 def test_cx_t2_over_threshold_triggers_compression() -> None:
-    """CX-T2: over floor(max x threshold) the middle must be compressed."""
+    """Over floor(max x threshold) the middle must be compressed. [stateless.rule]"""
     messages = conversation(20)
     assert needs_compression(messages, 285, POLICY)  # floor(199.5) = 199
     assert plan_build(messages, None, 285, POLICY) == CompressMiddle(5, 15)
 
 
 def test_cx_t3_top_5_messages_always_preserved() -> None:
-    """CX-T3: the first five messages stand unchanged before the summary."""
+    """The first five messages stand unchanged before the summary. [stateless.rule]"""
     messages = conversation(20)
     assert assemble(messages, "s", POLICY)[:5] == messages[:5]
 
 
 def test_cx_t4_bottom_5_messages_always_preserved() -> None:
-    """CX-T4: the last five messages stand unchanged after the summary."""
+    """The last five messages stand unchanged after the summary. [stateless.rule]"""
     messages = conversation(20)
     assert assemble(messages, "s", POLICY)[6:] == messages[-5:]
 
 
 def test_cx_t5_cached_summary_reused_when_valid() -> None:
-    """CX-T5: a state for exactly the middle saves the model call."""
+    """A state for exactly the middle saves the model call. [stateless.cached-state]"""
     assert plan_build(conversation(20), state(), 100, POLICY) == ReuseSummary("so far")
 
 
 def test_cx_t6_cache_invalidated_when_middle_grows() -> None:
-    """CX-T6: one message more and the middle is compressed again, as a whole."""
+    """One message more and the middle is compressed again, as a whole. [stateless.cached-state]"""
     assert not is_valid(state(), 21, POLICY)
     assert plan_build(conversation(21), state(), 100, POLICY) == CompressMiddle(5, 16)
 
 
 def test_cx_t7_summary_prepended_as_system_message() -> None:
-    """CX-T7: the summary is one system message in S0's words."""
+    """The summary is one system message in the documented words. [stateless.rule]"""
     built = assemble(conversation(20), "tea", POLICY)
     assert built[5] == {"role": "system", "content": "[Earlier conversation summary: tea]"}
     assert len(built) == 11
 
 
 def test_cx_t8_token_estimation_reasonable_accuracy() -> None:
-    """CX-T8: prose comes out within a third of its real token count."""
+    """Prose comes out within a third of its real token count. [stateless.rule]"""
     text = "The quick brown fox jumps over the lazy dog near the quiet river bank. " * 30
     real = 450  # fifteen tokens a sentence in o200k_base
     assert abs(estimate_tokens([{"role": "user", "content": text}]) - real) <= real / 3
 
 
 def test_cx_nt1_build_context_with_zero_limit() -> None:
-    """CX-NT1: a limit that is not positive is refused in S0's words."""
+    """A limit that is not positive is refused in the documented words. [stateless.errors]"""
     for limit in (0, -1):
         with pytest.raises(ValidationError, match=r"^Context limit must be positive$"):
             plan_build(conversation(20), None, limit, POLICY)
 
 
 def test_cx_nt2_compress_with_empty_messages() -> None:
-    """CX-NT2: nothing to compress is refused in S0's words."""
+    """Nothing to compress is refused in the documented words. [stateless.errors]"""
     with pytest.raises(ValidationError, match=r"^Conversation has no messages$"):
         require_messages([])
     with pytest.raises(ValidationError, match=r"^Conversation has no messages$"):
@@ -108,7 +108,7 @@ def test_cx_nt2_compress_with_empty_messages() -> None:
 
 
 def test_cx_nt3_compression_model_failure_leaves_the_state() -> None:
-    """CX-NT3: a state comes only out of a summary, so a failing model cannot change it."""
+    """A state comes only out of a summary, so a failing model cannot change it."""
     cached = state(5, 14)
     before = ContextState(*(getattr(cached, name) for name in ContextState.__slots__))
 
@@ -127,19 +127,19 @@ def test_cx_nt3_compression_model_failure_leaves_the_state() -> None:
 
 
 def test_too_few_messages_are_never_compressed() -> None:
-    """D1: with no middle the full history goes out, however large."""
+    """With no middle the full history goes out, however large. [strategy.sandwich]"""
     assert plan_build(conversation(10, 1000), None, 10, POLICY) == ShowAll()
     assert plan_build(conversation(11, 1000), None, 10, POLICY) == CompressMiddle(5, 6)
 
 
 def test_a_state_of_another_strategy_is_not_used() -> None:
-    """D6: the state is cleared when the strategy changes."""
+    """The state is cleared when the strategy changes."""
     other = state(strategy="tree_summary")
     assert plan_build(conversation(20), other, 100, POLICY) == CompressMiddle(5, 15)
 
 
 def test_a_state_ends_where_the_bottom_begins() -> None:
-    """D6: valid iff the range is exactly [top, count - bottom)."""
+    """Valid iff the range is exactly [top, count - bottom)."""
     assert is_valid(state(5, 15), 20, POLICY)
     assert not is_valid(state(4, 15), 20, POLICY)
     assert not is_valid(state(5, 14), 20, POLICY)
@@ -161,12 +161,12 @@ def test_a_state_ends_where_the_bottom_begins() -> None:
     ],
 )
 def test_estimates_are_a_quarter_of_the_bytes(content: object, tokens: int) -> None:
-    """J2: UTF-8 bytes of the text / 4, floored per message."""
+    """UTF-8 bytes of the text / 4, floored per message. [tokens.counters]"""
     assert estimate_tokens([{"role": "user", "content": content}]) == tokens
 
 
 def test_no_preserved_bottom_keeps_nothing_after_the_summary() -> None:
-    """D1: a preserved range may be empty."""
+    """A preserved range may be empty. [strategy.sandwich]"""
     policy = SandwichPolicy(preserve_top=0, preserve_bottom=0)
     assert [m["role"] for m in assemble(conversation(3), "s", policy)] == ["system"]
 
@@ -181,7 +181,7 @@ def test_no_preserved_bottom_keeps_nothing_after_the_summary() -> None:
 def test_plans_follow_the_letter(
     count: int, top: int, bottom: int, limit: int, threshold: float
 ) -> None:
-    """K6, D6: compress iff over the threshold with a middle; the new state is then reused."""
+    """Compress iff over the threshold with a middle; the new state is then reused."""
     policy = SandwichPolicy(top, bottom, threshold)
     messages = conversation(count)
     plan = plan_build(messages, None, limit, policy)

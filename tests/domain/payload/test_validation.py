@@ -1,4 +1,4 @@
-"""What payloads of all kinds are told, valid ones and any JSON (K2)."""
+"""What payloads of all kinds are told, valid ones and any JSON. [validation.any-json]"""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def contexts_of(format: FormatName) -> list[Context]:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_valid_payloads(format: FormatName) -> None:
-    """K2: what breaks no rule is told nothing, whatever is known beside it."""
+    """What breaks no rule is told nothing, whatever is known beside it.
+
+    [validation.known-facts-only]
+    """
     for context in contexts_of(format):
         assert validate(payload_of(format), format, context) == []
 
@@ -95,7 +98,7 @@ def damaged(draw: st.DrawFn) -> tuple[FormatName, dict[str, Any]]:
 @given(damaged(), st.sampled_from(range(4)))
 @settings(max_examples=60, deadline=None)
 def test_damaged_payloads_are_read(made: tuple[FormatName, dict[str, Any]], place: int) -> None:
-    """K2: whatever stands in a payload, it is judged; only one without items is refused."""
+    """Whatever stands in a payload, it is judged; only one without items is refused."""
     format, payload = made
     context = contexts_of(format)[place]
     taken = list if ITEMS[format] == "messages" else list | str
@@ -112,7 +115,7 @@ def test_damaged_payloads_are_read(made: tuple[FormatName, dict[str, Any]], plac
 @given(FORMATS, st.lists(ANY, max_size=5), st.dictionaries(WORDS, ANY, max_size=5))
 @settings(max_examples=50, deadline=None)
 def test_any_json_is_read(format: FormatName, items: list[Any], rest: dict[str, Any]) -> None:
-    """K2: no JSON makes it raise."""
+    """No JSON makes it raise."""
     payload = {**rest, ITEMS[format]: items}
     validate(payload, format)
     validate(payload, format, replace(context_of(format), previous=payload, previous_stable=None))
@@ -121,7 +124,7 @@ def test_any_json_is_read(format: FormatName, items: list[Any], rest: dict[str, 
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("items", [None, 5, {}, True])
 def test_payloads_without_items(format: FormatName, items: Any) -> None:
-    """K2, M: what has no list of items is no payload: 422, with the place."""
+    """What has no list of items is no payload: 422, with the place [validation.any-json]."""
     for payload in ({ITEMS[format]: items}, {}):
         with pytest.raises(ValidationError) as raised:
             validate(payload, format)
@@ -133,7 +136,7 @@ def test_payloads_without_items(format: FormatName, items: Any) -> None:
 
 
 def test_texts_alone() -> None:
-    """K2: two providers take a text instead of items."""
+    """Two providers take a text instead of items."""
     assert validate({"input": "Go."}, RESPONSES) == []
     assert validate({"contents": "Go."}, GEMINI) == []
     assert [found.rule for found in validate({"input": " "}, RESPONSES)] == ["N6"]
@@ -141,7 +144,7 @@ def test_texts_alone() -> None:
 
 
 def test_continued_responses() -> None:
-    """C1, N5: with a response or a conversation to go on from, calls may be there."""
+    """With a response or a conversation to go on from, calls may be there."""
     for state in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
         assert validate({"input": [given_.output("r1")], **state}, RESPONSES) == []
     calling = given_.function_call("r1")
@@ -150,7 +153,7 @@ def test_continued_responses() -> None:
 
 
 def test_many_violations() -> None:
-    """K2: a list of violations has an end."""
+    """A list of violations has an end."""
     payload = {"messages": [0] * 100_000}
     assert len(validate(payload, CHAT)) == MAX_VIOLATIONS
 
@@ -209,7 +212,7 @@ TURNS: Mapping[FormatName, Turn] = {
 @given(FORMATS, st.lists(st.integers(0, 3), min_size=1, max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_turns_are_appended(format: FormatName, turns: list[int]) -> None:
-    """K2, N9, A8: a valid payload stays valid when complete turns are appended."""
+    """A valid payload stays valid when complete turns are appended [validation.any-json]."""
     payload = payload_of(format)
     if format is ANTHROPIC:  # the marks of a build stand at its end
         payload["messages"].append({"role": "assistant", "content": [given_.text("So.")]})
@@ -252,7 +255,7 @@ def plain(format: FormatName, turns: list[int]) -> dict[str, Any]:
 @given(FORMATS, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
 @settings(max_examples=60, deadline=None)
 def test_another_checker_agrees(format: FormatName, turns: list[int], data: st.DataObject) -> None:
-    """K2: histories with items lost, doubled or moved are wrong for both checkers, or for none."""
+    """Histories with items lost, doubled or moved are wrong for both checkers, or for none."""
     payload = plain(format, turns)
     items = payload[ITEMS[format]]
     damage = data.draw(st.sampled_from(("none", "drop", "double", "swap")))
@@ -275,7 +278,7 @@ OWN_RULES = {"N2", "N3", "N5", "A1", "G3"}
 
 @pytest.mark.parametrize("format", FormatName)
 def test_ten_thousand_messages(format: FormatName) -> None:
-    """K2: long histories take time in proportion, well under a second for 10 000 messages."""
+    """Long histories take time in proportion, well under a second for 10 000 messages."""
     payload = plain(format, [number % 4 for number in range(3000)])
     context = replace(context_of(format), previous=payload)
     assert len(payload[ITEMS[format]]) > 9_000
@@ -285,7 +288,7 @@ def test_ten_thousand_messages(format: FormatName) -> None:
 
 
 def test_gemini_in_both_spellings() -> None:
-    """G1, G2: the REST spelling and fields at the top are read alike."""
+    """The REST spelling and fields at the top are read alike [gemini.responses-follow]."""
     payload = payload_of(GEMINI)
     config = payload.pop("config")
     spelled = {
@@ -315,7 +318,7 @@ def _camel(name: str) -> str:
 
 
 def test_what_a_payload_may_have() -> None:
-    """N7, C2: the window less the payload's own output limit, with the margin of the counter."""
+    """The window less the payload's own output limit, with the margin of the counter."""
     for format in FormatName:
         shape = read(payload_of(format), format)
         assert shape.max_output_tokens == 1000

@@ -1,4 +1,7 @@
-"""The rules of payloads: each is broken in one place, and nothing else is said to be (K2)."""
+"""The rules of payloads: each is broken in one place, and nothing else is said to be.
+
+[validation.endpoint]
+"""
 
 from __future__ import annotations
 
@@ -523,7 +526,7 @@ def context_for(broken: Case) -> Context:
 
 
 def test_every_rule_is_broken() -> None:
-    """K2: each id of the providers' rules has a case, or a reason why no payload can break it."""
+    """Each id of the providers' rules has a case, or a reason why no payload can break it."""
     assert {broken.rule for broken in CASES} | NOT_JUDGED.keys() == IDS == RULES.keys()
     assert not {broken.rule for broken in CASES} & NOT_JUDGED.keys()
     assert {rule for rule, severity in RULES.items() if severity == "warning"} == WARNINGS
@@ -533,7 +536,27 @@ def test_every_rule_is_broken() -> None:
     "broken", CASES, ids=lambda broken: f"{broken.rule}-{broken.format}-{broken.what}"
 )
 def test_one_thing_wrong_is_one_violation(broken: Case) -> None:
-    """K2, N1 to N13, A1 to A21, B1 to B5, C1 to C9, G1 to G4, X1, X2: exactly the id broken."""
+    """Exactly the id broken.
+
+    [validation.endpoint, neutral.results-refer-to-calls, neutral.calls-have-results,
+     neutral.unique-call-ids, neutral.whole-turns, neutral.user-first, neutral.no-empty-content,
+     neutral.within-limit, neutral.same-bytes, neutral.prefix-extends, neutral.summary-ranges,
+     neutral.placeholders, neutral.opaque-family, neutral.untrusted-role, anthropic.first-and-last,
+     anthropic.calls-answered-next, anthropic.results-first, anthropic.results-match,
+     anthropic.server-tools, anthropic.tools-present, anthropic.breakpoint-limits,
+     anthropic.breakpoint-reach, anthropic.latest-thinking, anthropic.thinking-unbroken,
+     anthropic.thinking-never-returns, anthropic.compaction-requested,
+     anthropic.compaction-threshold, anthropic.compaction-request, anthropic.clear-thinking-first,
+     anthropic.system-messages, anthropic.input-object, anthropic.no-empty-text, anthropic.sizes,
+     anthropic.stable-prefix, anthropic.restated-changes, openai-chat.calls-answered-next,
+     openai-chat.results-match, openai-chat.assistant-content, openai-chat.sizes,
+     openai-chat.system-first, openai-responses.calls-match-outputs,
+     openai-responses.reasoning-followed, openai-responses.compaction-items,
+     openai-responses.compaction-trigger, openai-responses.one-state, openai-responses.items-kept,
+     openai-responses.tool-search, openai-responses.breakpoints, openai-responses.append-only,
+     gemini.responses-follow, gemini.thought-signatures, gemini.roles, gemini.signatures-by-model,
+     litellm.chat-dialect, litellm.no-modify-params]
+    """
     payload, context = payload_of(broken.format), context_for(broken)
     broken.breaks(payload)
     violations = validate(payload, broken.format, context)

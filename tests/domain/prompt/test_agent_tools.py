@@ -1,4 +1,7 @@
-"""The tools an LLM calls: definitions, calls, arguments and results in every format (L1)."""
+"""The tools an LLM calls: definitions, calls, arguments and results in every format.
+
+[agent-tools.definitions]
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("is_error", [False, True])
 def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_error: bool) -> None:
-    """Definitions, a call and its answer make a payload that the SDK's types accept (L1, K1)."""
+    """Definitions, a call and its answer make a payload that the SDK's types accept."""
     raw = native(format)
     call = parse_call(raw, format, "")
     answer = result_message(call, format, "text\n[End of output.]", is_error=is_error)
@@ -104,7 +107,7 @@ def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_er
 
 
 def test_every_format_defines_the_same_tools() -> None:
-    """Each format says the same name, description and schema of every tool (L1)."""
+    """Each format says the same name, description and schema of every tool."""
     chat = [tool["function"] for tool in definitions_in(CHAT)]
     (gemini,) = (tool["functionDeclarations"] for tool in definitions_in(GEMINI))
     for tools in (chat, definitions_in(RESPONSES), definitions_in(ANTHROPIC), gemini):
@@ -116,7 +119,7 @@ def test_every_format_defines_the_same_tools() -> None:
 
 
 def test_schemas_list_required_parameters() -> None:
-    """The arguments are those of L1, and no schema may refuse one that is left out."""
+    """The arguments are the documented ones, and no schema may refuse one that is left out."""
     schemas = {name: tool.definition.parameters for name, tool in AGENT_TOOLS.items()}
     assert {name: list(schema["properties"]) for name, schema in schemas.items()} == {
         READ_LINES: ["ref_id", "offset", "limit"],
@@ -147,7 +150,7 @@ def test_definitions_are_new_objects_for_each_caller() -> None:
 
 
 def test_every_tool_that_notes_name_is_there() -> None:
-    """What views and placeholders tell a model to call can be called (L1)."""
+    """What views and placeholders tell a model to call can be called. [agent-tools.execute]"""
     assert tuple(AGENT_TOOLS) == TOOL_NAMES
     assert TOOL_NAMES == (
         "tool_output_cache",
@@ -160,7 +163,7 @@ def test_every_tool_that_notes_name_is_there() -> None:
 
 
 def test_no_tool_speaks_of_another() -> None:
-    """A payload may hold any one of the tools, and names none that is absent (L1)."""
+    """A payload may hold any one of the tools, and names none that is absent."""
     for tool in AGENT_TOOLS.values():
         text = json.dumps(tool.definition.parameters) + tool.description
         assert not [name for name in AGENT_TOOLS if name in text]
@@ -171,7 +174,7 @@ def test_no_tool_speaks_of_another() -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_native_call_is_read(format: FormatName) -> None:
-    """The same call reads the same from every format, whatever stands beside it (L1)."""
+    """The same call reads the same from every format, whatever stands beside it."""
     raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
     assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
 
@@ -185,7 +188,7 @@ def test_a_native_call_is_read(format: FormatName) -> None:
     ],
 )
 def test_gemini_calls_may_lack_id_and_args(raw: Any, call_id: Any, arguments: Any) -> None:
-    """Gemini's ids are optional and its keys come in two spellings (L1)."""
+    """Gemini's ids are optional and its keys come in two spellings."""
     call = parse_call(raw, GEMINI, "")
     assert call == Call(call_id, READ_BYTES, arguments)
     assert "id" not in result_message(call, GEMINI, "x")["parts"][0]["functionResponse"]
@@ -203,7 +206,7 @@ SEARCH_ITEM = {
 
 @pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
 def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
-    """H3, C7: an item for the client asks for the same as a call of the function."""
+    """An item for the client asks for the same as a call of the function."""
     call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
     assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
     assert request_of(call) == SearchTools("weather", 5)
@@ -248,21 +251,21 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
     ],
 )
 def test_a_malformed_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
-    """A malformed call, and one of another tool, is told with the place that is wrong (L1, M)."""
+    """A malformed call, and one of another tool, is told with the place that is wrong."""
     with pytest.raises(ValidationError) as refused:
         parse_call(raw, format, "/tool_call")
     assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
 
 
 def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
-    """Who sends the call of another tool reads which ones there are (L1)."""
+    """Who sends the call of another tool reads which ones there are. [agent-tools.execute]"""
     with pytest.raises(ValidationError, match="tool_output_cache_grep"):
         parse_call(native(CHAT, "shell"), CHAT, "")
 
 
 @given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
 def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str) -> None:
-    """Whatever is sent as a call is a call or a ValidationError with a place (M)."""
+    """Whatever is sent as a call is a call or a ValidationError with a place."""
     base: Any = native(format)
     key = inside[1:]
     raw = {**base, key: value} if key else value
@@ -318,12 +321,12 @@ def refusal(name: str, arguments: Any) -> str:
     ],
 )
 def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
-    """Defaults, numbers as text, null as left out, and limits clamped to their maximum (L1)."""
+    """Defaults, numbers as text, null as left out, and limits clamped to their maximum."""
     assert asked(name, {"ref_id": REF, **arguments}) == ask
 
 
 def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
-    """A search wants a query, as recalling does, and nothing goes with a compaction (L1)."""
+    """A search wants a query, as recalling does, and nothing goes with a compaction."""
     assert "query is required" in refusal(RECALL, {})
     assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
     assert "query is required" in refusal(TOOL_SEARCH, {})
@@ -360,7 +363,7 @@ def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
     ],
 )
 def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str) -> None:
-    """The model reads what is wrong and what is wanted (L1)."""
+    """The model reads what is wrong and what is wanted."""
     said = refusal(name, arguments)
     assert said.startswith(f"{name} was not run: ")
     assert told in said
@@ -368,7 +371,7 @@ def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str)
 
 
 def test_the_error_lists_all_invalid_arguments() -> None:
-    """One answer is enough to mend a call (L1)."""
+    """One answer is enough to mend a call. [agent-tools.model-errors]"""
     said = refusal(READ_LINES, {"file": "x", "offset": "a", "limit": -1})
     assert said == (
         'tool_output_cache was not run: there is no argument "file"; ref_id is required;'
@@ -381,7 +384,7 @@ def test_the_error_lists_all_invalid_arguments() -> None:
 
 @given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
 def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
-    """What is no JSON object is no malformed request: the model is told (L1)."""
+    """What is no JSON object is no malformed request: the model is told."""
     call = parse_call(native(CHAT, arguments=value), CHAT, "")
     assert call.arguments is None
     assert "must be one JSON object" in refusal(call.name, call.arguments)
@@ -389,13 +392,13 @@ def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
 def test_arguments_that_are_no_json_are_the_models(text: str) -> None:
-    """Text that cannot be read, or is far too long, is told to the model as well (L1)."""
+    """Text that cannot be read, or is far too long, is told to the model as well."""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
     assert parse_call(raw, CHAT, "").arguments is None
 
 
 def test_no_text_is_no_arguments() -> None:
-    """Some models send nothing for a call without arguments (L1)."""
+    """Some models send nothing for a call without arguments. [agent-tools.execute]"""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": " "}}
     assert parse_call(raw, CHAT, "").arguments == {}
 
@@ -409,7 +412,7 @@ def test_no_text_is_no_arguments() -> None:
     ),
 )
 def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any) -> None:
-    """An ask is within its bounds, and what is told of a wrong one stays short (L1, M)."""
+    """An ask is within its bounds, and what is told of a wrong one stays short."""
     try:
         ask = asked(name, arguments)
     except ValidationError as refused:
@@ -425,7 +428,7 @@ def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any)
 
 
 def test_results_have_their_native_shape() -> None:
-    """Each format's tool message, good and bad (L1, K1)."""
+    """Each format's tool message, good and bad. [agent-tools.definitions, payload.valid]"""
     call = Call("c1", READ_BYTES, {})
     assert result_message(call, CHAT, "x") == {
         "role": "tool",
@@ -471,7 +474,7 @@ SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
-    """H2: the full definitions as JSON, the same in every format, in the order given."""
+    """The full definitions as JSON, the same in every format, in the order given. [tools.search]"""
     message = search_result_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
     expected = (
         '{"name":"get_weather","description":"Weather of a café, today.",'
@@ -484,7 +487,7 @@ def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
 
 
 def test_found_tools_are_bounded_together() -> None:
-    """L1: as many definitions as a view may hold, one at least; the others by name."""
+    """As many definitions as a view may hold, one at least; the others by name."""
     large = [
         ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
     ]
@@ -498,7 +501,7 @@ def test_found_tools_are_bounded_together() -> None:
 
 
 def test_anthropic_gets_references_to_deferred_tools() -> None:
-    """H3, A6: only names go back where the payload has the definitions already."""
+    """Only names go back where the payload has the definitions already [tools.native-deferral]."""
     message = search_result_message(SEARCH_CALL, ANTHROPIC, [WEATHER, TIME], native=True)
     (block,) = message["content"]
     assert block == {
@@ -516,7 +519,7 @@ def test_anthropic_gets_references_to_deferred_tools() -> None:
 
 
 def test_a_tool_search_of_openai_gets_definitions() -> None:
-    """H3, C7: its output is an item of its own, with functions to be loaded; failed, with none."""
+    """Its output is an item of its own, with functions to be loaded; failed, with none."""
     call = parse_call(SEARCH_ITEM, RESPONSES, "")
     output = search_result_message(call, RESPONSES, [WEATHER], native=False)
     assert output == {
@@ -543,7 +546,7 @@ def test_a_tool_search_of_openai_gets_definitions() -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
-    """Decision 3: NUL and lone surrogates of a description reach no provider."""
+    """NUL and lone surrogates of a description reach no provider. [log.sendable-text]"""
     bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
     message = search_result_message(SEARCH_CALL, format, [bad], native=False)
     for text in (json.dumps(FORMATS[format].tools_to_wire([bad])), json.dumps(message)):

@@ -1,4 +1,7 @@
-"""Sections: order, layers and where a cacheable prefix may end (G1, G2)."""
+"""Sections: order, layers and where a cacheable prefix may end.
+
+[sections.order, breakpoints.listed]
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ LAYERS = st.lists(st.lists(sections(), max_size=5), max_size=3)
 
 @given(LAYERS)
 def test_later_levels_replace_sections_by_name(layers: list[list[PromptSection]]) -> None:
-    """Of each name the last layer's section is shown, unless it is empty (decision 21)."""
+    """Of each name the last layer's section is shown, unless it is empty. [policy.merge-by-name]"""
     last = {section.name: section for layer in layers for section in layer}
     merged = merge_sections(layers)
     assert {s.name: s for s in merged} == {n: s for n, s in last.items() if s.content.strip()}
@@ -32,7 +35,7 @@ def test_later_levels_replace_sections_by_name(layers: list[list[PromptSection]]
 
 @given(LAYERS)
 def test_order_is_static_to_dynamic(layers: list[list[PromptSection]]) -> None:
-    """Kinds stand in their order, inside a kind `order` decides (G1)."""
+    """Kinds stand in their order, inside a kind `order` decides."""
     merged = merge_sections(layers)
     places = [(KINDS.index(section.kind), section.order) for section in merged]
     assert places == sorted(places)
@@ -40,7 +43,10 @@ def test_order_is_static_to_dynamic(layers: list[list[PromptSection]]) -> None:
 
 @given(LAYERS)
 def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSection]]) -> None:
-    """A prefix ends with the last section of a static kind, before anything uncacheable (G2)."""
+    """A prefix ends with the last section of a static kind, before anything uncacheable.
+
+    [breakpoints.provider-form]
+    """
     merged = merge_sections(layers)
     found = prefix_sections(merged)
     assert found == sorted(set(found))
@@ -51,7 +57,7 @@ def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSecti
 
 
 def test_defaults_of_a_section() -> None:
-    """Kind defaults to base, order to the place; text is made sendable (decision 21)."""
+    """Kind defaults to base, order to the place; text is made sendable. [policy.merge-by-name]"""
     section = section_from({"name": "a", "content": "x\ud800"}, 3)
     assert section == PromptSection("a", "x\ufffd", SectionKind.BASE, True, 3)
     given_order = {"name": "a", "content": "", "kind": "skill", "cacheable": False, "order": 0}

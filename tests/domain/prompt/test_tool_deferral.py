@@ -1,4 +1,7 @@
-"""Which tools are held back, and how each provider is told of it (H1, H2, H3)."""
+"""Which tools are held back, and how each provider is told of it.
+
+[tools.deferral, tools.search, tools.native-deferral]
+"""
 
 from __future__ import annotations
 
@@ -65,12 +68,12 @@ MIXED = [
 def test_mcp_is_deferred_first_then_skill_and_builtin_never(
     allowed: int, expected: tuple[str, ...]
 ) -> None:
-    """H1: nothing at the threshold; above it mcp, then skill, the last in the list first."""
+    """Nothing at the threshold; above it mcp, then skill, the last in the list first."""
     assert held(MIXED, allowed) == expected
 
 
 def test_the_least_recently_used_tool_is_deferred_first() -> None:
-    """H1: the never used before the used, the least recently used first inside a category."""
+    """The never used before the used, the least recently used first inside a category."""
     used = {"m3": 9, "m1": 4, "s1": 1}
     assert held(MIXED, 50, used) == ("m2",)
     assert held(MIXED, 40, used) == ("m1", "m2")
@@ -79,19 +82,19 @@ def test_the_least_recently_used_tool_is_deferred_first() -> None:
 
 
 def test_tools_of_the_service_itself_stay() -> None:
-    """A caller who lists them as mcp keeps the search, and what reads cut results (H1, L1)."""
+    """A caller who lists them as mcp keeps the search, and what reads cut results."""
     own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
     assert plan_deferral(own, [10] * 3, 0, {}, ()) == ("other",)
 
 
 def test_a_promoted_tool_is_not_deferred() -> None:
-    """H2: a tool that a search found is not held back, though others must go for it."""
+    """A tool that a search found is not held back, though others must go for it. [tools.search]"""
     assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
     assert held(MIXED, 0, promoted=("m3", "s1")) == ("m1", "m2", "s2")
 
 
 def test_no_more_tools_than_a_provider_takes() -> None:
-    """H1, B4: too many tools are held back even where their tokens are few."""
+    """Too many tools are held back even where their tokens are few [tools.deferral]."""
     assert held(MIXED, 1000, most=6) == ()
     assert held(MIXED, 1000, most=4) == ("m2", "m3")
     assert held(MIXED, 59, most=6) == ("m3",)
@@ -119,7 +122,7 @@ def case(rows: list[Any]) -> tuple[list[ToolDefinition], list[int], dict[str, in
 
 
 def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
-    """Return what the order of H1 goes by."""
+    """Return what the order of deferral goes by."""
     return tool.category != "mcp", used.get(tool.name, 0), -place
 
 
@@ -127,7 +130,7 @@ def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
 def test_a_plan_holds_back_no_more_than_needed(
     rows: list[Any], allowed: int, most: int | None
 ) -> None:
-    """H1: the rest fits, or all is held back that may be; with the last one back it would not."""
+    """The rest fits, or all is held back that may be; with the last one back it would not."""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted, most)
     found = [name for name in promoted if name in plan]
@@ -165,7 +168,7 @@ def test_a_plan_holds_back_no_more_than_needed(
 
 @given(PLANS, st.integers(0, 2000), st.integers(0, 500))
 def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int, more: int) -> None:
-    """H1: plans are monotone, and the same input gives the same plan."""
+    """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted)
     assert set(plan_deferral(tools, costs, allowed + more, used, promoted)) <= set(plan)
@@ -173,7 +176,7 @@ def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int,
 
 
 def test_the_note_has_the_exact_words() -> None:
-    """H2: how many tools are held back, as a plain number."""
+    """How many tools are held back, as a plain number. [tools.search]"""
     assert deferred_note(1234) == (
         "[1234 tools deferred to save context. Use tool_search to find them.]"
     )
@@ -183,7 +186,7 @@ TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
 
 
 def test_anthropic_gets_all_tools_and_a_mark() -> None:
-    """H3, A6: every tool in its place, those held back marked, one at least not."""
+    """Every tool in its place, those held back marked, one at least not [tools.native-deferral]."""
     shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
     assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
     assert [item.get("defer_loading") for item in shown] == [None, True, None, None]
@@ -192,7 +195,7 @@ def test_anthropic_gets_all_tools_and_a_mark() -> None:
 
 
 def test_openai_responses_gets_its_own_search() -> None:
-    """H3: those held back are absent, and the client's search stands where the function did."""
+    """Those held back are absent, and the client's search stands where the function did."""
     shown = with_deferred(RESPONSES, TOOLS, ("m1", "m2"))
     assert [item["type"] for item in shown] == ["function", "tool_search"]
     assert shown[1] == {
@@ -207,14 +210,14 @@ def test_openai_responses_gets_its_own_search() -> None:
 
 
 def test_other_formats_leave_them_out() -> None:
-    """H3: a plain list where the format has nothing of its own."""
+    """A plain list where the format has nothing of its own. [tools.native-deferral]"""
     shown = with_deferred(CHAT, TOOLS, ("m1",))
     assert [parse_tool(item, "").name for item in shown] == ["b1", "m2", TOOL_SEARCH]
     assert "defer_loading" not in str(shown)
 
 
 def test_a_definitions_text_can_be_sent() -> None:
-    """H3, decision 3: what no provider accepts is replaced in every dialect."""
+    """What no provider accepts is replaced in every dialect [tools.native-deferral]."""
     bad = ToolDefinition("x", "a\x00b\ud800", {"type": "object", "title": "\x00"}, "mcp")
     for format in (RESPONSES, ANTHROPIC):
         (shown,) = with_deferred(format, [bad], ())

@@ -1,4 +1,7 @@
-"""The state that a fork starts with: its window, its compaction, its blobs (I6)."""
+"""The state that a fork starts with: its window, its compaction, its blobs.
+
+[forks.visible-state]
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def shown(window: ActiveWindow, at_seq: int) -> set[int]:
 
 @given(window=windows, at_seq=st.integers(0, MOST))
 def test_a_fork_has_the_window_of_its_source(window: ActiveWindow, at_seq: int) -> None:
-    """I6, B2: the window of the source up to the seq, or the whole log if that is empty."""
+    """The window of the source up to the seq, or the whole log if that is empty [forks.window]."""
     cut = window_at(ConversationState(MOST, window=window), at_seq, NOW)
     held = shown(window, at_seq)
     assert restores_log(ConversationState(MOST, window=window), at_seq) == (
@@ -84,7 +87,7 @@ def test_a_fork_has_the_window_of_its_source(window: ActiveWindow, at_seq: int) 
 def test_restored_spans_are_newer_than_the_clear(
     cleared_at: datetime | None, restored_at: datetime
 ) -> None:
-    """I4, I6, B3: an earlier clear does not remove them again, whatever the clocks."""
+    """An earlier clear does not remove them again, whatever the clocks."""
     state = ConversationState(9, window=ActiveWindow(8), cleared_at=cleared_at)
     assert window_at(state, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
 
@@ -100,12 +103,12 @@ def test_restored_spans_are_newer_than_the_clear(
     ],
 )
 def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> None:
-    """I5, I6: a compaction is copied with all that it hides and clears."""
+    """A compaction is copied with all that it hides and clears [compaction.resume]."""
     assert [seq for seq in range(25) if covers_only(view, seq)] == list(range(first, 25))
 
 
 def test_the_state_at_an_earlier_seq() -> None:
-    """I6, decision 24: the cleared seq is bounded; `resume_at` holds for the whole log only."""
+    """The cleared seq is bounded; `resume_at` holds for the whole log only [forks.window]."""
     state = ConversationState(9, cleared_seq=6, resume_at=100)
     assert state_at(state, 9) == state
     assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
@@ -133,6 +136,6 @@ def test_batches_are_bounded_in_number() -> None:
 
 
 def test_a_window_of_the_whole_log_stays() -> None:
-    """I6: a source without gaps in its window has forks without gaps."""
+    """A source without gaps in its window has forks without gaps. [forks.window]"""
     assert window_at(ConversationState(9), 5, NOW) == NO_LIMIT
     assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

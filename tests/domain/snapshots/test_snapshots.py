@@ -1,4 +1,7 @@
-"""Entries, imports, copies and the ids of their calls (I2, I4)."""
+"""Entries, imports, copies and the ids of their calls.
+
+[snapshots.import, snapshots.restore-elsewhere]
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 
 
 @given(st.dictionaries(fields, values))
 def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
-    """I2, A1: an entry has all of its message, with any fields, and the entry fields."""
+    """An entry has all of its message, with any fields, and the entry fields [snapshots.import]."""
     entry = entry_of(message, OWN)
     assert {name: entry[name] for name in OWN} == OWN
     assert message_of(entry) == message
@@ -78,14 +81,14 @@ def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
 
 
 def test_a_bare_message_is_an_entry() -> None:
-    """I2: a bare message is an entry without conversation and seq."""
+    """A bare message is an entry without conversation and seq."""
     bare = {"role": "user", "content": "x", "conversation_id": "c", "id": "own", "seq": 4}
     assert message_of(bare) == {"role": "user", "content": "x", "id": "own"}
 
 
 @given(st.sets(st.integers(1, 40)))
 def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
-    """I4: the seqs of copies become ascending spans that do not touch."""
+    """The seqs of copies become ascending spans that do not touch [snapshots.no-copy]."""
     spans = spans_of(seqs)
     assert count_in(spans) == len(seqs)
     assert {seq for span in spans for seq in range(span.start, span.end)} == seqs
@@ -98,7 +101,7 @@ def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
 @QUICK
 @given(raw_logs())
 def test_every_log_can_be_imported(log: RawLog) -> None:
-    """I2: an import accepts each message of a log, and returns it unchanged."""
+    """An import accepts each message of a log, and returns it unchanged."""
     entries = [
         entry_of(raw, OWN | {"id": f"m{place}", "format": format})
         for place, (format, raw) in enumerate(log.messages)
@@ -113,7 +116,7 @@ def test_every_log_can_be_imported(log: RawLog) -> None:
 
 
 def test_ids_of_an_import_follow_from_positions() -> None:
-    """I2, I4: messages without an id get the same one in each import of a file."""
+    """Messages without an id get the same one in each import of a file [snapshots.download]."""
     bare = [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]
     found = parse_import(bare, SESSION)
     assert found == parse_import(bare, SESSION)
@@ -129,7 +132,7 @@ def test_ids_of_an_import_follow_from_positions() -> None:
     [("t", 0), ("uat" * 30 + "t", 90), ("uatuatu" + "t" + "uat", 7), ("a" + "tt" + "u" * 40, 2)],
 )
 def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> None:
-    """I2, A3: the refusal points at the first result that answers no open call."""
+    """The refusal points at the first result that answers no open call [snapshots.import]."""
     made = {
         "u": {"role": "user", "content": "x"},
         "a": {"role": "assistant", "content": None, "tool_calls": [call("c")]},
@@ -141,7 +144,7 @@ def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> Non
 
 
 def test_results_of_an_import_have_no_output_ref() -> None:
-    """I2: the id of a blob is valid in its conversation only; the content is kept."""
+    """The id of a blob is valid in its conversation only; the content is kept."""
     block = {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -173,7 +176,7 @@ call_ids = st.sampled_from(("c1", "c2", "c3", "toolu_A", "bad id!", "x" * 60))
 def test_only_clashing_calls_are_renamed(
     calls: list[str], used: frozenset[str], origin: str
 ) -> None:
-    """I4: a used id is replaced by an unused one, always the same; others stay."""
+    """A used id is replaced by an unused one, always the same; others stay."""
     fresh = renamed_calls(calls, used, origin)
     assert fresh.keys() == {*calls} & used
     assert not {*fresh.values()} & ({*calls} | used)
@@ -193,7 +196,7 @@ def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Messa
 @QUICK
 @given(raw_logs())
 def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
-    """I4: with every id in use, each call group still pairs, with the same content."""
+    """With every id in use, each call group still pairs, with the same content."""
     for group in groups(log):
         sources = [SourceMessage("conversation", "m", format, raw) for format, raw in group]
         calls = sources[0].own_calls
@@ -214,7 +217,7 @@ def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
 @QUICK
 @given(raw_logs(), st.frozensets(call_ids))
 def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
-    """I4: copies parse and pair like their sources, name them, and have no timestamp."""
+    """Copies parse and pair like their sources, name them, and have no timestamp."""
     drafts = []
     for group in groups(log):
         fresh: dict[str, str] = {}
@@ -240,7 +243,7 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
 
 
 def test_ids_of_copies_follow_from_source_and_target() -> None:
-    """I4: equal copies have equal ids, and different copies different ones."""
+    """Equal copies have equal ids, and different copies different ones."""
     source = SourceMessage("conversation", "m1", CHAT, {"role": "user", "content": "x"})
     ids = {
         copy_id("target", source),
@@ -253,7 +256,7 @@ def test_ids_of_copies_follow_from_source_and_target() -> None:
 
 
 def test_a_copied_item_of_the_model_stays_separate() -> None:
-    """I4, A5: a copied Responses item is not joined with its neighbours."""
+    """A copied Responses item is not joined with its neighbours [snapshots.restore-elsewhere]."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
     copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION, {})
     assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
@@ -263,7 +266,7 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
 
 
 def test_a_result_identified_by_id_keeps_its_call() -> None:
-    """I4: a local shell output may have its call id in `id`, which the copy replaces."""
+    """A local shell output may have its call id in `id`, which the copy replaces."""
     item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
     copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
@@ -272,7 +275,7 @@ def test_a_result_identified_by_id_keeps_its_call() -> None:
 
 
 def test_gemini_calls_without_ids_stay_without() -> None:
-    """I4: calls identified by position get no id, nor do their results."""
+    """Calls identified by position get no id, nor do their results."""
     asked = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
     source = SourceMessage("c", "m", GEMINI, asked)
     assert source.own_calls == ()
@@ -290,7 +293,7 @@ def test_gemini_calls_without_ids_stay_without() -> None:
 def test_the_middle_of_a_large_window_is_left_out(
     sizes: list[tuple[int, int]], first: int, last: int
 ) -> None:
-    """I1: of many messages the first and the last stay, of few all."""
+    """Of many messages the first and the last stay, of few all. [snapshots.save]"""
     pieces = [(str(place), Span(start, start + size)) for place, (start, size) in enumerate(sizes)]
 
     def seqs(items: list[tuple[str, Span]]) -> list[tuple[str, int]]:
@@ -302,7 +305,7 @@ def test_the_middle_of_a_large_window_is_left_out(
 
 
 def test_long_texts_are_truncated_in_the_middle() -> None:
-    """I1: long texts of a message are truncated, the rest stays."""
+    """Long texts of a message are truncated, the rest stays. [snapshots.save]"""
     said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
     text, asked = truncated(said, 100).parts
     assert isinstance(text, Text)
@@ -314,7 +317,7 @@ def test_long_texts_are_truncated_in_the_middle() -> None:
 
 
 def test_an_extracted_summary() -> None:
-    """I1, E5: without a model a summary has two to four sentences."""
+    """Without a model a summary has two to four sentences [snapshots.summary]."""
     asked = Message(Role.USER, (Text("Book a train to Bergen. Soon!"),))
     answered = Message(Role.ASSISTANT, (Text("The night train is booked. Anything else?"),))
     calling = Message(Role.ASSISTANT, (ToolCall("c", "hotels", "{}"),))

@@ -1,4 +1,4 @@
-"""API keys: their form, their hash, and when they open (decision 34)."""
+"""API keys: their form, their hash, and when they open. [tenancy.key-storage]"""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ secrets = st.from_regex(r"[A-Za-z0-9_-]{43}", fullmatch=True)
 
 @given(ids, secrets)
 def test_a_key_is_taken_apart_as_it_was_put_together(key_id: str, secret: str) -> None:
-    """34: whatever characters its secret has, dashes and underscores among them."""
+    """Whatever characters its secret has, dashes and underscores among them."""
     assert presented_key(key_text(key_id, secret)) == PresentedKey(key_id, secret)
 
 
 @given(st.text())
 def test_no_text_breaks_the_reading(text: str) -> None:
-    """34: what is no key is None, and what is one says the same again."""
+    """What is no key is None, and what is one says the same again."""
     found = presented_key(text)
     assert found is None or key_text(found.key_id, found.secret) == text
 
 
 @given(secrets, secrets)
 def test_only_the_secret_opens(secret: str, other: str) -> None:
-    """34: a key opens by its own secret and by no other, and the hash does not hold it."""
+    """A key opens by its own secret and by no other, and the hash does not hold it."""
     key = ApiKey(ID, "acme", "", hash_of(secret), NOW)
     assert PresentedKey(ID, secret).matches(key, NOW)
     assert PresentedKey(ID, other).matches(key, NOW) == (other == secret)
@@ -62,7 +62,7 @@ def test_only_the_secret_opens(secret: str, other: str) -> None:
     ],
 )
 def test_a_key_opens_until_it_ends(key: ApiKey | None, opens: bool) -> None:
-    """34: unknown, revoked and expired keys open nothing."""
+    """Unknown, revoked and expired keys open nothing."""
     assert PresentedKey(ID, SECRET).matches(key, NOW) is opens
 
 
@@ -79,12 +79,12 @@ def test_a_key_opens_until_it_ends(key: ApiKey | None, opens: bool) -> None:
     ],
 )
 def test_the_token_is_read_from_the_header(header: str, token: str | None) -> None:
-    """34: the scheme's name has no case; another scheme has no token of ours."""
+    """The scheme's name has no case; another scheme has no token of ours."""
     assert bearer_of(header) == token
 
 
 @pytest.mark.parametrize("tenant_id", ["", " ", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "."])
 def test_odd_ids_of_tenants_are_refused(tenant_id: str) -> None:
-    """34: an id can stand in a log line, a path and a shell as it is."""
+    """An id can stand in a log line, a path and a shell as it is."""
     with pytest.raises(ValidationError, match="tenant's id"):
         require_tenant_id(tenant_id)

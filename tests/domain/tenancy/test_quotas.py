@@ -1,4 +1,4 @@
-"""Allowances: windows, shares, and that no more is granted than is allowed."""
+"""Allowances: windows, shares, and that no more is granted than is allowed. [quotas.requests]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Blobs: chunks that add up to the whole, ids, and bytes shown as text (F1, F6, rules 1 to 5)."""
+"""Blobs: chunks that add up to the whole, ids, and bytes shown as text (rules 1 to 5).
+
+[tool-output.byte-exact, tool-output.same-content-once]
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut
 
 @given(any_bytes(), st.integers(0, 3), st.data())
 def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObject) -> None:
-    """F1: whatever the pieces, the chunks are the bytes, and know what stands before them."""
+    """Whatever the pieces, the chunks are the bytes, and know what stands before them."""
     blob = b"line\n\xff" * (times * 20_000) + end
     chunker, chunks = chunked(cut_up(data, blob))
     assert b"".join(chunk.data for chunk in chunks) == blob
@@ -43,14 +46,14 @@ def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObj
     [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\n", 2), (b"\r", 1)],
 )
 def test_lines_are_counted_with_an_unended_last_one(data: bytes, lines: int) -> None:
-    """F1: rule 3, also when the end comes in a piece of its own."""
+    """Rule 3, also when the end comes in a piece of its own."""
     assert chunked([data])[0].line_count == lines
     assert chunked([*(bytes([byte]) for byte in data), b""])[0].line_count == lines
     assert data or not chunked([data])[1]
 
 
 def test_a_blob_is_named_after_its_content() -> None:
-    """F6: the same bytes have the same id, and its ref says how much there is."""
+    """The same bytes have the same id, and its ref says how much there is."""
     sha256 = hashlib.sha256(b"content").hexdigest()
     blob = Blob(blob_id(sha256), "content-id", 7, 1, sha256, "text/plain")
     assert blob.id == f"blob_{sha256[:24]}"
@@ -59,14 +62,14 @@ def test_a_blob_is_named_after_its_content() -> None:
 
 @given(any_text())
 def test_text_is_restored_exactly(text: str) -> None:
-    """A1, F1: rule 2, lone surrogates and NUL included; it is also shown as it was."""
+    """Rule 2, lone surrogates and NUL included; it is also shown as it was."""
     assert decode(encode(text)) == text
     assert decode_lossy(encode(text)) == text
 
 
 @given(any_bytes(), st.data())
 def test_decoded_text_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObject) -> None:
-    """F2, F4: rule 5, for invalid bytes as well, as long as no character is split."""
+    """Rule 5, for invalid bytes as well, as long as no character is split [tool-output.preview]."""
     places = [0]
     for position in sorted(data.draw(st.lists(st.integers(0, len(blob))))):
         across = split_character(blob, position)
@@ -78,7 +81,7 @@ def test_decoded_text_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObje
 
 @given(any_bytes())
 def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
-    """F2: rule 5; the sizes of the characters tell where each begins."""
+    """Rule 5; the sizes of the characters tell where each begins. [tool-output.preview]"""
     text = decode_lossy(blob)
     sizes = [prefix_size(blob, count) for count in range(len(text) + 2)]
     assert sizes[0] == 0
@@ -91,7 +94,7 @@ def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
 
 @given(any_bytes(), st.integers(0, 20))
 def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: int) -> None:
-    """F4: a character is found from either side, and from three bytes around the place."""
+    """A character is found from either side, and from three bytes around the place."""
     position = min(position, len(blob))
     starts = [0]
     while starts[-1] < len(blob):
@@ -106,7 +109,7 @@ def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: in
 
 
 def test_other_codec_errors_are_raised() -> None:
-    """F2: an error that is none of decoding is not covered up."""
+    """An error that is none of decoding is not covered up. [tool-output.preview]"""
     handler = codecs.lookup_error("context-service.lossy")
     with pytest.raises(UnicodeEncodeError):
         handler(UnicodeEncodeError("ascii", "é", 0, 1, "no"))

@@ -1,4 +1,7 @@
-"""Grep: the same lines as a search of each line by itself, however large the blob (F5)."""
+"""Grep: the same lines as a search of each line by itself, however large the blob.
+
+[tool-output.grep]
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def plain(blob: bytes, pattern: str, before: int, after: int, limit: int) -> Gre
 def test_block_search_and_line_search_agree(
     text: str, pattern: str, before: int, after: int, limit: int, data: st.DataObject
 ) -> None:
-    """F5: rules 1 and 3, with neighbours and limit, whatever the pieces."""
+    """Rules 1 and 3, with neighbours and limit, whatever the pieces."""
     blob = encode(text)
     result = grep(blob, pattern, cut_up(data, blob), before=before, after=after, limit=limit)
     assert result == plain(blob, pattern, before, after, limit)
@@ -125,7 +128,7 @@ def test_block_search_and_line_search_agree(
 def test_the_pieces_do_not_matter(
     blob: bytes, pattern: str, ignore_case: bool, data: st.DataObject
 ) -> None:
-    """F5: for any bytes, and the same as if every line were a blob of its own."""
+    """For any bytes, and the same as if every line were a blob of its own."""
     pieces = cut_up(data, blob)
     result = grep(
         blob, pattern, pieces, before=1, after=2, max_line_length=3, ignore_case=ignore_case
@@ -142,7 +145,7 @@ def test_the_pieces_do_not_matter(
 
 
 def test_neighbours_reach_over_blocks() -> None:
-    """F5: a match at the very edge of what is searched at once has all its neighbours."""
+    """A match at the very edge of what is searched at once has all its neighbours."""
     lines = [f"line {number:05}" for number in range(20_000)]
     blob = encode("\n".join(lines))
     for number in (0, 1, 5957, 5958, 5959, 11_000, 19_998, 19_999):
@@ -161,7 +164,7 @@ def test_neighbours_reach_over_blocks() -> None:
 
 
 def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
-    """F5: `truncated` means that there is another match, and the neighbours still come."""
+    """`truncated` means that there is another match, and the neighbours still come."""
     search = Grep("a", after=2, limit=1, max_line_length=9)
     done = []
     for piece in (b"a\na\n", b"b\nc\n", b"a\n"):
@@ -194,12 +197,12 @@ def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
     ],
 )
 def test_lines_end_where_they_should(blob: bytes, pattern: str, lines: list[int]) -> None:
-    """F5: rules 1, 3 and 5 at the ends of lines and beside odd bytes."""
+    """Rules 1, 3 and 5 at the ends of lines and beside odd bytes."""
     assert [match.line for match in grep(blob, pattern).matches] == lines
 
 
 def test_case_is_ignored_in_every_script() -> None:
-    """F5: rule 5; both the pattern and the bytes are UTF-8."""
+    """Rule 5; both the pattern and the bytes are UTF-8."""
     blob = "CAFÉ\ncafé\nЖДИ\n".encode()
     assert [match.line for match in grep(blob, "café", ignore_case=True).matches] == [1, 2]
     assert [match.line for match in grep(blob, "жди", ignore_case=True).matches] == [3]
@@ -210,7 +213,7 @@ def test_case_is_ignored_in_every_script() -> None:
 
 
 def test_a_cut_line_shows_its_match() -> None:
-    """F5: marks stand where the line goes on; they do not count."""
+    """Marks stand where the line goes on; they do not count."""
     line = "é" * 5000 + "needle" + "ü" * 5000
 
     def shown(text: str) -> str:
@@ -228,7 +231,7 @@ def test_a_cut_line_shows_its_match() -> None:
 @pytest.mark.parametrize("at", [0, LONG - OVERLAP - 3, LONG - 3, 700_000, 999_994])
 @pytest.mark.parametrize("pattern", ["needle", r"\bneedle\b", r"\Cneedle|\Aneedle"])
 def test_segments_find_a_match_at_any_position(at: int, pattern: str) -> None:
-    """F5: rule 4, across the edges of windows; the line is a neighbour like any other."""
+    """Rule 4, across the edges of windows; the line is a neighbour like any other."""
     line = " " * at + "needle" + " " * (999_994 - at)
     blob = encode(f"first\n{line}\r\nlast needle\n")
     found = grep(blob, pattern, before=1, after=1, max_line_length=20)
@@ -246,7 +249,7 @@ def test_segments_find_a_match_at_any_position(at: int, pattern: str) -> None:
 @pytest.mark.parametrize("size", [LONG - 8, LONG, LONG + 8, 1_000_000])
 @pytest.mark.parametrize("unit", ["x", "é", "😀"])
 def test_the_ends_of_a_long_line_are_where_it_ends(size: int, unit: str) -> None:
-    """F5: rule 4; `^` and `$` do not see the windows, and no window splits a character."""
+    """Rule 4; `^` and `$` do not see the windows, and no window splits a character."""
     line = unit * (size // len(encode(unit)))
     blob = encode(f"{line}!\r\n{line}")
     for pattern, lines in {
@@ -263,7 +266,7 @@ def test_the_ends_of_a_long_line_are_where_it_ends(size: int, unit: str) -> None
 @pytest.mark.parametrize("unit", ["é", "€", "😀"])
 @pytest.mark.parametrize("shift", range(4))
 def test_a_match_at_the_edge_of_a_segment_is_whole(unit: str, shift: int) -> None:
-    """F5: rule 4; what is shown ends at whole characters and says that the line goes on."""
+    """Rule 4; what is shown ends at whole characters and says that the line goes on."""
 
     def filled(size: int) -> bytes:
         return b"x" * (size % len(encode(unit))) + encode(unit) * (size // len(encode(unit)))
@@ -284,14 +287,14 @@ def test_a_match_at_the_edge_of_a_segment_is_whole(unit: str, shift: int) -> Non
 
 @pytest.mark.parametrize(("size", "lines"), [(LONG, [1]), (LONG + 8, [])])
 def test_only_a_match_longer_than_the_overlap_may_go_unfound(size: int, lines: list[int]) -> None:
-    """F5: rule 4; up to the bound a line is searched as a whole."""
+    """Rule 4; up to the bound a line is searched as a whole."""
     blob = b"x" * (size - 1) + b"!\n"
     assert [match.line for match in grep(blob, "^x+!$").matches] == lines
     assert grep(blob, "x{999}!").matches
 
 
 def test_a_long_line_is_searched_in_constant_memory() -> None:
-    """F5: rule 6 for 50 MB without a newline, and for as many lines."""
+    """Rule 6 for 50 MB without a newline, and for as many lines."""
     piece = b"x" * 65_535
     search = Grep("needle", before=2, after=2, limit=9, max_line_length=100)
     tracemalloc.start()
@@ -312,7 +315,7 @@ def test_a_long_line_is_searched_in_constant_memory() -> None:
 
 @pytest.mark.parametrize("blob", [b"a" * 1_000_000 + b"b", (b"a" * 99 + b"b\n") * 10_000])
 def test_no_pattern_hangs_the_search(blob: bytes) -> None:
-    """F5: rule 2; what takes a backtracking engine for ever is over in a moment."""
+    """Rule 2; what takes a backtracking engine for ever is over in a moment."""
     started = time.perf_counter()
     assert grep(blob, "(a+)+$") == GrepResult((), False)
     assert grep(blob, r"(a|a)*c|(\w+\s?)+=") == GrepResult((), False)
@@ -334,7 +337,7 @@ def test_no_pattern_hangs_the_search(blob: bytes) -> None:
     ],
 )
 def test_a_pattern_that_cannot_be_is_refused(pattern: str, reason: str) -> None:
-    """F5, M: the error names the pattern's place in the request, and what is wrong."""
+    """The error names the pattern's place in the request, and what is wrong [tool-output.grep]."""
     with pytest.raises(ValidationError) as caught:
         Grep(pattern, limit=1, max_line_length=1, pointer="/arguments/pattern")
     assert caught.value.detail == reason
@@ -343,7 +346,7 @@ def test_a_pattern_that_cannot_be_is_refused(pattern: str, reason: str) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
-    """M: no pattern is an error of the service."""
+    """No pattern is an error of the service. [errors.problem-json]"""
     try:
         result = grep(b"a\nb", pattern)
     except ValidationError:
@@ -352,7 +355,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
 
 
 def test_a_search_result_is_bounded() -> None:
-    """F5: many long lines with many neighbours end a search early, and it says so."""
+    """Many long lines with many neighbours end a search early, and it says so."""
     search = Grep("x", before=100, after=100, limit=1000, max_line_length=2000, ignore_case=False)
     line = b"x" * 1999 + b"\n"
     for _ in range(3000):

@@ -1,4 +1,7 @@
-"""Results on their way into the log and back: kept, shown, known again (F1, F6, A2)."""
+"""Results on their way into the log and back: kept, shown, known again.
+
+[tool-output.byte-exact, tool-output.same-content-once, log.message-id]
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ def original(found: OffloadedResult, format: FormatName) -> Any:
 @pytest.mark.parametrize(("size", "is_offloaded"), [(0, False), (4096, False), (4097, True)])
 @pytest.mark.parametrize("shape", ["string", "parts", "image", "document", "unknown"])
 def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: bool) -> None:
-    """F1: 4096 bytes stay in the message and 4097 do not, whatever they are the bytes of."""
+    """4096 bytes stay in the message and 4097 do not, whatever they are the bytes of."""
     format = CHAT
     content: Any = "é" * (size // 2) + "x" * (size % 2)
     match shape:
@@ -162,7 +165,7 @@ def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: b
 
 
 def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
-    """F1, F2: a large object is kept as its JSON; a preview stands for it, and it comes back."""
+    """A large object is kept as its JSON; a preview stands for it, and it comes back."""
     piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
     found = taken(piece, TIGHT, GEMINI)
     (held,) = contents(found).values()
@@ -181,7 +184,7 @@ def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
 
 
 def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
-    """F1: the tools that a search found go back to OpenAI as they are, however many they are."""
+    """The tools that a search found go back to OpenAI as they are, however many they are."""
     tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
     piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
     found = taken(piece, ToolOutputPolicy(), RESPONSES)
@@ -190,7 +193,7 @@ def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
 
 
 def test_the_smaller_limit_decides() -> None:
-    """F1, F2: what is larger than a preview may be is offloaded, though below the threshold."""
+    """What is larger than a preview may be is offloaded, though below the threshold."""
     policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
     assert not taken(result("x" * 100), policy).blobs
     found = taken(result("x" * 101), policy)
@@ -199,7 +202,7 @@ def test_the_smaller_limit_decides() -> None:
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
-    """Decision 27: what the service's own tools gave is never offloaded, by either name of it."""
+    """What the service's own tools gave is never offloaded, by either name of it."""
     piece = result("x" * 100_000)
     assert not taken(piece, name=name).blobs
     named = result("x" * 100_000, name=name)
@@ -209,7 +212,7 @@ def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
 
 
 def test_a_blob_has_its_tool_call() -> None:
-    """F1: a blob knows the tool and the call that it comes from, and that it is text."""
+    """A blob knows the tool and the call that it comes from, and that it is text."""
     ((blob, chunks),) = taken(result("x" * 70_000 + "\n")).blobs
     assert (blob.media_type, blob.tool_name, blob.tool_call_id) == (TEXT, "shell", "c")
     assert (blob.byte_size, blob.line_count, len(chunks)) == (70_001, 1, 2)
@@ -217,7 +220,7 @@ def test_a_blob_has_its_tool_call() -> None:
 
 @pytest.mark.parametrize("format", WITH_PARTS)
 def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
-    """F6: beside texts an image is kept by itself, with its type, and named where it stood."""
+    """Beside texts an image is kept by itself, with its type, and named where it stood."""
     before, after = text("before", format), text("after", format)
     parts = [before, image(format=format), after, image(format=format)]
     found = taken(result(parts, format), TIGHT, format)
@@ -234,7 +237,7 @@ def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
 
 @pytest.mark.parametrize("format", WITH_PARTS)
 def test_an_image_alone_is_the_output(format: FormatName) -> None:
-    """F6: the output of a result that is one image is that image, which the preview shows whole."""
+    """The output of a result that is one image is that image, which the preview shows whole."""
     piece = result([image(format=format)], format)
     found = taken(piece, TIGHT, format)
     ((blob, _),) = found.blobs
@@ -243,7 +246,7 @@ def test_an_image_alone_is_the_output(format: FormatName) -> None:
 
 
 def test_base64_in_lines_and_without_padding() -> None:
-    """F6: base64 broken into lines, or not padded, is the same bytes; the message keeps it."""
+    """base64 broken into lines, or not padded, is the same bytes; the message keeps it."""
     data = base64.encodebytes(PNG + b"x").decode()
     for spelled in (data, data.replace("\n", "\r\n"), data.strip().rstrip("=")):
         found = taken(result([image(spelled)]))
@@ -253,7 +256,7 @@ def test_base64_in_lines_and_without_padding() -> None:
 
 @pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
 def test_invalid_base64_is_only_described(bad: str) -> None:
-    """F6: what is no base64 has no bytes to keep: it stays in the message, and is told of."""
+    """What is no base64 has no bytes to keep: it stays in the message, and is told of."""
     piece = result([image(bad)])
     found = taken(piece, ToolOutputPolicy())
     assert (found.piece, found.blobs) == (piece, ())
@@ -266,7 +269,7 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("content", [None, "", [], "part"])
 def test_an_empty_result_is_not_offloaded(content: Any, format: FormatName) -> None:
-    """F1: an empty result has an empty output, in each shape that it may have."""
+    """An empty result has an empty output, in each shape that it may have."""
     if content == "part":
         content = {"output": ""} if format is GEMINI else [text("", format)]
     found = taken(result(content, format), TIGHT, format)
@@ -328,7 +331,7 @@ policies = st.builds(
 def test_an_offloaded_result_is_restored_exactly(
     came: tuple[dict[str, Any], FormatName], policy: Any
 ) -> None:
-    """F1, A1: whatever the result and the policy, the piece comes back with identical strings."""
+    """Whatever the result and the policy, the piece comes back with identical strings."""
     piece, format = came
     before = json_text.dumps(piece)
     found = taken(piece, policy, format)
@@ -350,7 +353,7 @@ def test_an_offloaded_result_is_restored_exactly(
 def test_a_result_is_the_same_under_every_policy(
     came: tuple[dict[str, Any], FormatName], policy: Any, later: Any, is_said_otherwise: bool
 ) -> None:
-    """A2: the same result is known as such by any policy, and another one never is."""
+    """The same result is known as such by any policy, and another one never is. [log.message-id]"""
     piece, format = came
     found = taken(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
     if found.output.ref is None:
@@ -370,7 +373,7 @@ def test_a_result_is_the_same_under_every_policy(
 
 
 def test_other_messages_with_the_same_bytes_are_other_results() -> None:
-    """A2: one text and its two halves have one blob, and are not the same message."""
+    """One text and its two halves have one blob, and are not the same message. [log.message-id]"""
     whole, halves = result("aaaaaaaaaa\nbbbbbbbbbb"), result([text("a" * 10), text("b" * 10)])
     found, other = taken(whole), taken(halves)
     assert found.output.ref == other.output.ref
@@ -401,7 +404,7 @@ def attached_of(
 def test_a_message_without_content_shows_the_blob_that_it_names(
     nothing: Any, format: FormatName
 ) -> None:
-    """F1: `output_ref` stands for content that is absent, null or empty; all of it comes back."""
+    """`output_ref` stands for content that is absent, null or empty; all of it comes back."""
     data = b"line one\nline two\nline three\n"
     piece = result(nothing, format, output_ref={"id": "blob_up"})
     if nothing == "absent":
@@ -425,7 +428,7 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
 
 @pytest.mark.parametrize("format", FormatName)
 def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
-    """F1: a message that brings content and names a blob keeps its content as the preview."""
+    """A message that brings content and names a blob keeps its content as the preview."""
     contents: list[Any] = ["own words " * 50]
     if format is not GEMINI:
         contents.append([text("own", format), image(format=format)])
@@ -442,7 +445,7 @@ def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
 
 
 def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
-    """F1: an upload need not be UTF-8; its message shows each bad byte as one character."""
+    """An upload need not be UTF-8; its message shows each bad byte as one character."""
     data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
     found = taken(result(None, output_ref="blob_up"), up=attached_of(data))
     full = restore_result(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
@@ -450,7 +453,7 @@ def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
 
 
 def test_a_ref_must_be_one() -> None:
-    """F1, M: an `output_ref` that is none, or that nobody stored, is refused where it stands."""
+    """An `output_ref` that is none, or that nobody stored, is refused where it stands."""
     wrongs: list[Any] = [7, [], {}, {"id": 5}, {"id": ""}, ""]
     for wrong in wrongs:
         with pytest.raises(ValidationError) as refused:
@@ -481,13 +484,13 @@ def test_a_ref_must_be_one() -> None:
     ],
 )
 def test_the_ref_of_a_small_result(message_id: str, ref: str) -> None:
-    """F1: its message's id, or its seq where the caller's own id cannot stand in a path."""
+    """Its message's id, or its seq where the caller's own id cannot stand in a path."""
     assert StoredOutput(5, 1).ref_in(message_id, 9).id == ref
     assert StoredOutput(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
 
 
 def test_a_preview_without_the_names_of_tools() -> None:
-    """L1: the closing note of a preview is exchanged for the one that names no tool, or left."""
+    """The closing note of a preview is exchanged for the one that names no tool, or left."""
     for policy in (TIGHT, REFERENCE):
         found = taken(result("line one\n" * 50), policy)
         shown = without_tool_names(found.piece["content"], found.output)

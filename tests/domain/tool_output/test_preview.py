@@ -1,4 +1,7 @@
-"""Views of tool results: what is kept, how the rest is found, placeholders (F1, F2, F3, L1)."""
+"""Views of tool results: what is kept, how the rest is found, placeholders.
+
+[tool-output.offload, tool-output.preview, tool-output.placeholder, agent-tools.definitions]
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 
 @given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
-    """F2: rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
+    """Rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
     view = view_of(text, rules(line, most))
     cut = lines_cut(text, line)
     shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
@@ -107,7 +110,7 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
 def test_a_stream_has_the_preview_of_its_text(
     text: str, by: PreviewRules, data: st.DataObject
 ) -> None:
-    """F2: rule 5, whatever the pieces, and the first full preview is the last."""
+    """Rule 5, whatever the pieces, and the first full preview is the last."""
     builder, whole = PreviewBuilder(by), view_of(text, by)
     for piece in cut_up(data, encode(text)):
         was_full = builder.is_full
@@ -120,7 +123,10 @@ def test_a_stream_has_the_preview_of_its_text(
 
 @given(any_bytes(), any_rules(), st.data())
 def test_any_bytes_have_a_preview(blob: bytes, by: PreviewRules, data: st.DataObject) -> None:
-    """F2: invalid bytes are shown as U+FFFD, wherever the pieces were cut."""
+    """Invalid bytes are shown as U+FFFD, wherever the pieces were cut.
+
+    [tool-output.deterministic]
+    """
     ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
     in_one, in_pieces = PreviewBuilder(by), PreviewBuilder(by)
     in_one.feed(blob)
@@ -139,7 +145,7 @@ def test_any_bytes_have_a_preview(blob: bytes, by: PreviewRules, data: st.DataOb
 
 @given(st.lists(PADDED, max_size=4), st.integers(1, 6), MAX_BYTES)
 def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most: int) -> None:
-    """F2: rule 4; texts after the last one that fits are empty, and the note comes once."""
+    """Rule 4; texts after the last one that fits are empty, and the note comes once."""
     view = preview_of_texts(texts, rules(line, most), ref_of(*texts), None)
     cut = [lines_cut(text, line) for text in texts]
     assert len(view.texts) == len(texts)
@@ -161,7 +167,7 @@ def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most
 
 
 def test_a_text_within_the_limits_is_not_cut() -> None:
-    """F2: at both limits nothing is cut and there is no note; carriage returns do not count."""
+    """At both limits nothing is cut and there is no note; carriage returns do not count."""
     text = ("é" * 2000 + "\r\n") * 12 + "x" * 1999 + "\n" + "x" * 1176
     assert len(encode(text)) == DEFAULT.max_message_bytes
     assert view_of(text) == ToolPreview(PreviewKind.WHOLE, (text,))
@@ -170,7 +176,7 @@ def test_a_text_within_the_limits_is_not_cut() -> None:
 
 
 def test_invalid_bytes_count_as_decoded() -> None:
-    """F2: U+FFFD takes three bytes of a preview, the byte that it stands for one of the blob."""
+    """U+FFFD takes three bytes of a preview, the byte that it stands for one of the blob."""
     builder = PreviewBuilder(rules(6, NOTE_BYTES + 12))
     builder.feed(b"\xff\n" * 100)
     view = builder.finish(ToolOutputRef(BLOB, 200, 100))
@@ -179,7 +185,7 @@ def test_invalid_bytes_count_as_decoded() -> None:
 
 
 def test_a_result_without_text_has_nothing_to_cut() -> None:
-    """F6: images alone have no preview in either mode."""
+    """Images alone have no preview in either mode. [tool-output.media]"""
     for mode in PreviewMode:
         by = PreviewRules(mode, 10, 10)
         assert preview_of_texts([], by, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
@@ -187,7 +193,7 @@ def test_a_result_without_text_has_nothing_to_cut() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
 def test_a_full_preview_reads_no_more(text: str) -> None:
-    """F2: rule 5; a preview is full as soon as its bytes are."""
+    """Rule 5; a preview is full as soon as its bytes are. [tool-output.preview]"""
     builder = PreviewBuilder(rules(100_000, 51_200))
     fed = 0
     for start in range(0, len(text), 1000):
@@ -203,7 +209,7 @@ def test_a_full_preview_reads_no_more(text: str) -> None:
 
 
 def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
-    """F2, L1: the exact words, with and without the names of tools."""
+    """The exact words, with and without the names of tools [tool-output.notes-match-tools]."""
     text = "".join(f"{number:062}\n" for number in range(16_645))
     view = view_of(text)
     assert view.note == (
@@ -217,7 +223,7 @@ def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
 
 
 def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
-    """F2, L1: every line was begun, so that only bytes of lines are missing."""
+    """Every line was begun, so that only bytes of lines are missing [tool-output.preview]."""
     view = view_of("short\n" + "y" * 5000 + "\n")
     assert view.note == (
         "[Long lines cut: 2,007 of 5,007 bytes shown. Read them whole with read_result"
@@ -228,7 +234,7 @@ def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
 
 
 def test_a_reference_has_the_exact_words() -> None:
-    """F2: the text of a reference to the letter, its opening as it is."""
+    """The text of a reference to the letter, its opening as it is."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
         [text, "more"], PreviewRules(PreviewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
@@ -248,7 +254,7 @@ def test_a_reference_has_the_exact_words() -> None:
 
 
 def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
-    """F2: where the opening would take it over the bytes, the opening is shorter."""
+    """Where the opening would take it over the bytes, the opening is shorter."""
     for most in (1, 150, 200, 333):
         rules_ = PreviewRules(PreviewMode.REFERENCE, 2000, most)
         view = preview_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
@@ -260,7 +266,7 @@ def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
 
 @pytest.mark.parametrize("ref", [BLOB, "m" * 36])
 def test_a_note_is_within_its_bytes(ref: str) -> None:
-    """F2: the largest preview of the largest blob has a note that `NOTE_BYTES` holds."""
+    """The largest preview of the largest blob has a note that `NOTE_BYTES` holds."""
     builder = PreviewBuilder(rules(1_000_000, 1_000_000))
     builder.feed(b"\n" * 1_000_001)
     view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
@@ -269,7 +275,7 @@ def test_a_note_is_within_its_bytes(ref: str) -> None:
 
 
 def test_a_reference_without_a_tool_name_names_it_tool() -> None:
-    """F2: the opening may go over several texts, and be shorter than 200 characters."""
+    """The opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
     view = preview_of_texts(
         texts, PreviewRules(PreviewMode.REFERENCE, 9, 400), ref_of(*texts), None
@@ -281,7 +287,7 @@ def test_a_reference_without_a_tool_name_names_it_tool() -> None:
 
 @given(any_text(), any_rules())
 def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: PreviewRules) -> None:
-    """L1: rule 3; the note names just the tools it mentions, its plain form none."""
+    """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
     view = view_of(text, by)
     assert view.texts[0].endswith(view.note)
     for name in TOOL_NAMES:
@@ -291,7 +297,7 @@ def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: PreviewRules
 
 
 def test_a_placeholder_has_the_exact_words() -> None:
-    """F3, L1: with and without the name of the tool that reads it."""
+    """With and without the name of the tool that reads it [tool-output.placeholder]."""
     assert placeholder("blob_x", 48_231, named=True) == (
         "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
     )
@@ -312,5 +318,5 @@ def test_a_placeholder_has_the_exact_words() -> None:
 def test_a_result_above_either_limit_is_offloaded(
     size: int, output: ToolOutputPolicy, offloaded: bool
 ) -> None:
-    """F1: nothing at or below the threshold, nothing at all when it is switched off."""
+    """Nothing at or below the threshold, nothing at all when it is switched off."""
     assert should_offload(size, output) is offloaded

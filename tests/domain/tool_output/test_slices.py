@@ -1,4 +1,4 @@
-"""Slices of blobs by line and by byte (F4, decision 28)."""
+"""Slices of blobs by line and by byte. [tool-output.read-lines]"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def plain_lines(blob: bytes, most: int) -> list[str]:
 def test_lines_are_those_of_the_blob(
     blob: bytes, offset: int, limit: int, most: int, data: st.DataObject
 ) -> None:
-    """F4: rules 1 to 3, whatever the pieces; the cut goes on where it says."""
+    """Rules 1 to 3, whatever the pieces; the cut goes on where it says."""
     pieces = cut_up(data, blob)
     lines = lines_of(blob, offset, limit, max_line_length=most, pieces=pieces)
     wanted = plain_lines(blob, most)[offset : offset + limit]
@@ -86,7 +86,7 @@ def test_lines_are_those_of_the_blob(
 
 @given(any_bytes(60), st.integers(1, 6), st.integers(1, 80))
 def test_following_the_slices_shows_every_line_once(blob: bytes, limit: int, most: int) -> None:
-    """F4: rule 4; a slice stays within its bytes unless one line alone is over them."""
+    """Rule 4; a slice stays within its bytes unless one line alone is over them."""
     shown: list[str] = []
     offset: int | None = 0 if blob else None
     while offset is not None:
@@ -105,7 +105,7 @@ def chunk_of(chunks: list[Chunk], line: int) -> Chunk:
 
 @pytest.mark.parametrize("unit", [b"a line\n", b"\n", b"x" * 65_535 + b"\n", b"y" * 65_536 + b"\n"])
 def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
-    """F4: rule 5; from that chunk on the lines are those read from the beginning."""
+    """Rule 5; from that chunk on the lines are those read from the beginning."""
     blob = unit * (300_000 // len(unit)) + b"end"
     chunks = chunked([blob])[1]
     total = line_count(blob)
@@ -126,7 +126,7 @@ def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
 
 
 def test_the_rest_of_a_long_line_need_not_be_read() -> None:
-    """F4: rule 5; while it waits for the next line, the reader can be taken to its chunk."""
+    """Rule 5; while it waits for the next line, the reader can be taken to its chunk."""
     blob = b"first\n" + b"x" * 1_000_000 + b"\nthird\n" + b"y" * 1_000_000
     chunks = chunked([blob])[1]
     reader = LineReader(0, 9, max_line_length=5, max_bytes=ENDLESS, total_lines=4)
@@ -145,7 +145,7 @@ def test_the_rest_of_a_long_line_need_not_be_read() -> None:
 
 
 def test_numbers_and_ends_are_shown_as_an_editor_does() -> None:
-    """F4: six places and a tab, lines from 1, one carriage return dropped."""
+    """Six places and a tab, lines from 1, one carriage return dropped."""
     lines = lines_of(b"a\r\nb\r\r\n\n\tc\rd")
     assert lines.text == "     1\ta\n     2\tb\r\n     3\t\n     4\t\tc\rd"
     assert (lines.first_line, lines.line_count, lines.next_offset) == (1, 4, None)
@@ -153,7 +153,7 @@ def test_numbers_and_ends_are_shown_as_an_editor_does() -> None:
 
 @pytest.mark.parametrize("unit", ["x", "é", "😀"])
 def test_a_line_is_cut_from_one_character_too_many_on(unit: str) -> None:
-    """F4: rules 2 and 3; a carriage return before the newline is none too many."""
+    """Rules 2 and 3; a carriage return before the newline is none too many."""
     whole = encode(unit * 20)
     for blob in (whole, whole + b"\n", whole + b"\r\n", whole + b"\r"):
         assert lines_of(blob, max_line_length=20).text == f"     1\t{unit * 20}"
@@ -166,13 +166,13 @@ def test_a_line_is_cut_from_one_character_too_many_on(unit: str) -> None:
     ("blob", "offset"), [(b"", 0), (b"", 3), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\nb\n", 99)]
 )
 def test_a_slice_past_the_last_line_is_empty(blob: bytes, offset: int) -> None:
-    """F4: rule 5, also right behind the last newline."""
+    """Rule 5, also right behind the last newline."""
     lines = lines_of(blob, offset)
     assert lines == OutputLines("", offset + 1, 0, line_count(blob), None)
 
 
 def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
-    """F4: rules 3 and 5; nothing of it is kept but what is shown, and the slice ends early."""
+    """Rules 3 and 5; nothing of it is kept but what is shown, and the slice ends early."""
     piece = "é".encode() * 32_768
     reader = LineReader(0, 2, max_line_length=2000, max_bytes=51_200, total_lines=2)
     tracemalloc.start()
@@ -194,7 +194,7 @@ def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
 
 @given(any_bytes(), st.integers(1, 9))
 def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
-    """F4: rule 4; a slice is over its limit only for one character that is longer."""
+    """Rule 4; a slice is over its limit only for one character that is longer."""
     texts, offset = [], 0 if blob else None
     while offset is not None:
         part = bytes_of(blob, offset, limit)
@@ -208,7 +208,7 @@ def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
 
 @given(any_bytes(), st.integers(0, 60), st.integers(0, 9))
 def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: int) -> None:
-    """F4: rule 4, by three bytes at most; invalid bytes are characters of their own."""
+    """Rule 4, by three bytes at most; invalid bytes are characters of their own."""
     part = bytes_of(blob, offset, limit)
     begin = min(part.offset, len(blob))
     if offset < len(blob):
@@ -223,7 +223,7 @@ def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: in
 
 
 def test_a_slice_fetches_little_more_than_it_shows() -> None:
-    """F4: rule 5, wherever it stands."""
+    """Rule 5, wherever it stands."""
     assert bytes_to_fetch(0, 4096, 2**30) == (0, 4102)
     assert bytes_to_fetch(2**29, 4096, 2**30) == (2**29 - 3, 2**29 + 4102)
     assert bytes_to_fetch(2**30, 4096, 2**30) == (2**30, 2**30)
@@ -232,5 +232,5 @@ def test_a_slice_fetches_little_more_than_it_shows() -> None:
 
 @pytest.mark.parametrize(("blob", "offset"), [(b"", 0), (b"abc", 3), (b"abc", 99)])
 def test_a_slice_past_the_last_byte_is_empty(blob: bytes, offset: int) -> None:
-    """F4: rule 5."""
+    """Rule 5."""
     assert bytes_of(blob, offset, 10) == OutputBytes("", offset, 0, len(blob), None)

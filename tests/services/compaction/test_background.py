@@ -1,4 +1,7 @@
-"""The background path over a real database: due, claimed, done once, resting (E6, E9, E11)."""
+"""The background path over a real database: due, claimed, done once, resting.
+
+[compaction.background, compaction.backs-off, compaction.never-blocks]
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ async def let_rest(url: str, cid: str) -> None:
 
 
 async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) -> None:
-    """The batch makes it due, one event `due` says so, and one worker can claim it (E6)."""
+    """The batch makes it due, one event `due` says so, and one worker can claim it."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 680)
     assert not await is_due(harness, cid)
@@ -111,7 +114,7 @@ async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) 
 async def test_each_strategy_has_its_threshold(
     harness: Harness, strategy: str, leaves: Mapping[str, Any], share: float
 ) -> None:
-    """It is due where the append answers the pressure `due` (C3)."""
+    """It is due where the append answers the pressure `due`. [compaction.due]"""
     cid = await harness.conversation(policy(2100, 100, strategy=strategy, **leaves))
     while True:
         answer = await harness.append(cid, user("why " * 20), says("so " * 20))
@@ -134,7 +137,10 @@ async def test_each_strategy_has_its_threshold(
     ],
 )
 async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict[str, Any]) -> None:
-    """Without auto or enabled, inline, or with nothing to compact it is never due (E1, E6)."""
+    """Without auto or enabled, inline, or with nothing to compact it is never due.
+
+    [compaction.inline-mode]
+    """
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 940)
     fresh = another(harness)
@@ -167,7 +173,7 @@ async def test_settings_that_another_process_changed(harness: Harness) -> None:
 
 
 async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harness) -> None:
-    """The replayed answer makes nothing due again (A2)."""
+    """The replayed answer makes nothing due again. [log.message-id]"""
     cid = await harness.conversation(policy(1100, 100))
     batch = Append([user("why " * 720)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
@@ -181,7 +187,7 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
 
 
 async def test_too_many_messages_make_it_due(harness: Harness) -> None:
-    """`max_messages` counts what is verbatim, whatever the tokens (E6)."""
+    """`max_messages` counts what is verbatim, whatever the tokens. [compaction.due]"""
     sizes = {"preserve_top": 1, "preserve_bottom": 1}
     own = policy(1100, 100, sandwich=sizes, compaction={"max_messages": 12})
     cid = await harness.conversation(own)
@@ -203,7 +209,7 @@ async def test_too_many_messages_make_it_due(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary", "chain"])
 async def test_too_many_short_messages_are_compacted_once(harness: Harness, strategy: str) -> None:
-    """A compaction by count needs no gain, and is not tried again at once (E6, D7)."""
+    """A compaction by count needs no gain, and is not tried again at once."""
     own = policy(20_000, 100, strategy=strategy, compaction={"max_messages": 1})
     cid = await harness.conversation(own)
     await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(14)))
@@ -218,7 +224,7 @@ async def test_too_many_short_messages_are_compacted_once(harness: Harness, stra
 
 
 async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -> None:
-    """A compaction that workers are not notified of is due all the same (E11)."""
+    """A compaction that workers are not notified of is due all the same."""
     cid = await harness.conversation(policy(1100, 100))
     with harness.database.failing("notify", DOWN):
         answer = await harness.append(cid, user("why " * 720))
@@ -231,7 +237,7 @@ async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -
 
 
 async def test_what_is_due_is_compacted(harness: Harness) -> None:
-    """The worker compacts to the target, is done with it, and tells of it (E6, D7, L3)."""
+    """The worker compacts to the target, is done with it, and tells of it."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     before = await harness.build(cid)
@@ -256,7 +262,7 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
 
 
 async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
-    """A slow model blocks nothing; what came meanwhile is shown after the summary (E6, E11)."""
+    """A slow model blocks nothing; what came meanwhile is shown after the summary."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     before = await harness.build(cid)
@@ -282,7 +288,7 @@ async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
 
 
 async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
-    """A due compaction that a change of policy overtook costs no call (E6)."""
+    """A due compaction that a change of policy overtook costs no call. [compaction.background]"""
     for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
         cid = await harness.conversation(policy(1100, 100))
         await fill(harness, cid, 705)
@@ -294,7 +300,7 @@ async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
 
 
 async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
-    """What would free too little is not tried again until the log grew by 5 % (D7, E9)."""
+    """What would free too little is not tried again until the log grew by 5 %."""
     own = policy(1100, 100, compaction={"min_gain": 0.6})
     cid = await harness.conversation(own)
     await fill(harness, cid, 705)
@@ -312,7 +318,7 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
 
 
 async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: Harness) -> None:
-    """A model that answers at length is not asked again at once (D7, E9)."""
+    """A model that answers at length is not asked again at once [strategy.idempotent]."""
     harness.gateway.replies = ["<summary>" + "🫠" * 100 + "</summary>"]
     sizes = {"preserve_top": 3, "preserve_bottom": 3}
     own = policy(1100, 100, sandwich=sizes, compaction={"min_gain": 0.0})
@@ -329,7 +335,7 @@ async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: H
 
 
 async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
-    """A conversation deleted since is no error, and nothing of it comes back (A7, E6)."""
+    """A conversation deleted since is no error, and nothing of it comes back."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.conversations.remove(TENANT, cid)
@@ -340,7 +346,7 @@ async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
 
 
 async def test_a_conversation_deleted_during_the_model_call(harness: Harness) -> None:
-    """The work ends without a trace (A7)."""
+    """The work ends without a trace. [log.delete-everything]"""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     harness.gateway.release.clear()
@@ -357,7 +363,7 @@ async def test_a_conversation_deleted_during_the_model_call(harness: Harness) ->
 
 
 async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) -> None:
-    """While another process compacts nothing is done twice, and nothing forgotten (E6)."""
+    """While another process compacts nothing is done twice, and nothing forgotten."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     async with Leases(harness.database, new_id).held(cid) as is_mine:
@@ -384,7 +390,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
 
 
 async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) -> None:
-    """An undo while the model thinks wins; it stays due, and the next look settles it (E6)."""
+    """An undo while the model thinks wins; it stays due, and the next look settles it."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -402,7 +408,7 @@ async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) 
     found = await harness.receipts.page(TENANT, cid, 10, None)
     assert [receipt.compaction.compaction_id for receipt in found] == [first]
     await harness.work(cid)
-    assert not await is_due(harness, cid), "decision 24: it rests after the undo"
+    assert not await is_due(harness, cid), "it rests after the undo"
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
@@ -412,7 +418,7 @@ async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) 
 async def test_each_failure_pauses_compactions_for_longer(
     harness: Harness, database_url: str
 ) -> None:
-    """30 s, then doubling, up to an hour; counted and told; the view as it was (E9)."""
+    """30 s, then doubling, up to an hour; counted and told; the view as it was."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -444,7 +450,7 @@ async def test_each_failure_pauses_compactions_for_longer(
 
 
 async def test_no_model_is_called_during_a_pause(harness: Harness, database_url: str) -> None:
-    """Neither builds nor a worker woken too early ask again; what is built says so (E9)."""
+    """Neither builds nor a worker woken too early ask again; what is built says so."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -467,7 +473,7 @@ async def test_no_model_is_called_during_a_pause(harness: Harness, database_url:
 
 
 async def test_a_failed_build_pauses_compactions(harness: Harness, database_url: str) -> None:
-    """Builds come often: after one failed the next do not call the model (E9)."""
+    """Builds come often: after one failed the next do not call the model. [compaction.backs-off]"""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -484,7 +490,7 @@ async def test_a_failed_build_pauses_compactions(harness: Harness, database_url:
 
 @pytest.mark.parametrize("way", ["background", "forced"])
 async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
-    """A compaction that succeeds forgets the failures, a forced one at any time (E9)."""
+    """A compaction that succeeds forgets the failures, a forced one at any time."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -503,7 +509,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
 async def test_a_policy_with_a_forbidden_model_pauses_compactions(
     harness: Harness, database_url: str
 ) -> None:
-    """A model that is allowed no longer fails as one that is down, not for ever (E5, E9)."""
+    """A model that is allowed no longer fails as one that is down, not for ever."""
     own = policy(1100, 100, compaction={"model": "someone/else"})
     cid = await harness.conversation()
     statement = "UPDATE conversations SET policy = $2 WHERE conversation_id = $1"
@@ -521,7 +527,7 @@ async def test_a_policy_with_a_forbidden_model_pauses_compactions(
 
 
 async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harness) -> None:
-    """Mode inline is never due; the build at the line compacts before it answers (E6)."""
+    """Mode inline is never due; the build at the line compacts before it answers."""
     own = policy(1100, 100, compaction={"mode": "inline"})
     cid = await harness.conversation(own)
     await fill(harness, cid, 680)
@@ -534,13 +540,13 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
     assert (await harness.receipt(cid)).trigger == "proactive"
     assert await kinds(harness, cid) == ["started", "compacted"]
     await harness.undo(cid)
-    assert (await harness.build(cid))["compaction"] is None, "decision 24"
+    assert (await harness.build(cid))["compaction"] is None, "it rests after the undo"
 
 
 async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
     harness: Harness,
 ) -> None:
-    """Where nothing could be done nothing is tried again, until what it goes by changes (E9)."""
+    """Where nothing could be done nothing is tried again, until what it goes by changes."""
     cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
     await fill(harness, cid, 955)
     for _ in range(2):
@@ -556,7 +562,7 @@ async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
 
 
 async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
-    """A first build whose payload costs more than its log compacts as the next would (C1, C3)."""
+    """A first build whose payload costs more than its log compacts as the next would."""
     cid = await harness.conversation(policy(2100, 100, strategy="full_history"), tools=TOOLS)
     await harness.append(cid, user("go"))
     while (await harness.build(cid))["tokens_used"] < 1910:
@@ -585,7 +591,7 @@ async def start(harness: Harness, cid: str, **ask: Any) -> Job:
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:
-    """Queued, then done with the CompactResult; its wishes are its own (E6, E7)."""
+    """Queued, then done with the CompactResult; its wishes are its own."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
@@ -611,7 +617,7 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
 
 
 async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
-    """It is done, not failed (E7)."""
+    """It is done, not failed. [compaction.forced]"""
     cid = await harness.conversation(policy(20_000, strategy="full_history"))
     await harness.talk(cid, 10)
     job = await start(harness, cid)
@@ -623,7 +629,7 @@ async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
 
 
 async def test_a_failed_job_has_its_error(harness: Harness) -> None:
-    """The error is what the request would have got; the state is unchanged; no storm (E9)."""
+    """The error is what the request would have got; the state is unchanged; no storm."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
@@ -641,7 +647,7 @@ async def test_a_failed_job_has_its_error(harness: Harness) -> None:
 
 
 async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> None:
-    """A job found running, because its worker was killed, is run again (E6, A8)."""
+    """A job found running, because its worker was killed, is run again [compaction.jobs]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid)
@@ -678,7 +684,7 @@ async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
 
 
 async def test_a_job_of_what_was_deleted(harness: Harness) -> None:
-    """The job goes with its conversation; a late delivery does nothing (A7)."""
+    """The job goes with its conversation; a late delivery does nothing. [log.delete-everything]"""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid)

@@ -1,4 +1,7 @@
-"""Compaction over a real database: forced, failing, at once with others (D6, E1, E7, E8, E9)."""
+"""Compaction over a real database: forced, failing, at once with others.
+
+[compaction.state, compaction.forced, compaction.receipt, compaction.failure-keeps-state]
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def receipt(harness: Harness, cid: str) -> Compaction:
 
 
 async def test_a_forced_compaction_returns_its_result(harness: Harness) -> None:
-    """Tokens and messages before and after are those of the builds around it (E7, E8)."""
+    """Tokens and messages before and after are those of the builds around it."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     before = await harness.build(cid)
@@ -88,7 +91,7 @@ async def test_a_forced_compaction_returns_its_result(harness: Harness) -> None:
 
 
 async def test_the_log_never_changes(harness: Harness) -> None:
-    """A compaction changes the view alone: every message stays readable (A1, E8)."""
+    """A compaction changes the view alone: every message stays readable [log.any-format]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
 
@@ -104,7 +107,7 @@ async def test_the_log_never_changes(harness: Harness) -> None:
 
 
 async def test_ranges_of_successive_compactions_contain_one_another(harness: Harness) -> None:
-    """Each takes in the summary before it, asks only for what is new, and names its parent (E8)."""
+    """Each takes in the summary before it, asks only for what is new, and names its parent."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(4)]
     cid = await harness.conversation(policy(20_000))
     spans: list[Span] = []
@@ -128,7 +131,7 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
 
 
 async def test_compacting_again_at_once_does_nothing(harness: Harness) -> None:
-    """Right after a compaction there is nothing to do (D7)."""
+    """Right after a compaction there is nothing to do. [strategy.idempotent]"""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     await harness.compaction.compact(TENANT, cid, CompactRequest())
@@ -140,7 +143,7 @@ async def test_compacting_again_at_once_does_nothing(harness: Harness) -> None:
 
 
 async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) -> None:
-    """`dry_run` shows range and sizes of what would be done (E7)."""
+    """`dry_run` shows range and sizes of what would be done. [compaction.dry-run]"""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     shown = await harness.compaction.compact(TENANT, cid, CompactRequest(dry_run=True))
@@ -156,7 +159,7 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
 
 @pytest.mark.parametrize("failure", [DOWN, TIMED_OUT, "no tags at all", "<summary></summary>"])
 async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, failure: Any) -> None:
-    """Timeout, failure or a bad answer: the forced call says so, nothing changed (E9, E3)."""
+    """Timeout, failure or a bad answer: the forced call says so, nothing changed."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     await harness.compaction.compact(TENANT, cid, CompactRequest())
@@ -186,7 +189,7 @@ async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, fail
 async def test_a_strategy_that_never_compacts_returns_a_reason(
     harness: Harness, leaves: dict[str, Any], word: str
 ) -> None:
-    """A forced call on a policy that never compacts answers false with the reason (E1, D2)."""
+    """A forced call on a policy that never compacts answers false with the reason."""
     cid = await harness.conversation(policy(20_000, **leaves))
     await harness.talk(cid, 30)
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
@@ -197,7 +200,7 @@ async def test_a_strategy_that_never_compacts_returns_a_reason(
 
 
 async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) -> None:
-    """Without messages there is nothing to do; without a conversation it is not found (M)."""
+    """Without messages there is nothing to do; without a conversation it is not found."""
     cid = await harness.conversation(policy(20_000))
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert (made.compacted, made.reason) == (False, "the conversation has no messages")
@@ -208,7 +211,7 @@ async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) ->
 
 
 async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
-    """A call may bring instructions and an allowed model, and no other (E5, E7)."""
+    """A call may bring instructions and an allowed model, and no other [summary.allowed-models]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     with pytest.raises(ValidationError):
@@ -223,7 +226,7 @@ async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
 
 
 async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -> None:
-    """A compaction that would not shrink the payload is dropped (D7)."""
+    """A compaction that would not shrink the payload is dropped. [strategy.target]"""
     harness.gateway.replies = ["<summary>" + "🫠" * 40 + "</summary>"]
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, *(user(f"{n} " + "x " * 5) for n in range(13)))
@@ -234,7 +237,7 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
 
 
 async def test_the_state_is_the_active_summary(harness: Harness) -> None:
-    """ContextState has strategy, summary, range of seqs and time; None before (D6, 26)."""
+    """ContextState has strategy, summary, range of seqs and time; None before."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     assert await harness.receipts.state(TENANT, cid) is None
@@ -250,7 +253,7 @@ async def test_the_state_is_the_active_summary(harness: Harness) -> None:
 
 
 async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) -> None:
-    """A running compaction blocks neither appends nor builds, and is applied afterwards (E11)."""
+    """A running compaction blocks neither appends nor builds, and is applied afterwards."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     before = await harness.build(cid)
@@ -274,7 +277,7 @@ async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) ->
 
 
 async def test_two_forced_compactions_at_once(harness: Harness) -> None:
-    """The second waits for the first and then finds nothing to do (decision 15)."""
+    """The second waits for the first and then finds nothing to do."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await asyncio.gather(
@@ -285,7 +288,7 @@ async def test_two_forced_compactions_at_once(harness: Harness) -> None:
 
 
 async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness) -> None:
-    """A compaction whose conversation is deleted while the model thinks stores nothing (A7)."""
+    """A compaction whose conversation is deleted while the model thinks stores nothing."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     harness.gateway.release.clear()
@@ -349,7 +352,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
 
 
 async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
-    """Memory does not grow with the range: each page carries on the summary before it (E5)."""
+    """Memory does not grow with the range: each page carries on the summary before it."""
     harness.gateway.replies = ["<summary>page one</summary>", "<summary>page two</summary>"]
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
@@ -375,7 +378,7 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
 
 
 async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> None:
-    """An empty range condenses to what was there before (E5)."""
+    """An empty range condenses to what was there before. [summary.bounded-input]"""
     cid = await harness.conversation(policy(100_000))
     made = await summarise_paged(
         harness.database,

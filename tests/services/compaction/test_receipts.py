@@ -1,4 +1,7 @@
-"""Receipts over a real database: listed, expanded, undone, never half applied (E8, 24, 26)."""
+"""Receipts over a real database: listed, expanded, undone, never half applied.
+
+[compaction.undo, compaction.state]
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ async def tools(harness: Harness, cid: str, groups: int) -> None:
 
 
 async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
-    """All of them, in pages, each with its parent and what has become of it (E8, decision 2)."""
+    """All of them, in pages, each with its parent and what has become of it [compaction.undo]."""
     cid = await harness.conversation(policy(20_000))
     assert await page(harness, cid) == []
     made = []
@@ -106,7 +109,10 @@ async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
 
 
 async def test_a_receipt_is_complete(harness: Harness) -> None:
-    """What was asked and answered, what it took, before and after; and it never changes (E8)."""
+    """What was asked and answered, what it took, before and after; and it never changes.
+
+    [summary.cost]
+    """
     cid = await harness.conversation(policy(20_000), SECTIONS, TOOLS)
     await harness.talk(cid, 10)
     before = (await harness.build(cid))["tokens_used"]
@@ -136,7 +142,7 @@ async def test_a_receipt_is_complete(harness: Harness) -> None:
 
 
 async def test_expanding_returns_the_originals(harness: Harness) -> None:
-    """Every compacted message is reachable, byte for byte, in pages of any size (E8)."""
+    """Every compacted message is reachable, byte for byte, in pages of any size."""
     cid = await harness.conversation(policy(20_000))
     odd = {"role": "user", "content": "é\u0000\ud800", "extra": {"kept": [1, 2.5, None]}}
     await harness.append(cid, *([odd] * 12), user("end"))
@@ -155,7 +161,7 @@ async def test_expanding_returns_the_originals(harness: Harness) -> None:
 
 
 async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
-    """Unknown ids, and those of another conversation or tenant, are 404 (E8, M)."""
+    """Unknown ids, and those of another conversation or tenant, are 404 [compaction.undo]."""
     one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
     await harness.talk(one, 10)
     made = (await harness.compact(one)).compaction_id
@@ -182,7 +188,7 @@ async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
 async def test_undo_restores_the_payload_byte_for_byte(
     harness: Harness, strategy: str, wanted: str | None
 ) -> None:
-    """Payloads, numbers and pressure are what they were, in both formats (E8, decision 24).
+    """Payloads, numbers and pressure are what they were, in both formats.
 
     Each step of a row of compactions is walked back, to the whole log in the end.
     """
@@ -235,7 +241,7 @@ async def test_undo_restores_the_payload_byte_for_byte(
 
 
 async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
-    """An older or an undone compaction is 409 with the active one's id (decision 24)."""
+    """An older or an undone compaction is 409 with the active one's id."""
     cid = await harness.conversation(policy(20_000))
     made = []
     for _ in range(2):
@@ -259,7 +265,7 @@ async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
 
 
 async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
-    """The same compaction is undone once, and the view moves back by one only (decision 24)."""
+    """The same compaction is undone once, and the view moves back by one only."""
     cid = await harness.conversation(policy(20_000))
     for _ in range(2):
         await harness.talk(cid, 8)
@@ -275,7 +281,7 @@ async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
 
 
 async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
-    """Messages appended after the compaction stay, and none is lost in between (E8)."""
+    """Messages appended after the compaction stay, and none is lost in between."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     await harness.compact(cid)
@@ -289,7 +295,7 @@ async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
 
 
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
-    """What is bound to a prefix does not come back with an undo (E10, decision 24)."""
+    """What is bound to a prefix does not come back with an undo [compaction.new-epoch]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.append(cid, user("hi"))
     await harness.build(cid, ASKS[ANTHROPIC])
@@ -310,7 +316,7 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
 
 
 async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
-    """It comes back when the log has grown by 5 % of the window, not before (decision 24)."""
+    """It comes back when the log has grown by 5 % of the window, not before."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -332,7 +338,7 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
 
 
 async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts all the same; a caller may at any time (24, C3)."""
+    """At `compact_trigger` a build compacts all the same; a caller may at any time."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     assert (await harness.build(cid))["compaction"].compacted
@@ -345,7 +351,7 @@ async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> Non
 
 
 async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) -> None:
-    """The parent cleared what was pinned since: it comes back with the pins shown (D8, E8)."""
+    """The parent cleared what was pinned since: it comes back with the pins shown."""
     own = policy(4100, 100, strategy="chain")
     cid = await harness.conversation(own, tools=TOOLS)
     await tools(harness, cid, 9)
@@ -383,7 +389,7 @@ async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
 
 
 async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
-    """What was planned on the view before is not applied, and leaves nothing behind (E6, E8)."""
+    """What was planned on the view before is not applied, and leaves nothing behind."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     await harness.compact(cid)
@@ -408,7 +414,7 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seq", [8, 18])
 async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> None:
-    """A pin on what is about to be hidden keeps the compaction from being applied (D8)."""
+    """A pin on what is about to be hidden keeps the compaction from being applied."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -429,7 +435,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
 
 
 async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
-    """A summary that another strategy was to make is not shown by the new one (D6)."""
+    """A summary that another strategy was to make is not shown by the new one."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -442,7 +448,7 @@ async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
 
 
 async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -> None:
-    """Builds beside an undo show the view before or after it, never a mixture (E8, C4)."""
+    """Builds beside an undo show the view before or after it, never a mixture [compaction.undo]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     whole = await harness.build(cid)
@@ -462,7 +468,7 @@ async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -
 
 
 async def test_two_processes_see_one_undo(harness: Harness) -> None:
-    """A process that holds the folded window of before follows an undo made by another (N8)."""
+    """A process that holds the folded window of before follows an undo made by another."""
     cid = await harness.conversation(policy(20_000), SECTIONS)
     await harness.talk(cid, 10)
     other = harness.cold()
@@ -476,7 +482,7 @@ async def test_two_processes_see_one_undo(harness: Harness) -> None:
 
 
 async def test_the_state_follows(harness: Harness) -> None:
-    """`/state` is that of what is shown: the parent's after an undo, none at the end (D6, 26)."""
+    """`/state` is that of what is shown: the parent's after an undo, none at the end."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
     cid = await harness.conversation(policy(20_000))
     states = [await harness.receipts.state(TENANT, cid)]
@@ -491,7 +497,7 @@ async def test_the_state_follows(harness: Harness) -> None:
 
 
 async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> None:
-    """Deleting takes receipts along, and a new conversation of the id has none (A7)."""
+    """Deleting takes receipts along, and a new conversation of the id has none."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await harness.compact(cid)
@@ -504,7 +510,7 @@ async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> 
 
 
 async def test_a_failure_while_applying_leaves_nothing(harness: Harness) -> None:
-    """Receipt, view and event are stored together or not at all (E8)."""
+    """Receipt, view and event are stored together or not at all."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     before = await harness.build(cid)

@@ -1,4 +1,8 @@
-"""Strategies end to end over a real database: what each makes of a log (D1, D3-D8, E4, E7, E9)."""
+"""Strategies end to end over a real database: what each makes of a log.
+
+[strategy.pure, strategy.tree, strategy.retain-summary, strategy.chain, compaction.state,
+ strategy.target, pins.verbatim, compaction.forced, compaction.failure-keeps-state]
+"""
 
 from __future__ import annotations
 
@@ -93,9 +97,10 @@ def asked(harness: Harness) -> list[str]:
 
 @pytest.mark.parametrize("in_background", [True, False])
 async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_background: bool) -> None:
-    """S1's checkpoint 3: threshold exceeded, history replaced by retain + summary + last turn.
+    """Threshold exceeded, history replaced by retain + summary + last turn.
 
-    D4, E3, E4, E6; the same in the background and inside a build, in both formats.
+    [strategy.retain-summary, summary.retain, compaction.background] The same in the background and
+    inside a build, in both formats.
     """
     harness.gateway.replies = [BOTH]
     own = policy(1100, 100, strategy="retain_summary", compaction=RETAINS | {"target": 0.05})
@@ -127,7 +132,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
 
 
 async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
-    """The next compaction reads retain and summary; an empty retain keeps the old one (E4)."""
+    """The next compaction reads retain and summary; an empty retain keeps the old one."""
     harness.gateway.replies = [
         BOTH,
         "<retain></retain><summary>more was said</summary>",
@@ -155,7 +160,7 @@ async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
 
 
 async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
-    """Retain comes only if asked for, and one that was there goes into the summary (E1, E4)."""
+    """Retain comes only if asked for, and one that was there goes into the summary."""
     harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
     own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
     cid = await harness.conversation(own)
@@ -172,7 +177,7 @@ async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> None:
-    """`retain_last_turns` whole turns follow the summary; with 0 the last call group (E1, E4)."""
+    """`retain_last_turns` whole turns follow the summary; with 0 the last call group."""
     own = policy(20_000, strategy="retain_summary", compaction={"retain_last_turns": turns})
     cid = await harness.conversation(own)
     await harness.talk(cid, 3)
@@ -203,7 +208,7 @@ async def number(harness: Harness, cid: str, first: int, count: int) -> None:
 
 
 async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
-    """Each chunk is one call, and no message is read twice at a level, however often (D3)."""
+    """Each chunk is one call, and no message is read twice at a level, however often."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
     cid = await harness.conversation(tree(4, 3))
     for round_ in range(3):
@@ -220,7 +225,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
 
 
 async def test_a_tree_merges_full_levels(harness: Harness) -> None:
-    """When a level has enough nodes they are summarised into one; nodes link to sources (D3)."""
+    """When a level has enough nodes they are summarised into one; nodes link to sources."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
     cid = await harness.conversation(tree(2, 3))
     await number(harness, cid, 1, 9)
@@ -260,7 +265,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
 
 @pytest.mark.parametrize("k", [2, 3])
 async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness, k: int) -> None:
-    """What k-1 chunks were summarised to is kept; the next compaction goes on there (D3, E9)."""
+    """What k-1 chunks were summarised to is kept; the next compaction goes on there."""
     good = [f"<summary>node {n}</summary>" for n in range(1, k)]
     harness.gateway.replies = [*good, DOWN]
     cid = await harness.conversation(tree(3, 2))
@@ -282,7 +287,7 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
 
 
 async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Harness) -> None:
-    """Nothing was summarised, so nothing is applied (E9)."""
+    """Nothing was summarised, so nothing is applied. [compaction.failure-keeps-state]"""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(tree(3, 2))
     await number(harness, cid, 1, 12)
@@ -294,7 +299,7 @@ async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Ha
 
 
 async def test_a_tree_that_cannot_merge_stays_as_it_is(harness: Harness) -> None:
-    """A fold that fails is done next time; the chunks' summaries are applied (D3, E9)."""
+    """A fold that fails is done next time; the chunks' summaries are applied [strategy.tree]."""
     harness.gateway.replies = [*(f"<summary>node {n}</summary>" for n in range(2)), DOWN]
     cid = await harness.conversation(tree(2, 2))
     await number(harness, cid, 1, 5)
@@ -318,7 +323,7 @@ def chain(window: int = 1100, **leaves: Any) -> dict[str, Any]:
 
 
 async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
-    """Where clearing old results is enough nothing else is done (D5)."""
+    """Where clearing old results is enough nothing else is done. [strategy.chain]"""
     cid = await harness.conversation(chain(3100), tools=TOOLS)
     await work(harness, cid, 9, words=120)
     log = await harness.bodies(cid)
@@ -345,7 +350,7 @@ async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
 
 
 async def test_a_due_chain_clears_in_the_background(harness: Harness) -> None:
-    """A due compaction of much tool output costs no model call (D5, E6)."""
+    """A due compaction of much tool output costs no model call [strategy.chain]."""
     cid = await harness.conversation(chain(3100), tools=TOOLS)
     await work(harness, cid, 8, words=150)
     await harness.work(cid)
@@ -357,7 +362,7 @@ async def test_a_due_chain_clears_in_the_background(harness: Harness) -> None:
 
 
 async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
-    """A forced chain clears and summarises, and reports what ran (D5, E7)."""
+    """A forced chain clears and summarises, and reports what ran [strategy.chain]."""
     cid = await harness.conversation(chain(6100), tools=TOOLS)
     await work(harness, cid, 4)
     await harness.talk(cid, 6)
@@ -377,7 +382,7 @@ async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
 async def test_every_strategy_names_a_failing_model_in_a_build(
     harness: Harness, strategy: str, reply: Any
 ) -> None:
-    """Whatever a build gives up where no model answers, it says why (C4, E9)."""
+    """Whatever a build gives up where no model answers, it says why [budget.degraded]."""
     harness.gateway.replies = [reply]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 955)
@@ -393,7 +398,7 @@ async def test_every_strategy_names_a_failing_model_in_a_build(
 async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
     harness: Harness, strategy: str
 ) -> None:
-    """A caller who waits is told, and what is shown stays as it was (E9)."""
+    """A caller who waits is told, and what is shown stays as it was."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 900)
@@ -406,7 +411,7 @@ async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
 async def test_a_background_chain_names_the_summary_it_lacks(
     harness: Harness, database_url: str
 ) -> None:
-    """After three failures messages are dropped without asking; the receipt says so (D5, E9)."""
+    """After three failures messages are dropped without asking; the receipt says so."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(chain(1100))
     await fill(harness, cid, 850)
@@ -426,7 +431,7 @@ async def test_a_background_chain_names_the_summary_it_lacks(
 async def test_a_chain_that_truncates_first_lacks_no_summary(
     harness: Harness, steps: list[str]
 ) -> None:
-    """Where the policy itself drops messages before any summary nothing is missing (D5)."""
+    """Where the policy itself drops messages before any summary nothing is missing."""
     cid = await harness.conversation(chain(1100, chain=steps))
     await fill(harness, cid, 955)
     build = await harness.build(cid)
@@ -435,7 +440,7 @@ async def test_a_chain_that_truncates_first_lacks_no_summary(
 
 
 async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
-    """A tree whose model fails on the way keeps what it has, and names what is missing (E9)."""
+    """A tree whose model fails on the way keeps what it has, and names what is missing."""
     harness.gateway.replies = ["<summary>a part</summary>", DOWN]
     cid = await harness.conversation(tree(4, 2, 2100))
     await fill(harness, cid, 1850)
@@ -444,7 +449,7 @@ async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
 
 
 async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
-    """Inside a build the next step takes the summary's place, named in the answer (D5, E9)."""
+    """Inside a build the next step takes the summary's place, named in the answer."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(chain(1100))
     await fill(harness, cid, 955)
@@ -480,7 +485,7 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
 async def test_a_forced_compaction_without_a_model_changes_nothing(
     harness: Harness, strategy: str
 ) -> None:
-    """Whatever the strategy: forced and failing is 503, and what is shown stays (E9)."""
+    """Whatever the strategy: forced and failing is 503, and what is shown stays."""
     cid = await harness.conversation(policy(20_000, strategy=strategy))
     await harness.talk(cid, 10)
     assert (await harness.compact(cid)).compacted
@@ -499,7 +504,7 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
 
 @pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary"])
 async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str) -> None:
-    """Without a model the payload is met by steps that need none, each named (E9, C4)."""
+    """Without a model the payload is met by steps that need none, each named."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 1100)
@@ -516,9 +521,11 @@ async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str
 @pytest.mark.parametrize("own", COMPACTING)
 @pytest.mark.parametrize("wanted", COMPACTING)
 async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
-    """A call's strategy works on a fresh log and over any summary; nothing goes untold (E7).
+    """A call's strategy works on a fresh log and over any summary; nothing goes untold.
 
-    The state stays valid for the policy's strategy, which goes on from it (D6).
+    The state stays valid for the policy's strategy, which goes on from it.
+
+    [compaction.forced, compaction.state]
     """
     cid = await harness.conversation(tree(3, 2) | {"strategy": own}, tools=TOOLS)
     await harness.talk(cid, 10)
@@ -544,7 +551,7 @@ async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted
 
 @pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
 async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> None:
-    """`target_tokens` is what to aim for; without it, within the target, little stays (E7)."""
+    """`target_tokens` is what to aim for; without it, within the target, little stays."""
     cid = await harness.conversation(policy(4100, strategy=strategy))
     await harness.talk(cid, 30)
     target = (await harness.build(cid))["tokens_used"] - 100
@@ -567,9 +574,11 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
 async def test_a_dry_run_predicts_the_compaction(
     harness: Harness, strategy: str, share: float | None
 ) -> None:
-    """A preview has the range, steps and counts of the compaction; tokens at most (E7).
+    """A preview has the range, steps and counts of the compaction; tokens at most.
 
     On a fresh log and over a summary, with a model that says little.
+
+    [compaction.forced]
     """
     own = tree(6, 3, 6100) | {"strategy": strategy}
     cid = await harness.conversation(own, tools=TOOLS)
@@ -599,7 +608,7 @@ async def test_a_dry_run_predicts_the_compaction(
 
 
 async def test_a_dry_run_counts_the_summary_that_stays(harness: Harness) -> None:
-    """Where only results are cleared, the preview counts the summary that is there (E7, D5)."""
+    """Where only results are cleared, the preview counts the summary that is there."""
     cid = await harness.conversation(chain(4100), tools=TOOLS)
     await harness.talk(cid, 8)
     assert (await harness.compact(cid)).summary_range is not None
@@ -614,7 +623,7 @@ async def test_a_dry_run_counts_the_summary_that_stays(harness: Harness) -> None
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_instructions_are_for_one_call(harness: Harness, strategy: str) -> None:
-    """A call's instructions reach the model, and only that once (E7)."""
+    """A call's instructions reach the model, and only that once. [compaction.per-call]"""
     cid = await harness.conversation(policy(20_000, strategy=strategy))
     await harness.talk(cid, 10)
     await harness.compact(cid, instructions="Keep the numbers.")
@@ -634,7 +643,7 @@ async def test_instructions_are_for_one_call(harness: Harness, strategy: str) ->
 async def test_changing_the_strategy_drops_the_state(
     harness: Harness, one: str, other: str
 ) -> None:
-    """Another strategy starts from the log; the receipt stays, and is superseded (D6)."""
+    """Another strategy starts from the log; the receipt stays, and is superseded."""
     if one == other:
         return
     cid = await harness.conversation(policy(20_000, strategy=one))
@@ -658,7 +667,7 @@ async def test_changing_the_strategy_drops_the_state(
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_compacting_again_at_once_does_nothing(harness: Harness, strategy: str) -> None:
-    """Right after a compaction of any strategy nothing is left to do (D7)."""
+    """Right after a compaction of any strategy nothing is left to do. [strategy.target]"""
     cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
     await work(harness, cid, 6)
     await harness.talk(cid, 10)
@@ -672,7 +681,7 @@ async def test_compacting_again_at_once_does_nothing(harness: Harness, strategy:
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
-    """`preserve_user_messages` keeps what users said inside the compacted range (D8)."""
+    """`preserve_user_messages` keeps what users said inside the compacted range."""
     own = policy(20_000, strategy=strategy, preserve_user_messages=True)
     cid = await harness.conversation(own)
     await harness.talk(cid, 10)
@@ -886,8 +895,12 @@ async def test_payloads_stay_valid_after_any_operations(
 ) -> None:
     """Appends, builds, compactions of all kinds, undos and pins in any order and strategy.
 
-    Every payload is valid and fits, a pin is always shown, the log never changes, and every
-    receipt expands to exactly the originals (C4, D1-D8, E6, E8, A1, K1).
+    Every payload is valid and fits, a pin is always shown, the log never changes, and every receipt
+    expands to exactly the originals.
+
+    [budget.within-window, strategy.pure, strategy.sliding-window, strategy.tree,
+     strategy.retain-summary, strategy.chain, compaction.state, strategy.target, pins.verbatim,
+     budget.fitting-order, compaction.expand, log.append-only, payload.valid]
     """
     gateway = ScriptedGateway(*([reply] if reply is not None else []))
     harness = Harness(harness.database, gateway, model=SUMMARISER if reply is not None else None)

@@ -1,4 +1,7 @@
-"""Summaries through a scripted gateway: choice, folding, retries, failure (E3, E5, E9)."""
+"""Summaries through a scripted gateway: choice, folding, retries, failure.
+
+[summary.bounded-input, summary.gateway]
+"""
 
 from __future__ import annotations
 
@@ -183,12 +186,12 @@ async def run(
 def test_the_model_is_chosen_in_order(
     call: str | None, policy: str | None, conversation: str | None, chosen: str | None
 ) -> None:
-    """E5: the call's, the policy's, the service's; the built-in one may be asked for."""
+    """The call's, the policy's, the service's; the built-in one may be asked for."""
     assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
 
 
 def test_a_model_outside_the_allowed_list_is_refused() -> None:
-    """E5: asked for outside the list is 422, at the place where it was asked."""
+    """Asked for outside the list is 422, at the place where it was asked."""
     subject = summariser(ScriptedGateway(""))
     with pytest.raises(ValidationError) as by_call:
         subject.choose_model("other", None, None)
@@ -199,7 +202,7 @@ def test_a_model_outside_the_allowed_list_is_refused() -> None:
 
 
 def test_the_conversations_model_counts_only_when_allowed() -> None:
-    """E5: outside the list it is skipped, and without any model the built-in one works."""
+    """Outside the list it is skipped, and without any model the built-in one works."""
     settings = SummariserSettings(None, ("gpt",), (), 5.0)
     subject = summariser(ScriptedGateway(""), settings=settings)
     assert subject.choose_model(None, None, "gpt") == "gpt"
@@ -208,7 +211,7 @@ def test_the_conversations_model_counts_only_when_allowed() -> None:
 
 
 async def test_without_a_model_the_summary_is_extracted() -> None:
-    """E5: no call is made, the receipt says so, and the size asked for is kept."""
+    """No call is made, the receipt says so, and the size asked for is kept."""
     gateway = ScriptedGateway("")
     made = await run(gateway, messages=said(50), previous="earlier", by=None, max_tokens=200)
     effort = made.effort
@@ -223,7 +226,7 @@ async def test_without_a_model_the_summary_is_extracted() -> None:
 
 
 async def test_a_summary_comes_from_one_call() -> None:
-    """E3: an accepted answer, its usage and its price."""
+    """An accepted answer, its usage and its price."""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, model("main", 100_000), previous="before")
     effort = made.effort
@@ -239,19 +242,19 @@ async def test_a_summary_comes_from_one_call() -> None:
 
 
 async def test_an_unknown_price_is_not_zero() -> None:
-    """E8: a receipt without a price says nothing rather than zero."""
+    """A receipt without a price says nothing rather than zero. [compaction.receipt]"""
     assert (await run(ScriptedGateway(GOOD))).effort.cost_usd is None
 
 
 async def test_retain_is_returned_when_asked_for() -> None:
-    """E3, E4: retain and summary come apart."""
+    """Retain and summary come apart. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"))
     assert (made.text, made.retain) == ("short", "ref=7")
 
 
 async def test_a_trailing_call_is_not_sent() -> None:
-    """E3: the last assistant message keeps its text and loses its call."""
+    """The last assistant message keeps its text and loses its call. [summary.open-call]"""
     call = ToolCall("c", "shell", '{"cmd": "rm"}')
     gateway = ScriptedGateway(GOOD)
     await run(gateway, messages=[*said(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
@@ -260,7 +263,7 @@ async def test_a_trailing_call_is_not_sent() -> None:
 
 
 async def test_secrets_are_masked_before_they_leave() -> None:
-    """E12: neither messages nor the earlier summary carry a credential to the model."""
+    """Neither messages nor the earlier summary carry a credential to the model."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
     messages = [Message(Role.USER, (Text(f"use {key}"),)), *said(1)]
@@ -270,7 +273,7 @@ async def test_secrets_are_masked_before_they_leave() -> None:
 
 
 async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
-    """E12: calls and their results are masked whole, before they are cut to the model's window."""
+    """Calls and their results are masked whole, before they are cut to the model's window."""
     secret = "q7" + "Zk3mW9xR" * 8
     inner = json.dumps({"password": secret, "pad": "x " * 300})
     calls = [
@@ -294,7 +297,7 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
 
 
 async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
-    """E12: masking is for the transcript; instructions and directives are the caller's own."""
+    """Masking is for the transcript; instructions and directives are the caller's own."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
     ask = SummaryRequest(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
@@ -305,7 +308,7 @@ async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
 
 
 async def test_masking_can_be_turned_off() -> None:
-    """E12: without patterns everything goes out as it is."""
+    """Without patterns everything goes out as it is. [summary.secrets-masked]"""
     gateway = ScriptedGateway(GOOD)
     messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *said(1)]
     await run(gateway, messages=messages, settings=replace(SETTINGS, secret_patterns=()))
@@ -313,7 +316,7 @@ async def test_masking_can_be_turned_off() -> None:
 
 
 async def test_images_and_reasoning_are_described() -> None:
-    """E5: neither an image's data nor private reasoning reaches the summariser's model."""
+    """Neither an image's data nor private reasoning reaches the summariser's model."""
     gateway = ScriptedGateway(GOOD)
     parts = (Image("image/png", data="QUJDRA=="), Reasoning("hidden thought"), Text("look"))
     await run(gateway, messages=[*said(2), Message(Role.ASSISTANT, parts)])
@@ -323,7 +326,7 @@ async def test_images_and_reasoning_are_described() -> None:
 
 
 async def test_nothing_to_summarise_is_refused() -> None:
-    """CX-NT2: no messages, no summary; none that may be summarised is no better (D8)."""
+    """No messages, no summary; none that may be summarised is no better [stateless.errors]."""
     for messages, kept in (([], frozenset[int]()), (said(2), frozenset({0, 1}))):
         with pytest.raises(ValidationError, match="Conversation has no messages"):
             await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
@@ -333,7 +336,7 @@ async def test_nothing_to_summarise_is_refused() -> None:
 
 
 async def test_kept_messages_are_shown_and_marked() -> None:
-    """D8: a pinned message is context for the model, and not to be repeated."""
+    """A pinned message is context for the model, and not to be repeated. [pins.verbatim]"""
     gateway = ScriptedGateway(GOOD)
     await run(gateway, kept=frozenset({1}))
     assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
@@ -344,14 +347,14 @@ async def test_kept_messages_are_shown_and_marked() -> None:
 
 
 async def test_kept_messages_are_not_extracted() -> None:
-    """D8: the built-in summariser leaves out what is shown beside it."""
+    """The built-in summariser leaves out what is shown beside it. [pins.verbatim]"""
     made = await run(ScriptedGateway(""), messages=said(3, 40), by=None, kept=frozenset({1}))
     assert "<0>x" in made.text
     assert "<1>x" not in made.text
 
 
 async def test_an_earlier_retain_is_carried_on() -> None:
-    """E3, E4: the model sees what was to be kept, and an empty answer does not forget it."""
+    """The model sees what was to be kept, and an empty answer does not forget it."""
     gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
     made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"), retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
@@ -360,7 +363,7 @@ async def test_an_earlier_retain_is_carried_on() -> None:
 
 
 async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
-    """E4: with the retain turned off nothing of the earlier one is lost."""
+    """With the retain turned off nothing of the earlier one is lost. [summary.retain]"""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
@@ -370,7 +373,7 @@ async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
 
 
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
-    """E4: decisions and references, after those retained before, within the tokens allowed."""
+    """Decisions and references, after those retained before, within the tokens allowed."""
     messages = [
         Message(Role.USER, (Text("Which database?"),)),
         Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
@@ -389,7 +392,7 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
 
 
 async def test_summaries_are_merged_into_one() -> None:
-    """D3: the model is told what it is given, oldest first; no retain is asked for."""
+    """The model is told what it is given, oldest first; no retain is asked for. [strategy.tree]"""
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
     effort = subject.start_run("tenant")
@@ -405,7 +408,7 @@ async def test_summaries_are_merged_into_one() -> None:
 
 
 async def test_digests_are_merged_without_a_model() -> None:
-    """D3, E5: several extracts become one that holds what each of them held."""
+    """Several extracts become one that holds what each of them held [strategy.tree]."""
     subject = summariser(ScriptedGateway(""))
     effort = subject.start_run("tenant")
     parts = [
@@ -423,7 +426,7 @@ async def test_digests_are_merged_without_a_model() -> None:
 
 
 async def test_large_input_is_chunked_between_messages_and_merged() -> None:
-    """E5: each message goes out once and whole; each summary is carried into the next call."""
+    """Each message goes out once and whole; each summary is carried into the next call."""
     numbers = iter(range(100))
     gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
     made = await run(gateway, model("main", 2_000), messages=said(30))
@@ -437,7 +440,7 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
 
 
 async def test_retain_is_carried_through_a_merge() -> None:
-    """E3, E5: what an early chunk retained is shown to the calls after it."""
+    """What an early chunk retained is shown to the calls after it [summary.retain]."""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     ask = SummaryRequest(retain_prompt="keep refs")
     await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
@@ -445,7 +448,7 @@ async def test_retain_is_carried_through_a_merge() -> None:
 
 
 async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
-    """E5: its ends are kept, and a note says how much is missing."""
+    """Its ends are kept, and a note says how much is missing."""
     huge = Message(Role.USER, (Text("BEGIN " + "x" * 100_000 + " END"),))
     gateway = ScriptedGateway(GOOD)
     await run(gateway, model("main", 2_000), messages=[huge])
@@ -456,21 +459,21 @@ async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
 
 
 async def test_a_separate_input_limit_bounds_the_chunks() -> None:
-    """C2, E5: the summariser's own input limit is respected."""
+    """The summariser's own input limit is respected [models.limit-semantics]."""
     gateway = ScriptedGateway(GOOD)
     await run(gateway, model("main", 100_000, max_input=1_500), messages=said(30))
     assert all(len("".join(m["content"] for m in c.messages)) // 4 <= 1_500 for c in gateway.calls)
 
 
 async def test_an_unknown_window_is_taken_from_the_settings() -> None:
-    """Decision 23: 32 000 unless configured otherwise."""
+    """32 000 unless configured otherwise. [summary.retries]"""
     gateway = ScriptedGateway(GOOD)
     await run(gateway, messages=said(30), settings=replace(SETTINGS, context_window=2_000))
     assert len(gateway.calls) > 2
 
 
 async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
-    """E5, E9: when the provider says too long, the same model gets half as much."""
+    """When the provider says too long, the same model gets half as much [summary.bounded-input]."""
     gateway = ScriptedGateway(down("context_window"), GOOD)
     made = await run(gateway, messages=said(200))
     assert made.effort.model == "main"
@@ -491,7 +494,7 @@ async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
     ],
 )
 async def test_a_bad_answer_is_requested_once_more(bad: str | Completion) -> None:
-    """E3: one stricter retry, then SERVICE_UNAVAILABLE."""
+    """One stricter retry, then SERVICE_UNAVAILABLE."""
     gateway = ScriptedGateway(bad, GOOD)
     assert (await run(gateway)).text == "short"
     assert "could not be used" not in gateway.texts[0]
@@ -504,7 +507,7 @@ async def test_a_bad_answer_is_requested_once_more(bad: str | Completion) -> Non
 
 
 async def test_fallback_models_take_over_in_order() -> None:
-    """E9: a failing provider is tried again after a pause, then the next model answers."""
+    """A failing provider is tried again after a pause, then the next model answers."""
     sleep = Sleeper()
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
@@ -518,7 +521,7 @@ async def test_fallback_models_take_over_in_order() -> None:
 
 
 async def test_pauses_grow() -> None:
-    """E9: each pause is about twice the one before, never the same for all callers."""
+    """Each pause is about twice the one before, never the same for all callers."""
     sleep = Sleeper()
     settings = replace(SETTINGS, attempts=4, fallback_models=())
     gateway = ScriptedGateway(down("provider_error"))
@@ -534,7 +537,7 @@ async def test_pauses_grow() -> None:
 
 @pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
 async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) -> None:
-    """E9: a provider that names a pause gets it, or is left for the next model."""
+    """A provider that names a pause gets it, or is left for the next model. [summary.retries]"""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
@@ -545,7 +548,7 @@ async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) ->
 
 @pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
 async def test_permanent_errors_are_not_retried(reason: str) -> None:
-    """E9: no second try on the same model after a timeout, a refusal or a bad key."""
+    """No second try on the same model after a timeout, a refusal or a bad key."""
     gateway = ScriptedGateway(down(reason))
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway)
@@ -554,7 +557,7 @@ async def test_permanent_errors_are_not_retried(reason: str) -> None:
 
 
 async def test_without_fallbacks_the_failure_is_raised() -> None:
-    """CX-NT3: SERVICE_UNAVAILABLE, and nothing is returned that could change a state."""
+    """SERVICE_UNAVAILABLE, and nothing is returned that could change a state. [stateless.errors]"""
     gateway = ScriptedGateway(down("timeout"))
     with pytest.raises(ServiceUnavailable):
         await run(gateway, settings=replace(SETTINGS, fallback_models=()))
@@ -562,7 +565,7 @@ async def test_without_fallbacks_the_failure_is_raised() -> None:
 
 
 async def test_instructions_that_fill_the_window_are_refused() -> None:
-    """E9: a window too small for the prompt fails over, then fails."""
+    """A window too small for the prompt fails over, then fails."""
     gateway = ScriptedGateway(GOOD)
     tiny = model("main", 300)
     assert (await run(gateway, tiny)).effort.model == "spare"
@@ -581,7 +584,7 @@ async def test_instructions_that_fill_the_window_are_refused() -> None:
     st.integers(1, 5),
 )
 def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
-    """E9, decision 23: whatever fails in whatever order, six failing calls are the end."""
+    """Whatever fails in whatever order, six failing calls are the end. [summary.retries]"""
     gateway = ScriptedGateway(*failures, GOOD)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
     effort = subject.start_run("tenant")
@@ -598,7 +601,7 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
 
 
 async def test_six_failures_end_all_calls_of_a_compaction() -> None:
-    """Decision 23: failures of one page count for the next; then no call is made at all."""
+    """Failures of one page count for the next; then no call is made at all. [summary.retries]"""
     gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
     effort = subject.start_run("tenant")
@@ -613,7 +616,7 @@ async def test_six_failures_end_all_calls_of_a_compaction() -> None:
 
 
 async def test_a_failed_model_is_not_called_again() -> None:
-    """E9: what one page learned of a provider, the next page knows."""
+    """What one page learned of a provider, the next page knows."""
     gateway = ScriptedGateway(down("timeout"), GOOD)
     subject = summariser(gateway)
     effort = subject.start_run("tenant")
@@ -636,7 +639,7 @@ class SlowGateway(ScriptedGateway):
 
 
 async def test_a_deadline_ends_the_whole_run() -> None:
-    """E9: calls get what is left of the time; past the deadline none is made."""
+    """Calls get what is left of the time; past the deadline none is made. [summary.retries]"""
     clock = [0.0]
     gateway = SlowGateway(clock, 4.0, GOOD)
     settings = replace(SETTINGS, deadline_seconds=10.0)
@@ -654,7 +657,7 @@ async def test_a_deadline_ends_the_whole_run() -> None:
 
 
 async def test_no_pause_goes_beyond_the_deadline() -> None:
-    """E9: a provider is not waited for when nothing could be asked of it afterwards."""
+    """A provider is not waited for when nothing could be asked of it afterwards."""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=15))
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
@@ -668,7 +671,7 @@ async def test_no_pause_goes_beyond_the_deadline() -> None:
 
 
 async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
-    """E9: a call that was not made counts neither as a call nor as a failure."""
+    """A call that was not made counts neither as a call nor as a failure. [compaction.backs-off]"""
     gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
     made = await run(gateway)
     assert gateway.models == ["main", "spare"]
@@ -676,7 +679,7 @@ async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
 
 
 async def test_no_other_model_is_called_after_the_spend_guard() -> None:
-    """E9: the spend guard ends the effort, whichever models are left."""
+    """The spend guard ends the effort, whichever models are left. [summary.spend-guard]"""
     gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway)
@@ -685,7 +688,7 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
 
 
 async def test_other_work_goes_on_during_a_model_call() -> None:
-    """E11: waiting for a model holds nothing up."""
+    """Waiting for a model holds nothing up. [compaction.never-blocks]"""
     released = asyncio.Event()
 
     class Waiting(ScriptedGateway):
@@ -708,7 +711,7 @@ async def test_other_work_goes_on_during_a_model_call() -> None:
 
 @given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
 def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
-    """E5: chunks stay inside the room, and together they hold every piece in order."""
+    """Chunks stay inside the room, and together they hold every piece in order."""
     tokenizer = QuarterTokenizer()
     rest, chunks = list(pieces), []
     while rest:
@@ -721,7 +724,7 @@ def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> 
 
 @given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
 def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
-    """E5: a cut message is inside its room, whatever it is."""
+    """A cut message is inside its room, whatever it is."""
     assert (
         QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
         <= budget

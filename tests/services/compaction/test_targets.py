@@ -1,4 +1,7 @@
-"""How far a compaction goes: down to the target, not far below, as a dry run tells (D7, E7)."""
+"""How far a compaction goes: down to the target, not far below, as a dry run tells.
+
+[strategy.target, compaction.dry-run]
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ async def test_a_forced_compaction_goes_down_to_the_target(
 
 
 async def test_a_chain_only_clears_where_that_is_enough(harness: Harness) -> None:
-    """D5: clearing that reaches the target leaves nothing to summarise, forced as well."""
+    """Clearing that reaches the target leaves nothing to summarise, forced as well."""
     cid = await harness.conversation(policy(9100, 100, strategy="chain"), tools=TOOLS)
     for number in range(16):
         await harness.append(cid, user(f"and {number}?"))
@@ -150,7 +153,7 @@ async def test_a_chain_only_clears_where_that_is_enough(harness: Harness) -> Non
 async def test_within_the_target_a_forced_compaction_goes_lower(
     harness: Harness, strategy: str
 ) -> None:
-    """What is asked for although the target is met goes as low as the strategy can (E7)."""
+    """What is asked for although the target is met goes as low as the strategy can."""
     cid = await harness.conversation(policy(20_100, 100, strategy=strategy))
     await fill(harness, cid, 5000)
     made = await compacted_as_shown(harness, cid)
@@ -163,7 +166,7 @@ async def test_within_the_target_a_forced_compaction_goes_lower(
 async def test_an_automatic_compaction_goes_down_to_the_target(
     harness: Harness, strategy: str, mode: str
 ) -> None:
-    """What becomes due is reduced to the target and not far below, in either mode (D7, E6)."""
+    """What becomes due is reduced to the target and not far below, in either mode."""
     own = policy(5100, 100, strategy=strategy, compaction={"mode": mode})
     cid = await harness.conversation(own)
     while (await harness.context.budget("default", cid)).pressure.pressure == "ok":  # type: ignore[union-attr]
@@ -184,7 +187,9 @@ async def test_a_dry_run_with_a_model_states_its_estimate(
 ) -> None:
     """Beside the estimated size of the summary all is exact; the second estimate knows the first.
 
-    Without a call of the model (E7).
+    Without a call of the model.
+
+    [compaction.per-call]
     """
     reply = "<summary>" + "It was said. " * 20 + "</summary>"
     harness = Harness(WatchedDatabase(database), ScriptedGateway(reply), model=SUMMARISER)
@@ -236,7 +241,7 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
     window: int,
     own: dict[str, Any],
 ) -> None:
-    """A dry run tells exactly what the built-in summariser makes, and the target is met (E7)."""
+    """A dry run tells exactly what the built-in summariser makes, and the target is met."""
     own = {**own, "compaction": {**own["compaction"], "target": target}}
     cid = await harness.conversation(policy(window + 100, 100, strategy=strategy, **own))
     for format, message in log.messages:
@@ -266,7 +271,7 @@ def recorded() -> list[Any]:
 async def test_recorded_conversations_are_compacted_to_the_target(
     harness: Harness, trace: Trace, strategy: str
 ) -> None:
-    """Real conversations end at most at the target, near it, and as the dry run said (D7, E7)."""
+    """Real conversations end at most at the target, near it, and as the dry run said."""
     cid = await harness.conversation({"strategy": strategy}, trace.sections, trace.tools)
     for start in range(0, len(trace.messages), 500):
         await harness.append(cid, *trace.messages[start : start + 500])

@@ -58,7 +58,7 @@ async def agents_conversation(harness: Harness, seconds: int | None = DAY) -> st
 
 
 async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
-    """What is older than the window is not shown, what is younger is (B2, S4)."""
+    """What is older than the window is not shown, what is younger is. [window.older-stays]"""
     cid = await agents_conversation(harness)
     await harness.append(cid, user("old"), says("yes"))
     harness.clock.pass_seconds(DAY - 1)
@@ -72,7 +72,7 @@ async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
 
 
 async def test_the_first_build_goes_by_the_second(harness: Harness) -> None:
-    """Before anything was built the window ends exactly where it says (B2, decision 10)."""
+    """Before anything was built the window ends exactly where it says [window.cut]."""
     cid = await agents_conversation(harness)
     for age in (DAY + 60, DAY, DAY - 1, 60):
         await harness.append(cid, {**user(f"{age}"), "timestamp": at(harness, age)})
@@ -80,7 +80,7 @@ async def test_the_first_build_goes_by_the_second(harness: Harness) -> None:
 
 
 async def test_a_window_moves_by_steps(harness: Harness) -> None:
-    """A busy conversation keeps its prefix for a 24th of the window (decision 10)."""
+    """A busy conversation keeps its prefix for a 24th of the window. [window.moves-in-steps]"""
     cid = await agents_conversation(harness, 2400)
     epochs = []
     for number in range(120):
@@ -95,7 +95,7 @@ async def test_a_window_moves_by_steps(harness: Harness) -> None:
 
 
 async def test_a_window_cut_inside_a_call_group_goes_on_to_its_end(harness: Harness) -> None:
-    """No result is orphaned at the window's edge, in any format (B2, A4)."""
+    """No result is orphaned at the window's edge, in any format [window.whole-groups]."""
     cid = await agents_conversation(harness, 3600)
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
     harness.clock.pass_seconds(1800)
@@ -111,7 +111,7 @@ async def test_a_window_cut_inside_a_call_group_goes_on_to_its_end(harness: Harn
 async def test_results_of_a_group_outside_the_window_stay_outside(
     harness: Harness, cleared: bool
 ) -> None:
-    """A result that comes in after the window moved over its call is not shown (B2, B3)."""
+    """A result that comes in after the window moved over its call is not shown."""
     cid = await agents_conversation(harness, 3600)
     await harness.append(cid, user("look"), asks("c1", "c2"))
     if cleared:
@@ -129,7 +129,7 @@ async def test_results_of_a_group_outside_the_window_stay_outside(
 
 
 async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> None:
-    """Equal times cannot leak what was there before, nor hide what comes after (B2, B3, S4)."""
+    """Equal times cannot leak what was there before, nor hide what comes after [window.cut]."""
     agent = await harness.agent()
     cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
     for each in (cid, other):
@@ -143,7 +143,7 @@ async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> No
 
 
 async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
-    """Its agent's other conversations go on as they are; the last clear counts (B3)."""
+    """Its agent's other conversations go on as they are; the last clear counts. [window.clear]"""
     agent = await harness.agent(None)
     cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
     for number in range(3):
@@ -157,7 +157,7 @@ async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
 
 
 async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:
-    """The marker is a time as well: what is from before it stays away, however late (B2, B3)."""
+    """The marker is a time as well: what is from before it stays away, however late."""
     agent = await harness.agent(None)
     harness.clock.pass_seconds(3600)
     await harness.agents.clear(TENANT, agent)
@@ -173,7 +173,7 @@ async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -
 
 
 async def test_a_clear_drops_what_was_made_of_earlier_messages(harness: Harness) -> None:
-    """State, summary and resume are gone, and a running compaction is discarded (B3)."""
+    """State, summary and resume are gone, and a running compaction is discarded."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 12, words=60)
     assert (await harness.compact(cid)).compacted
@@ -190,7 +190,7 @@ async def test_a_clear_drops_what_was_made_of_earlier_messages(harness: Harness)
 
 
 async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> None:
-    """What comes of it is not shown: its range was cleared meanwhile (B3, E6)."""
+    """What comes of it is not shown: its range was cleared meanwhile [window.clear]."""
 
     class Interrupted(ScriptedGateway):
         async def complete(self, call: ModelCall) -> Completion:
@@ -209,7 +209,7 @@ async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> No
 
 
 async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness) -> None:
-    """A summary goes with the last of the messages it stands for (B3, I5)."""
+    """A summary goes with the last of the messages it stands for [window.clear-drops-state]."""
     agent = await harness.agent(3600)
     cid = await harness.conversation(
         {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}, agent_id=agent
@@ -233,7 +233,7 @@ async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness
 
 
 async def test_a_longer_window_shows_again_what_was_older(harness: Harness) -> None:
-    """The log has everything: a window can be made longer and shorter again (B1, B2)."""
+    """The log has everything: a window can be made longer and shorter again [agents.settings]."""
     agent = await harness.agent(3600)
     cid = await harness.conversation(agent_id=agent)
     for number in range(4):
@@ -246,7 +246,7 @@ async def test_a_longer_window_shows_again_what_was_older(harness: Harness) -> N
 
 
 async def test_a_new_process_has_the_same_window(harness: Harness) -> None:
-    """Window and clear survive a restart (B3, A8, S4)."""
+    """Window and clear survive a restart. [window.clear, log.durable]"""
     cid = await agents_conversation(harness, 3600)
     await harness.append(cid, user("old"))
     harness.clock.pass_seconds(4000)
@@ -259,7 +259,7 @@ async def test_a_new_process_has_the_same_window(harness: Harness) -> None:
 
 
 async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness) -> None:
-    """Restored messages stand where they stood, for a window's length or until a clear (I4)."""
+    """Restored messages stand where they stood, for a window's length or until a clear."""
     cid = await agents_conversation(harness, 3600)
     for number in range(4):
         await harness.append(cid, user(f"{number}"), says(f"yes {number}"))
@@ -282,7 +282,7 @@ async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness)
 
 
 async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
-    """A summary is made of what is in the window alone, and undone as it came (I4, E8, B2)."""
+    """A summary is made of what is in the window alone, and undone as it came [window.restored]."""
     cid = await agents_conversation(harness, 3600)
     await harness.talk(cid, 8, words=60)
     harness.clock.pass_seconds(4000)
@@ -305,7 +305,7 @@ async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
 
 
 async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) -> None:
-    """A window that looks as before is read anew: what came between is in it (I4, B3)."""
+    """A window that looks as before is read anew: what came between is in it [window.restored]."""
     cid = await harness.conversation()
     await harness.append(cid, user("1"), says("2"))
     await harness.build(cid)
@@ -320,7 +320,7 @@ async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) ->
 async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
     harness: Harness, edge: str, then: str
 ) -> None:
-    """Whatever moves the window or undoes a compaction, the pin is shown (D8, B2, E8)."""
+    """Whatever moves the window or undoes a compaction, the pin is shown [pins.not-in-window]."""
     agent = await harness.agent(7200)
     policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
     cid = await harness.conversation(policy, agent_id=agent)
@@ -361,7 +361,7 @@ async def used(harness: Harness, conversation_id: str) -> int:
 
 
 async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
-    """It is outside with its group, whatever is in the window before it (B2, C1)."""
+    """It is outside with its group, whatever is in the window before it [window.whole-groups]."""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
     await harness.conversations.clear(TENANT, cid)
@@ -375,7 +375,7 @@ async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
 
 
 async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> None:
-    """Then there is nothing to build, and never an empty payload (B2, M)."""
+    """Then there is nothing to build, and never an empty payload. [window.cut]"""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
     await harness.conversations.clear(TENANT, cid)
@@ -387,7 +387,7 @@ async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> No
 
 
 async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
-    """The call that is open at the end was put back, so its result belongs there (I4, A3)."""
+    """The call that is open at the end was put back, so its result belongs there."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1"))
     await harness.conversations.clear(TENANT, cid)
@@ -400,7 +400,7 @@ async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
 
 
 async def test_a_group_is_restored_whole(harness: Harness) -> None:
-    """Results that came after the snapshot come back with their call (I4, A4)."""
+    """Results that came after the snapshot come back with their call [snapshots.restore-source]."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
     await harness.append(cid, result("c2", "two"), says("done"))
@@ -411,7 +411,7 @@ async def test_a_group_is_restored_whole(harness: Harness) -> None:
 
 
 async def test_what_joins_inside_a_hidden_range_is_shown(harness: Harness) -> None:
-    """A compaction hides what was in the window when it ran, and nothing else (I4, B2)."""
+    """A compaction hides what was in the window when it ran, and nothing else [window.restored]."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 4, words=60)
     await harness.append(cid, user("between"), says("them"))
@@ -448,7 +448,7 @@ async def test_a_clear_forgets_which_tools_were_named(database: PostgresDatabase
 
 
 async def test_a_sliding_window_counts_what_is_in_the_active_one(harness: Harness) -> None:
-    """The last N messages are those of the window, gaps left out (D2, B2, C1)."""
+    """The last N messages are those of the window, gaps left out [strategy.sliding-window]."""
     cid = await harness.conversation(
         {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     )
@@ -472,7 +472,7 @@ async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conver
 
 
 class Story:
-    """A plain model of the window: which of the log's groups are shown (B2, B3, I4)."""
+    """A plain model of the window: which of the log's groups are shown."""
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
@@ -510,7 +510,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_windows_against_a_plain_model(database: PostgresDatabase, story: Any) -> None:
-    """Whatever happens, nothing too old is shown and nothing young enough is missing (B2, B3)."""
+    """Whatever happens, nothing too old is shown and nothing young enough is missing."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     cid = await agents_conversation(harness, 2400)
     model = Story(2400)

@@ -1,4 +1,7 @@
-"""The sum rule over a real database: old tool output gives way, in batches (F3, S1)."""
+"""The sum rule over a real database: old tool output gives way, in batches.
+
+[tool-output.clear-in-batches]
+"""
 
 from __future__ import annotations
 
@@ -155,10 +158,12 @@ class _Heard:
 
 
 async def test_the_oldest_output_gives_way_over_the_limit(harness: Harness) -> None:
-    """Over the sum limit the oldest become placeholders, in the payload of any format (F3, S1).
+    """Over the sum limit the oldest become placeholders, in the payload of any format.
 
-    S1's checkpoints 1 and 2. It is the rule and no loss, so that `degraded` does not name it, and
-    no compaction, so that `compaction` is null; the log never changes.
+    It is the rule and no loss, so that `degraded` does not name it, and no compaction, so that
+    `compaction` is null; the log never changes.
+
+    [tool-output.placeholder]
     """
     cid = await harness.conversation(limited(agent_tools="auto"), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -180,7 +185,7 @@ async def test_the_oldest_output_gives_way_over_the_limit(harness: Harness) -> N
 
 
 async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
-    """What gave way, by which step and without a model; the head and its budget follow (E8, C1)."""
+    """What gave way, by which step and without a model; the head and its budget follow."""
     cid = await harness.conversation(limited(), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -209,7 +214,7 @@ async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
 
 @pytest.mark.parametrize(("least", "most_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
 async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_breaks: int) -> None:
-    """Results of one size, one by one: they give way in batches, the prefix stays (F3, G3)."""
+    """Results of one size, one by one: they give way in batches, the prefix stays."""
     cid = await harness.conversation(limited(2_000, least), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     before = None
@@ -237,7 +242,7 @@ async def _entries(harness: Harness, cid: str) -> Any:
 
 
 async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> None:
-    """By default a quarter of the policy's window, whatever a request asks for (decision 13)."""
+    """By default a quarter of the policy's window, whatever a request asks for."""
     own = policy(100_000, tool_output={"max_line_length": 10_000})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -260,7 +265,7 @@ async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> Non
     ],
 )
 async def test_the_rule_is_no_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
-    """It holds whatever the strategy, and where compaction is switched off (F3, E1)."""
+    """It holds whatever the strategy, and where compaction is switched off."""
     cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -273,7 +278,7 @@ async def test_the_rule_is_no_compaction(harness: Harness, leaves: dict[str, Any
     "leaves", [{"tool_output": {"enabled": False}}, {"strategy": "full_history"}]
 )
 async def test_where_the_rule_does_not_hold(harness: Harness, leaves: dict[str, Any]) -> None:
-    """Switched off, or told to show everything, no result gives way below the window (F1, D2)."""
+    """Switched off, or told to show everything, no result gives way below the window."""
     cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(9))
@@ -283,7 +288,7 @@ async def test_where_the_rule_does_not_hold(harness: Harness, leaves: dict[str, 
 
 
 async def test_without_the_rule_results_still_give_way_to_fit(harness: Harness) -> None:
-    """Chain clears nothing where tool output is left alone; the guarantee stays (F1, D5, C4)."""
+    """Chain clears nothing where tool output is left alone; the guarantee stays."""
     own = limited(strategy="chain", tool_output={"enabled": False})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.talk(cid, 5)
@@ -300,7 +305,7 @@ async def test_without_the_rule_results_still_give_way_to_fit(harness: Harness) 
 
 
 async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
-    """What clearing frees need not be summarised; what it leaves still is (C3, D7)."""
+    """What clearing frees need not be summarised; what it leaves still is [budget.levels]."""
     cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(19))
@@ -320,7 +325,7 @@ async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
 
 
 async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> None:
-    """After a clearing a mark set before it finds nothing due any more (C3, E6)."""
+    """After a clearing a mark set before it finds nothing due any more [compaction.due]."""
     cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(15))
@@ -335,7 +340,7 @@ async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> 
 
 
 async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
-    """A summariser that rests goes on resting: nothing was asked of it (E9)."""
+    """A summariser that rests goes on resting: nothing was asked of it. [compaction.backs-off]"""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(limited(20_000, 0, 2_100), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -356,7 +361,7 @@ async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
 
 
 async def test_excluded_results_never_give_way(harness: Harness) -> None:
-    """They stay whole while newer ones of other tools are cleared, again and again (F3)."""
+    """They stay whole while newer ones of other tools are cleared, again and again."""
     cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, 0)
@@ -376,7 +381,7 @@ async def test_excluded_results_never_give_way(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str) -> None:
-    """Neither chain nor the last resort; it is summarised or dropped with its group (D5, C4)."""
+    """Neither chain nor the last resort; it is summarised or dropped with its group."""
     keep = {"exclude_tools": ["keep"]}
     ends = {"preserve_top": 1, "preserve_bottom": 20}
     own = limited(20_000, strategy=strategy, sandwich=ends, tool_output=keep)
@@ -433,7 +438,7 @@ def _results(build: Build) -> list[tuple[str, str, str]]:
 
 
 async def test_an_exclusion_holds_from_when_it_is_set(harness: Harness) -> None:
-    """What gave way stays so, which breaks no prefix; lifted, it goes with the next batch (F3)."""
+    """What gave way stays so, which breaks no prefix; lifted, it goes with the next batch."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6), name="keep")
@@ -452,7 +457,7 @@ async def test_an_exclusion_holds_from_when_it_is_set(harness: Harness) -> None:
 
 
 async def test_pinned_results_never_give_way(harness: Harness) -> None:
-    """A pinned result stays; one that gave way before is shown again, and counts again (D8)."""
+    """A pinned result stays; one that gave way before is shown again, and counts again."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(3))
@@ -470,7 +475,7 @@ async def test_pinned_results_never_give_way(harness: Harness) -> None:
 
 
 async def test_a_pin_that_comes_first_wins(harness: Harness) -> None:
-    """A pin set between a build's read and its clearing keeps its result whole (D8)."""
+    """A pin set between a build's read and its clearing keeps its result whole."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -489,7 +494,7 @@ async def test_a_pin_that_comes_first_wins(harness: Harness) -> None:
 
 
 async def test_an_undone_clearing_rests_until_the_log_has_grown(harness: Harness) -> None:
-    """The payload comes back byte for byte, and stays for 5 % of the window (E8, decision 24)."""
+    """The payload comes back byte for byte, and stays for 5 % of the window."""
     own = limited(20_000, 0, compaction={"auto": False})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -512,7 +517,7 @@ async def test_an_undone_clearing_rests_until_the_log_has_grown(harness: Harness
 
 
 async def test_under_pressure_an_undone_clearing_comes_back(harness: Harness) -> None:
-    """At compact_trigger nothing is held back any more (decision 24, C3)."""
+    """At compact_trigger nothing is held back any more [compaction.undo-suspends]."""
     cid = await harness.conversation(limited(1_500, 0, 2_600), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -531,7 +536,7 @@ async def test_under_pressure_an_undone_clearing_comes_back(harness: Harness) ->
 
 
 async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -> None:
-    """Under a second clearing lies the first, with its exclusions and later pins (E8, D8, F3)."""
+    """Under a second clearing lies the first, with its exclusions and later pins."""
     own = limited(window=4_000, tool_output={"exclude_tools": ["keep"]})
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.append(cid, user("read it all"))
@@ -552,7 +557,7 @@ async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -
 
 
 async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
-    """Only the output in the window counts, and the log before it is not read for it (F3, D2)."""
+    """Only the output in the window counts, and the log before it is not read for it."""
     slides = {"keep_last_n": 15}
     own = limited(1_400, strategy="sliding_window", sliding_window=slides)
     cid = await harness.conversation(own, tools=TOOLS)
@@ -579,7 +584,7 @@ async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
 
 
 async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
-    """A small window's own reduction is not stored; the clearing behind it is (decision 13)."""
+    """A small window's own reduction is not stored; the clearing behind it is."""
     cid = await harness.conversation(limited(least=300), SECTIONS, TOOLS)
     await harness.talk(cid, 40)
     await use(harness, cid, 0, 1)
@@ -606,7 +611,7 @@ async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
 
 
 async def test_builds_at_once_clear_once(harness: Harness) -> None:
-    """However many processes build, in whatever format, one of them clears (F3, E6)."""
+    """However many processes build, in whatever format, one of them clears."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -627,7 +632,7 @@ async def test_builds_at_once_clear_once(harness: Harness) -> None:
 
 @pytest.mark.parametrize("sentence", ["contexts.add_compaction", "contexts.show", "events.add"])
 async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str) -> None:
-    """Stopped anywhere, nothing of it is seen; the next build clears (A8, E8)."""
+    """Stopped anywhere, nothing of it is seen; the next build clears [operation.shutdown]."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -644,7 +649,7 @@ async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str
 
 
 async def test_a_running_compaction_is_not_disturbed(harness: Harness) -> None:
-    """A clearing would make its work void, so it waits: builds answer meanwhile (E11)."""
+    """A clearing would make its work void, so it waits: builds answer meanwhile."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.talk(cid, 10)
     harness.gateway.release.clear()
@@ -667,7 +672,7 @@ async def test_a_running_compaction_is_not_disturbed(harness: Harness) -> None:
 
 @pytest.mark.parametrize("excludes", [[], ["keep"]])
 async def test_below_the_budget_it_costs_nothing(harness: Harness, excludes: list[str]) -> None:
-    """A warm build is one select as before, whatever tools are excluded (F3)."""
+    """A warm build is one select as before, whatever tools are excluded."""
     own = limited(5_000, tool_output={"exclude_tools": excludes})
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.append(cid, user("read it all"))
@@ -681,7 +686,7 @@ async def test_below_the_budget_it_costs_nothing(harness: Harness, excludes: lis
 
 
 async def test_names_are_asked_once(harness: Harness) -> None:
-    """Over the budget with what may not go, only new results are asked for their tools (F3)."""
+    """Over the budget with what may not go, only new results are asked for their tools."""
     cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6), name="keep")
@@ -730,9 +735,11 @@ async def test_any_log_keeps_the_rule(
     format: FormatName,
     pin: int,
 ) -> None:
-    """Whatever log, strategy, window, format: valid, in budget, warm as cold, prefix kept (F3, C1).
+    """Whatever log, strategy, window, format: valid, in budget, warm as cold, prefix kept.
 
     The output shown is within its budget as far as it may give way in batches.
+
+    [tool-output.clear-in-batches, budget.total]
     """
     cid = await harness.conversation(policy(window, strategy=strategy, tool_output=output))
     before: Build | None = None

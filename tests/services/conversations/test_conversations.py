@@ -1,4 +1,7 @@
-"""ConversationService and AgentService on a real database (A7, G1, decisions 7, 8, 22)."""
+"""ConversationService and AgentService on a real database.
+
+[log.delete-everything, sections.order, log.client-ids, log.idempotency-key, policy.inheritance]
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def agents(database: PostgresDatabase, resolver: SettingsResolver) -> AgentServi
 async def test_the_services_policy_is_the_weakest_layer(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """Decision 22: service, agent and conversation layers add up in this order."""
+    """Service, agent and conversation layers add up in this order. [policy.inheritance]"""
     policy = {"sandwich": {"preserve_top": 2, "preserve_bottom": 2}}
     await agents.create("t", NewAgent("A", "a", settings=OwnSettings(policy=policy)))
     own = OwnSettings(policy={"sandwich": {"preserve_bottom": 1}})
@@ -79,7 +82,7 @@ async def test_the_services_policy_is_the_weakest_layer(
 
 
 async def test_ids_and_times_come_from_outside(conversations: ConversationService) -> None:
-    """Decision 7: an id is made only where the caller gives none."""
+    """An id is made only where the caller gives none. [log.client-ids]"""
     made = await conversations.create("t", NewConversation())
     assert made.resource.conversation_id.endswith("000000000001")
     own_id = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -92,7 +95,7 @@ async def test_ids_and_times_come_from_outside(conversations: ConversationServic
 async def test_tenants_do_not_see_each_other(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """Decision 7: another tenant's conversation and agent are not there."""
+    """Another tenant's conversation and agent are not there. [log.client-ids]"""
     made = await conversations.create("one", NewConversation())
     await agents.create("one", NewAgent("A", "a"))
     conversation_id = made.resource.conversation_id
@@ -114,7 +117,7 @@ async def test_tenants_do_not_see_each_other(
 
 
 async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> None:
-    """Decision 8: a creation's key is the tenant's own, and a repeat makes nothing."""
+    """A creation's key is the tenant's own, and a repeat makes nothing. [log.idempotency-key]"""
     new = NewConversation(idempotency_key="k", request={"a": 1})
     first = await conversations.create("one", new)
     assert await conversations.create("one", new) == first
@@ -126,7 +129,7 @@ async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> No
 
 
 async def test_a_refused_change_leaves_no_trace(conversations: ConversationService) -> None:
-    """Decision 22: a patch that could never work stores nothing of itself."""
+    """A patch that could never work stores nothing of itself [policy.checked-when-set]."""
     made = await conversations.create("t", NewConversation())
     conversation_id = made.resource.conversation_id
     patch = Patch(frozenset({"model", "policy"}), model="m", policy={"budget": {"hard_block": 0.1}})
@@ -139,7 +142,7 @@ async def test_a_refused_change_leaves_no_trace(conversations: ConversationServi
 async def test_removing_says_how_much(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """A7: a removal counts the rows of every table it touched."""
+    """A removal counts the rows of every table it touched. [log.delete-everything]"""
     await agents.create("t", NewAgent("A", "a"))
     for _ in range(2):
         await conversations.create("t", NewConversation(agent_id="a"))
@@ -174,7 +177,7 @@ async def owner(
 
 
 async def test_every_version_stays_readable(owner: Owner) -> None:
-    """G1: each list that was given can be read again by its number, as it was given."""
+    """Each list that was given can be read again by its number, as it was given."""
     service, owner_id = owner
     assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     for number in range(1, 4):
@@ -196,7 +199,7 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
 
 
 async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
-    """G1: giving what is there already changes nothing, neither list nor time."""
+    """Giving what is there already changes nothing, neither list nor time."""
     service, owner_id = owner
     first = await service.set_tools("t", owner_id, [{"name": "a"}])
     before = await service.get("t", owner_id)
@@ -208,7 +211,7 @@ async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
 
 
 async def test_one_of_two_editors_wins(owner: Owner) -> None:
-    """G1: of several that start from the same version exactly one is stored."""
+    """Of several that start from the same version exactly one is stored."""
     service, owner_id = owner
     await service.set_sections("t", owner_id, [section("old")], 0)
     answers = await asyncio.gather(
@@ -224,7 +227,7 @@ async def test_one_of_two_editors_wins(owner: Owner) -> None:
 
 
 async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
-    """G1: editors that expect nothing all store a version, in some order, and lose none."""
+    """Editors that expect nothing all store a version, in some order, and lose none."""
     service, owner_id = owner
     made = await asyncio.gather(
         *(service.set_tools("t", owner_id, [{"name": f"t{n}"}]) for n in range(6))
@@ -237,7 +240,7 @@ async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
 async def test_creations_with_lists_are_version_one(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """G1: what a creation brings is the first version; what it leaves out has none."""
+    """What a creation brings is the first version; what it leaves out has none."""
     own = OwnSettings(sections=[section("x")])
     made = await conversations.create("t", NewConversation(settings=own))
     assert made.resource.versions.sections == 1
@@ -255,7 +258,7 @@ async def test_creations_with_lists_are_version_one(
 
 
 async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
-    """G1: a patch of model, policy or metadata makes no version."""
+    """A patch of model, policy or metadata makes no version. [policy.versioned-lists]"""
     service, owner_id = owner
     await service.set_sections("t", owner_id, [section("x")])
     patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
@@ -264,7 +267,7 @@ async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
 
 
 async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_url: str) -> None:
-    """G1: what was stored before there were versions is version 0 once it is replaced."""
+    """What was stored before there were versions is version 0 once it is replaced."""
     service, owner_id = owner
     for table in ("agents", "conversations"):
         await execute(database_url, f'UPDATE {table} SET tools = \'[{{"name":"old"}}]\'')
@@ -278,7 +281,7 @@ async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_u
 async def test_removals_count_versions(
     conversations: ConversationService, agents: AgentService, database_url: str
 ) -> None:
-    """A7: versions go with their agent or conversation, counted, and never come back."""
+    """Versions go with their agent or conversation, counted, and never come back."""
     own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
     await agents.create("t", NewAgent("A", "a", settings=own))
     made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
@@ -326,7 +329,7 @@ class _Failing:
 async def test_a_version_is_stored_whole_or_not_at_all(
     owner: Owner, database: PostgresDatabase
 ) -> None:
-    """A8, G1: stopped in the middle, neither list nor version is there; it can be tried again."""
+    """Stopped in the middle, neither list nor version is there; it can be tried again."""
     service, owner_id = owner
     real, broken = service._database, FailingChange(database)
     service._database = cast(Any, broken)

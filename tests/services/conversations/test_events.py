@@ -1,4 +1,7 @@
-"""Following conversations over a real database: resumed exactly, healed, bounded (L3)."""
+"""Following conversations over a real database: resumed exactly, healed, bounded.
+
+[events.resume]
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def seqs_of(told: Sequence[Event]) -> list[int]:
 
 
 async def test_without_an_id_a_stream_starts_now(harness: Harness, events: EventService) -> None:
-    """`ready` says where the stream starts; what was before is not told (L3)."""
+    """`ready` says where the stream starts; what was before is not told."""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
     await happen(harness, cid)
@@ -141,7 +144,7 @@ OPS = st.lists(
 async def test_resuming_is_exact(
     harness: Harness, ops: list[tuple[str, int]], page_rows: int
 ) -> None:
-    """However appends, events, leaving and restarts mix: each is told once, in order (L3)."""
+    """However appends, events, leaving and restarts mix: each is told once, in order."""
     cid = await harness.conversation()
     reader = Reader(events_of(harness.database, page_rows=page_rows), cid)
     appended = happened = 0
@@ -172,7 +175,7 @@ async def test_resuming_is_exact(
 async def test_leaving_and_coming_back_while_writers_write(
     harness: Harness, steps: list[int]
 ) -> None:
-    """A reader that leaves again and again beside two writers has each thing once (L3)."""
+    """A reader that leaves again and again beside two writers has each thing once."""
     cid = await harness.conversation()
 
     async def append() -> None:
@@ -194,7 +197,7 @@ async def test_leaving_and_coming_back_while_writers_write(
 
 
 async def test_followers_are_woken(harness: Harness, events: EventService) -> None:
-    """Whoever waits is told soon, on this process and on another (L3)."""
+    """Whoever waits is told soon, on this process and on another."""
     cid, other = await harness.conversation(), await harness.conversation()
     second = events_of(harness.database)
     readers = [Reader(events, cid), Reader(second, cid), Reader(events, other)]
@@ -215,7 +218,7 @@ async def test_followers_are_woken(harness: Harness, events: EventService) -> No
 async def test_a_deleted_conversation_ends_its_streams(
     harness: Harness, events: EventService
 ) -> None:
-    """`deleted` is the last a stream says; a new one is not found (A7, L3)."""
+    """`deleted` is the last a stream says; a new one is not found [log.delete-everything]."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     stream = await events.open(TENANT, cid)
@@ -234,7 +237,7 @@ async def test_a_deleted_conversation_ends_its_streams(
 
 
 async def test_what_cannot_be_opened(harness: Harness, events: EventService) -> None:
-    """Unknown conversations, other tenants and ids never reached are refused at once (L3)."""
+    """Unknown conversations, other tenants and ids never reached are refused at once."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     with pytest.raises(NotFound):
@@ -248,7 +251,7 @@ async def test_what_cannot_be_opened(harness: Harness, events: EventService) -> 
 
 
 async def test_streams_are_counted(harness: Harness) -> None:
-    """Beyond the limit a stream is refused until another has ended (L3)."""
+    """Beyond the limit a stream is refused until another has ended. [events.limits]"""
     cid = await harness.conversation()
     service = events_of(harness.database, most_streams=1)
     first = await service.open(TENANT, cid)
@@ -261,7 +264,7 @@ async def test_streams_are_counted(harness: Harness) -> None:
 
 
 async def test_an_ended_stream_ends(harness: Harness, events: EventService) -> None:
-    """When its process leaves, a stream that waits ends at once and in good order (33)."""
+    """When its process leaves, a stream that waits ends at once and in good order."""
     cid = await harness.conversation()
     stream = await events.open(TENANT, cid)
     async with asyncio.timeout(SECONDS), aclosing(stream.events()) as told:
@@ -281,7 +284,10 @@ async def narrow(database_url: str) -> AsyncIterator[Store]:
 
 
 async def test_streams_hold_no_connection(narrow: Store) -> None:
-    """Waiting streams and slow readers leave a pool of one connection to others (L3)."""
+    """Waiting streams and slow readers leave a pool of one connection to others.
+
+    [events.idle-cost]
+    """
     harness = Harness(WatchedDatabase(PostgresDatabase(narrow)))
     cid = await harness.conversation()
     await happen(harness, cid)
@@ -319,7 +325,7 @@ async def taken_away(server: Server, name: str) -> AsyncIterator[None]:
 async def test_a_database_that_was_away_loses_nothing(
     server: Server, database_url: str, harness: Harness, events: EventService
 ) -> None:
-    """Streams wait while the database is away, and go on where they were (L3, A8)."""
+    """Streams wait while the database is away, and go on where they were [events.resume]."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     name = urlsplit(database_url).path[1:]
@@ -348,7 +354,7 @@ async def test_a_database_that_was_away_loses_nothing(
 async def test_a_failing_look_is_logged_once_and_the_watch_goes_on(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever goes wrong while looking, streams are woken once it is over (L3)."""
+    """Whatever goes wrong while looking, streams are woken once it is over."""
     cid = await harness.conversation()
     failing = FailingLooks(harness.database, 3)
     reader = Reader(events_of(failing), cid)

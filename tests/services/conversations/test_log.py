@@ -1,4 +1,7 @@
-"""Appending and reading back over a real database: atomic, idempotent, ordered (A1, A2, A3)."""
+"""Appending and reading back over a real database: atomic, idempotent, ordered.
+
+[log.any-format, log.idempotency-key, log.pairing]
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
 
 
 async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
-    """The first seq is 1; a turn starts with each user message (A4, decision 1)."""
+    """The first seq is 1; a turn starts with each user message. [log.safe-cuts, log.seq]"""
     cid = await harness.conversation()
     first = await harness.append(cid, user("a"), asks("c"), result("c"))
     second = await harness.append(cid, user("b"), says("x"))
@@ -66,7 +69,7 @@ async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_what_goes_in_comes_out(harness: Harness, log: Any, cuts: list[int]) -> None:
-    """Any log, in any batches, is returned with identical strings, in order (A1, decision 3)."""
+    """Any log, in any batches, is returned with identical strings, in order."""
     cid = await harness.conversation()
     left = list(log.messages)
     expected = 0
@@ -90,7 +93,7 @@ async def test_what_goes_in_comes_out(harness: Harness, log: Any, cuts: list[int
 
 
 def _blocks(messages: list[Any]) -> list[Any]:
-    """Return all content of messages in order, so that split messages compare equal (A5)."""
+    """Return all content of messages in order, so that split messages compare equal."""
     found: list[Any] = []
     for message in messages:
         content = message.get("content") or message.get("parts")
@@ -107,7 +110,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
 
 
 async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
-    """What a Responses model made in a row is one row, known by its first item's id (A2, A5)."""
+    """What a Responses model made in a row is one row, known by its first item's id."""
     cid = await harness.conversation()
     batch: list[Any] = [
         {"role": "user", "content": "hi"},
@@ -135,7 +138,7 @@ async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
 
 
 async def test_a_wrong_item_is_named_where_it_stands(harness: Harness) -> None:
-    """A refusal points at the item of the request, not at the message made of it (A1, M)."""
+    """A refusal points at the item of the request, not at the message made of it."""
     cid = await harness.conversation()
     wrong = {**CALL, "arguments": 5}
     cases: list[tuple[list[Any], str]] = [
@@ -151,7 +154,7 @@ async def test_a_wrong_item_is_named_where_it_stands(harness: Harness) -> None:
 
 
 async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> None:
-    """Calls and responses without ids pair by name and order (A3, A5)."""
+    """Calls and responses without ids pair by name and order. [log.pairing, log.any-format]"""
     cid = await harness.conversation()
     calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
     answers = [
@@ -170,7 +173,7 @@ async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> No
 
 
 async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
-    """An orphan or second result anywhere in a batch refuses all of it (A2, A3)."""
+    """An orphan or second result anywhere in a batch refuses all of it [log.idempotency-key]."""
     cid = await harness.conversation()
     await harness.append(cid, user("hi"), asks("a", "b"))
     refused = [
@@ -195,7 +198,7 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
 
 
 async def test_an_expected_seq_guards_the_head(harness: Harness) -> None:
-    """A wrong `expected_seq` is a conflict that tells the current head (A2)."""
+    """A wrong `expected_seq` is a conflict that tells the current head. [log.expected-seq]"""
     cid = await harness.conversation()
     await harness.log.append(TENANT, cid, Append([user("a")], expected_seq=0))
     with pytest.raises(Conflict) as moved:
@@ -205,7 +208,7 @@ async def test_an_expected_seq_guards_the_head(harness: Harness) -> None:
 
 
 async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> None:
-    """The same key and body answer the same and store nothing; another body conflicts (A2, 8)."""
+    """The same key and body answer the same and store nothing; another body conflicts."""
     cid, other = await harness.conversation(), await harness.conversation()
     request = Append([user("a"), says("b")], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, request)
@@ -221,7 +224,7 @@ async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> 
 
 
 async def test_equal_requests_at_once_are_stored_once(harness: Harness) -> None:
-    """Of equal requests with one key at the same time one is stored, the others replayed (A2)."""
+    """Of equal requests with one key at the same time one is stored, the others replayed."""
     cid = await harness.conversation()
     request = Append([user("a")], idempotency_key="k")
     answers = await asyncio.gather(*(harness.log.append(TENANT, cid, request) for _ in range(4)))
@@ -230,7 +233,7 @@ async def test_equal_requests_at_once_are_stored_once(harness: Harness) -> None:
 
 
 async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> None:
-    """The same id and content is a no-op with the stored message; other content is 409 (A2)."""
+    """The same id and content is a no-op with the stored message; other content is 409."""
     cid, other = await harness.conversation(), await harness.conversation()
     first = await harness.append(cid, user("a") | {"id": "m1"})
     again = await harness.append(cid, user("a") | {"id": "m1"})
@@ -246,7 +249,7 @@ async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> N
 
 
 async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
-    """Writers at the same time get seqs without gap or repeat, batches in one piece (A2)."""
+    """Writers at the same time get seqs without gap or repeat, batches in one piece."""
     cid = await harness.conversation()
 
     async def write(name: str) -> list[int]:
@@ -269,7 +272,7 @@ async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
 
 
 async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
-    """Two results of one call at the same time: one is stored, one refused (A3)."""
+    """Two results of one call at the same time: one is stored, one refused. [log.pairing]"""
     cid = await harness.conversation()
     await harness.append(cid, user("hi"), asks("a"))
     answers = await asyncio.gather(
@@ -280,7 +283,7 @@ async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
 
 
 async def test_pages_go_both_ways(harness: Harness) -> None:
-    """Both bounds are exclusive; every page of either order is part of the whole (A6)."""
+    """Both bounds are exclusive; every page of either order is part of the whole."""
     cid = await harness.conversation()
     await harness.append(cid, *(user(str(n)) for n in range(1, 8)))
 
@@ -295,7 +298,7 @@ async def test_pages_go_both_ways(harness: Harness) -> None:
 
 
 async def test_an_append_tells_the_pressure_of_the_next_build(harness: Harness) -> None:
-    """Pressure and budget in the answer are those the next build returns (C3)."""
+    """Pressure and budget in the answer are those the next build returns. [budget.levels]"""
     budget = {"context_window": 1100, "max_output_tokens": 100}
     cid = await harness.conversation({"budget": budget}, [{"name": "a", "content": "Be kind."}])
     while True:
@@ -318,7 +321,7 @@ async def test_an_append_tells_the_pressure_of_the_next_build(harness: Harness) 
 
 
 async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -> None:
-    """With a sliding window the budget is that of the last N messages (D2, C3)."""
+    """With a sliding window the budget is that of the last N messages [strategy.sliding-window]."""
     own = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     cid = await harness.conversation(own)
     for number in range(5):
@@ -328,7 +331,7 @@ async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -
 
 
 async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> None:
-    """A conversation whose window nobody knows is appended to all the same (decision 6)."""
+    """A conversation whose window nobody knows is appended to all the same."""
     harness.resolver.default_model = "nobody/knows"
     cid = await harness.conversation()
     answer = await harness.append(cid, user("hi"))
@@ -340,7 +343,7 @@ async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> 
 async def test_other_counters_are_kept_with_the_conversation(
     harness: Harness, counter: str
 ) -> None:
-    """A conversation's counter counts its appends and its builds alike (J2)."""
+    """A conversation's counter counts its appends and its builds alike. [tokens.counters]"""
     cid = await harness.conversation({"budget": {"counter": counter}})
     answer = await harness.append(cid, user("é" * 40), says("abc" * 10))
     expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
@@ -349,7 +352,7 @@ async def test_other_counters_are_kept_with_the_conversation(
 
 
 async def test_batches_are_bounded(harness: Harness) -> None:
-    """A batch holds 1 to 1000 messages; an unknown conversation is not found (A2, M)."""
+    """A batch holds 1 to 1000 messages; an unknown conversation is not found."""
     cid = await harness.conversation()
     for count in (0, 1001):
         with pytest.raises(ValidationError):
@@ -363,7 +366,7 @@ async def test_batches_are_bounded(harness: Harness) -> None:
 
 
 async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None:
-    """A megabyte in one message is counted and stored like any other (J1, J2)."""
+    """A megabyte in one message is counted and stored like any other [tokens.what-counts]."""
     cid = await harness.conversation()
     answer = await harness.append(cid, user(" " * 1_000_000), user("word " * 20_000))
     assert answer.messages[0].token_count < 100_000
@@ -374,7 +377,7 @@ async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None
 async def test_results_of_one_anthropic_message_are_messages_of_their_own(
     harness: Harness,
 ) -> None:
-    """A wire message with several results becomes several messages in one batch (A5)."""
+    """A wire message with several results becomes several messages in one batch."""
     cid = await harness.conversation()
     await harness.append(cid, user("hi"), asks("a", "b"))
     blocks = [

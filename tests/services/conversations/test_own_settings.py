@@ -1,4 +1,4 @@
-"""The caller's own settings: checked, patched, shown (decision 22)."""
+"""The caller's own settings: checked, patched, shown. [policy.null-resets]"""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def patched(policy: str, patch: Any) -> str:
     ],
 )
 def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
-    """Decision 22: leaves merge, null leaves go, a null policy resets everything."""
+    """Leaves merge, null leaves go, a null policy resets everything."""
     assert patched(stored, patch) == expected
 
 
 @given(layers, layers)
 def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Decision 22: after a patch each of its leaves has its value, or the inherited one."""
+    """After a patch each of its leaves has its value, or the inherited one."""
     stored = json.loads(patched(patched("{}", first), second))
     shown = effective_policy(stored)
     for name, value in second.get("sandwich", {}).items():
@@ -69,20 +69,20 @@ def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any
 
 
 def test_a_patch_changes_only_what_is_given() -> None:
-    """Decision 22: what a patch does not name stays."""
+    """What a patch does not name stays."""
     settings = StoredSettings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
     assert Patch(frozenset(), model="other", policy={"x": 1}).applied(settings) == settings
     assert Patch(frozenset({"model"})).applied(settings).model is None
 
 
 def test_creations_store_no_nulls() -> None:
-    """Decision 22: a null leaf in a creation is the same as none."""
+    """A null leaf in a creation is the same as none."""
     own = OwnSettings(policy={"budget": {"context_window": None, "notice_at": 0.5}})
     assert own.stored().policy == '{"budget":{"notice_at":0.5}}'
 
 
 def test_names_are_unique() -> None:
-    """G1, decision 21: a name used twice in a list is refused where it comes again."""
+    """A name used twice in a list is refused where it comes again [policy.versioned-lists]."""
     section = {"name": "a", "content": ""}
     with pytest.raises(ValidationError) as caught:
         sections_json([section, section])
@@ -93,7 +93,7 @@ def test_names_are_unique() -> None:
 
 
 def test_pointers_lead_into_the_body() -> None:
-    """M: what is wrong in a policy is pointed at from the whole body."""
+    """What is wrong in a policy is pointed at from the whole body. [api.limits]"""
     error = below_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
 
@@ -105,8 +105,10 @@ bodies = st.sampled_from(["[]", "[1]", "[2]"])
 def test_a_list_is_replaced_as_a_new_version(
     body: str, version: int, new: str, expected: int | None
 ) -> None:
-    """G1: what differs is the next version, what does not changes nothing, and only what was
+    """What differs is the next version, what does not changes nothing, and only what was
     expected is replaced.
+
+    [policy.versioned-lists]
     """
     newest = ListVersion(body, version)
     if expected not in (None, version):
@@ -121,7 +123,7 @@ def test_a_list_is_replaced_as_a_new_version(
 
 @pytest.mark.parametrize("kind", SettingsList)
 def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
-    """G1: changing one list of a layer leaves the other as it is."""
+    """Changing one list of a layer leaves the other as it is. [policy.versioned-lists]"""
     now = datetime(2026, 1, 1, tzinfo=UTC)
     layer = Agent(
         AgentId("a"),
@@ -140,7 +142,7 @@ def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
 
 
 def test_what_an_earlier_release_stored_is_version_nought() -> None:
-    """G1: a list from before versions were kept is told apart from none."""
+    """A list from before versions were kept is told apart from none. [policy.versioned-lists]"""
     assert ListVersion("[1]", 0).is_unversioned
     assert not ListVersion("[]", 0).is_unversioned
     assert not ListVersion("[1]", 1).is_unversioned

@@ -1,4 +1,7 @@
-"""Pins over a real database: never summarised, cleared or dropped, whatever happens (D8)."""
+"""Pins over a real database: never summarised, cleared or dropped, whatever happens.
+
+[pins.verbatim]
+"""
 
 from __future__ import annotations
 
@@ -96,9 +99,11 @@ def shows(build: Build, which: str) -> None:
 async def test_a_pin_stays_through_compactions(
     harness: Harness, strategy: str, which: str, late: bool
 ) -> None:
-    """A message, a call group or a whole turn stays where it stood (D8).
+    """A message, a call group or a whole turn stays where it stood.
 
     Pinned late, after a compaction hid it, it is shown again: a new epoch, `pinned`.
+
+    [pins.whole-group]
     """
     cid = await harness.conversation(policy(20_000, strategy=strategy), SECTIONS, TOOLS)
     seqs = await trip(harness, cid)
@@ -140,7 +145,10 @@ async def test_a_pin_stays_through_compactions(
 
 
 async def test_the_summariser_sees_a_pin_as_kept(harness: Harness) -> None:
-    """It is told what stays word for word, so that the summary need not repeat it (D8, E5)."""
+    """It is told what stays word for word, so that the summary need not repeat it.
+
+    [strategy.preserve-user-messages]
+    """
     cid = await harness.conversation(policy(20_000))
     seqs = await trip(harness, cid)
     await harness.pin(cid, seqs["question"])
@@ -151,7 +159,7 @@ async def test_the_summariser_sees_a_pin_as_kept(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_unpinning_lets_the_next_compaction_have_it(harness: Harness, strategy: str) -> None:
-    """Until then it stays as it is shown, and no cache breaks (D8)."""
+    """Until then it stays as it is shown, and no cache breaks."""
     cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
     seqs = await trip(harness, cid)
     await harness.pin(cid, seqs["calls"], turn=True)
@@ -171,7 +179,7 @@ async def test_unpinning_lets_the_next_compaction_have_it(harness: Harness, stra
 
 
 async def test_a_part_of_what_is_pinned_can_be_unpinned(harness: Harness) -> None:
-    """A turn that is pinned loses a call group's pin; the rest stays pinned (D8)."""
+    """A turn that is pinned loses a call group's pin; the rest stays pinned. [pins.whole-group]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     seqs = await trip(harness, cid)
     await harness.pin(cid, seqs["question"], turn=True)
@@ -185,7 +193,7 @@ async def test_a_part_of_what_is_pinned_can_be_unpinned(harness: Harness) -> Non
 
 
 async def test_pinning_twice_is_pinning_once(harness: Harness) -> None:
-    """A pin that is there changes nothing: no epoch, no other view (D8)."""
+    """A pin that is there changes nothing: no epoch, no other view."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     seqs = await trip(harness, cid)
     await harness.compact(cid)
@@ -204,7 +212,7 @@ async def test_pinning_twice_is_pinning_once(harness: Harness) -> None:
 async def test_a_result_that_comes_after_the_pin_is_part_of_it(
     harness: Harness, strategy: str
 ) -> None:
-    """A pin on an open call group holds for the results still to come (D8)."""
+    """A pin on an open call group holds for the results still to come. [pins.whole-group]"""
     own = policy(4100, 100, strategy=strategy)
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.talk(cid, 3)
@@ -228,7 +236,7 @@ async def test_a_result_that_comes_after_the_pin_is_part_of_it(
 
 
 async def test_a_late_result_is_not_cleared_either(harness: Harness) -> None:
-    """Where a chain only clears, the whole pinned group is spared, and counted so (D8, D5)."""
+    """Where a chain only clears, the whole pinned group is spared, and counted so."""
     cid = await harness.conversation(policy(4100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"), asks("a", "b"), result("a", "early " * 200))
     await harness.pin(cid, 2)
@@ -247,7 +255,7 @@ async def test_a_late_result_is_not_cleared_either(harness: Harness) -> None:
 
 
 async def test_late_results_stay_where_a_build_clears(harness: Harness) -> None:
-    """The steps that need no model spare the whole pinned group as well (D8, C4)."""
+    """The steps that need no model spare the whole pinned group as well [pins.whole-group]."""
     harness.gateway.replies = [DOWN]
     own = policy(3000, 100, sandwich={"preserve_top": 2, "preserve_bottom": 45})
     cid = await harness.conversation(own, tools=TOOLS)
@@ -266,7 +274,7 @@ async def test_late_results_stay_where_a_build_clears(harness: Harness) -> None:
 
 
 async def test_pins_in_a_sliding_window(harness: Harness) -> None:
-    """They are shown before the last N messages, wherever they stand (D8, D2)."""
+    """They are shown before the last N messages, wherever they stand [pins.verbatim]."""
     own = policy(20_000, strategy="sliding_window", sliding_window={"keep_last_n": 4})
     cid = await harness.conversation(own, tools=TOOLS)
     seqs = await trip(harness, cid)
@@ -288,7 +296,7 @@ async def test_pins_in_a_sliding_window(harness: Harness) -> None:
 
 
 async def test_pins_are_not_cleared_by_a_chain(harness: Harness) -> None:
-    """Results around a pinned one become placeholders, it does not (D8, D5)."""
+    """Results around a pinned one become placeholders, it does not [pins.whole-group]."""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -303,7 +311,7 @@ async def test_pins_are_not_cleared_by_a_chain(harness: Harness) -> None:
 
 
 async def test_a_cleared_result_that_is_pinned_comes_back(harness: Harness) -> None:
-    """A pin on a placeholder shows the result again, and the numbers agree (D8)."""
+    """A pin on a placeholder shows the result again, and the numbers agree. [pins.whole-group]"""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -322,7 +330,7 @@ async def test_a_cleared_result_that_is_pinned_comes_back(harness: Harness) -> N
 
 
 async def test_a_pin_on_words_between_cleared_results_breaks_nothing(harness: Harness) -> None:
-    """What is shown already stays so: the pin costs no epoch (D8, G3)."""
+    """What is shown already stays so: the pin costs no epoch. [pins.verbatim, epochs.extend]"""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -338,7 +346,7 @@ async def test_a_pin_on_words_between_cleared_results_breaks_nothing(harness: Ha
 
 
 async def test_pins_survive_an_emergency(harness: Harness) -> None:
-    """However often the turns are halved, pins stay, and do not keep others (D8, E6)."""
+    """However often the turns are halved, pins stay, and do not keep others [pins.whole-group]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     seqs = await trip(harness, cid)
     await harness.pin(cid, seqs["calls"])
@@ -358,7 +366,7 @@ async def test_pins_survive_an_emergency(harness: Harness) -> None:
 
 
 async def test_pins_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
-    """A request's own window shows the pins too, and so does one pinned later (D8, 13)."""
+    """A request's own window shows the pins too, and so does one pinned later [pins.verbatim]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     seqs = await trip(harness, cid)
     await harness.pin(cid, seqs["question"])
@@ -377,7 +385,7 @@ async def test_pins_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
 
 
 async def test_a_pin_between_trimmed_results_of_a_lane_costs_one_epoch(harness: Harness) -> None:
-    """A lane that had to clear results builds on after a pin on words between them (G3, D8)."""
+    """A lane that had to clear results builds on after a pin on words between them."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(3000, 100, strategy="full_history"), tools=TOOLS)
     await harness.set_policy(cid, {"strategy": "sandwich", "sandwich": {"preserve_bottom": 40}})
@@ -397,7 +405,7 @@ async def test_a_pin_between_trimmed_results_of_a_lane_costs_one_epoch(harness: 
 
 
 async def test_a_pin_when_the_window_is_full(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts around the pins (D8, C3)."""
+    """At `compact_trigger` a build compacts around the pins. [pins.verbatim, budget.levels]"""
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("remember: green tea"), says("noted"))
     await harness.pin(cid, 1)
@@ -418,7 +426,7 @@ async def test_a_pin_when_the_window_is_full(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", [*COMPACTING, "sliding_window", "full_history"])
 async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy: str) -> None:
-    """More is 422, and nothing is stored of it (D8)."""
+    """More is 422, and nothing is stored of it. [pins.limit]"""
     cid = await harness.conversation(policy(1100, 100, strategy=strategy), SECTIONS)
     await harness.append(cid, *(user(f"{n} " + "word " * 100) for n in range(8)))
     fixed = (await harness.resolver.of(await harness.stored(cid))).usage(0, 0).fixed
@@ -442,7 +450,7 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
 
 
 async def test_a_refused_pin_shows_nothing_again(harness: Harness) -> None:
-    """A hidden turn that is too large to pin stays hidden, in the same epoch (D8)."""
+    """A hidden turn that is too large to pin stays hidden, in the same epoch. [pins.whole-group]"""
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("read"), says("word " * 520), user("and"), says("then"))
     await harness.talk(cid, 2)
@@ -456,7 +464,7 @@ async def test_a_refused_pin_shows_nothing_again(harness: Harness) -> None:
 
 
 async def test_without_a_known_window_there_is_no_limit(harness: Harness) -> None:
-    """Where nobody knows the window pins are taken as they are (decision 6)."""
+    """Where nobody knows the window pins are taken as they are. [budget.unknown-model]"""
     harness.resolver.default_model = None
     cid = await harness.conversation()
     await harness.append(cid, user("hi"))
@@ -464,7 +472,7 @@ async def test_without_a_known_window_there_is_no_limit(harness: Harness) -> Non
 
 
 async def test_pins_of_nothing(harness: Harness) -> None:
-    """Unknown messages, conversations and tenants are 404 (D8, M)."""
+    """Unknown messages, conversations and tenants are 404. [pins.verbatim, errors.problem-json]"""
     one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
     sent = await harness.append(one, user("hi"))
     (message,) = sent.messages
@@ -485,7 +493,7 @@ async def test_pins_of_nothing(harness: Harness) -> None:
 
 
 async def test_pins_at_once(harness: Harness) -> None:
-    """Pins of several callers at once: all stored, the limit kept, the sums true (D8)."""
+    """Pins of several callers at once: all stored, the limit kept, the sums true. [pins.limit]"""
     cid = await harness.conversation(policy(20_000, sandwich={"preserve_top": 0}))
     await harness.talk(cid, 20)
     await harness.compact(cid)
@@ -500,7 +508,7 @@ async def test_pins_at_once(harness: Harness) -> None:
 
 
 async def test_pins_go_with_their_conversation(harness: Harness) -> None:
-    """A conversation made anew has no pins (A7)."""
+    """A conversation made anew has no pins. [log.delete-everything]"""
     cid = await harness.conversation(policy(20_000))
     await fill(harness, cid, 100)
     await harness.pin(cid, 1)

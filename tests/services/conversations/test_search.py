@@ -1,4 +1,7 @@
-"""Search over real logs: what was compacted, cleared or offloaded is found (A6, L1)."""
+"""Search over real logs: what was compacted, cleared or offloaded is found.
+
+[search.finds-compacted, agent-tools.definitions]
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ async def words_of(harness: Harness, cid: str) -> int:
 async def test_a_compacted_sentence_is_found(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
-    """A6: what a compaction hides is found as it was said, and so is what came after."""
+    """What a compaction hides is found as it was said, and so is what came after."""
     assert (await harness.compact(planted)).compacted
     assert PLANTED not in (await harness.build(planted)).contents
     (found,) = await page(service, planted, "odhran staging port")
@@ -92,7 +95,7 @@ async def test_a_compacted_sentence_is_found(
 async def test_a_cleared_sentence_is_found(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
-    """A6, B3: a clear takes nothing from the log, and nothing from its search."""
+    """A clear takes nothing from the log, and nothing from its search [search.finds-compacted]."""
     await harness.conversations.clear(TENANT, planted)
     await harness.append(planted, user("a new start"))
     assert PLANTED not in (await harness.build(planted)).contents
@@ -102,7 +105,7 @@ async def test_a_cleared_sentence_is_found(
 
 
 async def test_results_and_calls_are_found(harness: Harness, service: SearchService) -> None:
-    """A6, F1: a call by its tool, its result by its view, named by the tool it came from."""
+    """A call by its tool, its result by its view, named by the tool it came from."""
     cid = await harness.conversation()
     output = "".join(f"line {number}\n" for number in range(20_000))
     await harness.append(cid, user("go"), asks("a"), result("a", output), says("done"))
@@ -115,7 +118,7 @@ async def test_results_and_calls_are_found(harness: Harness, service: SearchServ
 
 
 async def test_other_conversations_are_not_found(harness: Harness, service: SearchService) -> None:
-    """A6, M: what others said is found by nobody else, and there are no others."""
+    """What others said is found by nobody else, and there are no others."""
     mine, other = await harness.conversation(), await harness.conversation()
     await harness.append(mine, user("the zebra is mine"))
     await harness.append(other, user("the zebra is not"), user("nor is the lion"))
@@ -151,7 +154,7 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
 async def test_a_query_is_words_and_nothing_else(
     harness: Harness, service: SearchService, query: str
 ) -> None:
-    """A6, M: what means something to PostgreSQL means nothing in a query."""
+    """What means something to PostgreSQL means nothing in a query. [search.words]"""
     cid = await harness.conversation()
     await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
     assert set(await seqs(service, cid, query)) <= {2}
@@ -159,7 +162,7 @@ async def test_a_query_is_words_and_nothing_else(
 
 
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
-    """A6, decision 3: NUL, lone surrogates, no words, very many words: all are indexed."""
+    """NUL, lone surrogates, no words, very many words: all are indexed [search.words]."""
     cid = await harness.conversation()
     many = " ".join(f"w{number}" for number in range(40_000))
     texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, "the end"]
@@ -171,7 +174,7 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
 
 
 async def test_every_format_is_searched(harness: Harness, service: SearchService) -> None:
-    """A5, A6: messages are found whatever form they came in."""
+    """Messages are found whatever form they came in. [log.any-format, search.finds-compacted]"""
     cid = await harness.conversation()
     await harness.append(cid, {"role": "user", "parts": [{"text": "zebra"}]}, format=GEMINI)
     part = {"type": "input_text", "text": "zebra"}
@@ -192,7 +195,7 @@ async def test_pages_go_both_ways(
     query: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A6: pages of any size, from either end, hold each match once and in order."""
+    """Pages of any size, from either end, hold each match once and in order. [transcript.pages]"""
     monkeypatch.setattr(search, "MAX_CHECKED", 4)
     cid = await harness.conversation()
     kinds = ("odd", "even")
@@ -211,7 +214,7 @@ async def test_pages_go_both_ways(
 
 
 async def test_a_query_that_wants_nothing_is_refused(service: SearchService, planted: str) -> None:
-    """A6, M: the place of a query without a word is told."""
+    """The place of a query without a word is told. [search.words, errors.problem-json]"""
     with pytest.raises(ValidationError) as refused:
         await seqs(service, planted, "-staging")
     assert refused.value.problems[0].pointer == "/query/q"
@@ -223,7 +226,7 @@ async def test_a_query_that_wants_nothing_is_refused(service: SearchService, pla
 async def test_appends_index_nothing_and_searches_only_what_is_new(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
-    """A6, P5: the log is appended to as ever; the first search indexes it, later ones add."""
+    """The log is appended to as ever; the first search indexes it, later ones add."""
     assert await words_of(harness, planted) == 0
     await seqs(service, planted, "staging")
     assert await words_of(harness, planted) == 50
@@ -236,7 +239,7 @@ async def test_appends_index_nothing_and_searches_only_what_is_new(
 async def test_a_worker_indexes_what_a_compaction_hides(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
-    """A6: nothing before the first compaction, and then as far as it reaches."""
+    """Nothing before the first compaction, and then as far as it reaches."""
     await service.prepare(TENANT, planted)
     assert await words_of(harness, planted) == 0
     await harness.compact(planted)
@@ -254,7 +257,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
     failure: Exception | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A6, E6: after its work a worker indexes; what goes wrong there brings no work back."""
+    """After its work a worker indexes; what goes wrong there brings no work back."""
     done: list[str] = []
 
     async def prepare(tenant_id: str, conversation_id: str) -> None:
@@ -283,7 +286,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
 async def test_searches_at_once_do_no_harm(
     harness: Harness, service: SearchService, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A6: many that index at once find the same, while the log grows."""
+    """Many that index at once find the same, while the log grows. [search.no-append-cost]"""
     monkeypatch.setattr(search, "BATCH", 5)
     other = SearchService(harness.database, harness.resolver)
     found = await asyncio.gather(
@@ -298,7 +301,7 @@ async def test_searches_at_once_do_no_harm(
 async def test_batches_are_bounded_by_bytes(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A6: large messages are indexed one at a time, and none is left out."""
+    """Large messages are indexed one at a time, and none is left out. [search.words]"""
     monkeypatch.setattr(search, "BATCH_BYTES", 10)
     cid = await harness.conversation()
     await harness.append(cid, *(user(f"number {'é' * 100} {number}") for number in range(7)))
@@ -310,7 +313,7 @@ async def test_batches_are_bounded_by_bytes(
 async def test_a_deletion_leaves_no_words(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
-    """A6, A7: words go with their conversation, and none come after it."""
+    """Words go with their conversation, and none come after it [search.words]."""
     async with harness.database.session() as records:
         batch = await records.search.unindexed(planted, 10, 500, 10**6)
     await seqs(service, planted, "staging")
@@ -322,7 +325,7 @@ async def test_a_deletion_leaves_no_words(
 
 
 async def test_a_failing_database_is_told(service: SearchService, harness: Harness) -> None:
-    """M: a search without a database is the caller's to try again."""
+    """A search without a database is the caller's to try again. [operation.database-away]"""
     await harness.database.store.close()
     harness.database.store._url = "postgresql://localhost:1/nowhere"
     with pytest.raises(ServiceUnavailable):
@@ -333,7 +336,7 @@ async def test_a_failing_database_is_told(service: SearchService, harness: Harne
 
 
 async def test_recall_shows_the_best_first(harness: Harness, service: SearchService) -> None:
-    """L1: what has all words, then the rarest; what only has common ones is left out."""
+    """What has all words, then the rarest; what only has common ones is left out."""
     cid = await harness.conversation()
     filler = [user(f"the message {number} is about a weather to see") for number in range(150)]
     await harness.append(
@@ -354,7 +357,7 @@ async def test_recall_shows_the_best_first(harness: Harness, service: SearchServ
 async def test_recall_finds_old_messages_with_common_words(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L1: postings are bounded, but what has all words is found however old it is."""
+    """Postings are bounded, but what has all words is found however old it is. [agent-tools.mcp]"""
     monkeypatch.setattr(search, "MAX_POSTINGS", 5)
     cid = await harness.conversation()
     words = ("red", "green", "blue")
@@ -364,7 +367,7 @@ async def test_recall_finds_old_messages_with_common_words(
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
-    """L1: neither the question that was asked nor what was answered to it comes back."""
+    """Neither the question that was asked nor what was answered to it comes back."""
     cid = await harness.conversation()
     function = {"name": "recall", "arguments": '{"query": "which port has staging"}'}
     call: dict[str, Any] = {"role": "assistant", "content": None}
@@ -376,7 +379,7 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
 
 
 async def test_recall_of_an_empty_conversation(harness: Harness, service: SearchService) -> None:
-    """L1: where nothing was said nothing is found, and no query fails."""
+    """Where nothing was said nothing is found, and no query fails. [search.recall]"""
     cid = await harness.conversation()
     assert await recalled(service, cid, "anything") == []
     assert await seqs(service, cid, "anything") == []

@@ -1,4 +1,4 @@
-"""What builds tell a conversation of its agent's others (B4)."""
+"""What builds tell a conversation of its agent's others. [agents.status-preamble]"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def two(harness: Harness, **policy: Any) -> tuple[str, str]:
 
 
 async def test_context_includes_thread_status(harness: Harness) -> None:
-    """A build names the agent's other active conversations in its tail (B4, S4)."""
+    """A build names the agent's other active conversations in its tail."""
     cid, other = await two(harness)
     build = await harness.build(cid)
     status = build.messages[-1]["content"]
@@ -40,7 +40,7 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
 
 
 async def test_a_status_that_is_given_is_said_instead(harness: Harness) -> None:
-    """What the caller says stands, be it nothing; so does a stored section of the kind (B4)."""
+    """What the caller says stands, be it nothing; so does a stored section of the kind."""
     cid, _ = await two(harness)
     given = await harness.build(cid, RequestSettings(status="tests are running"))
     assert given.messages[-1]["content"] == "[Status]\ntests are running"
@@ -51,13 +51,13 @@ async def test_a_status_that_is_given_is_said_instead(harness: Harness) -> None:
 
 
 async def test_a_status_can_be_left_out(harness: Harness) -> None:
-    """By policy, as for agents that serve several people (B4)."""
+    """By policy, as for agents that serve several people."""
     cid, _ = await two(harness, status_preamble="none")
     assert len((await harness.build(cid)).messages) == 1
 
 
 async def test_only_active_conversations_are_named(harness: Harness) -> None:
-    """What was cleared, or had no message for a window's length, is not active (B4)."""
+    """What was cleared, or had no message for a window's length, is not active."""
     cid, other = await two(harness)
     await harness.conversations.clear("default", other)
     assert len((await harness.build(cid)).messages) == 1
@@ -71,7 +71,7 @@ async def test_only_active_conversations_are_named(harness: Harness) -> None:
 
 
 async def test_other_agents_are_not_named(harness: Harness) -> None:
-    """Nor is anything said to a conversation without an agent (B4)."""
+    """Nor is anything said to a conversation without an agent."""
     await two(harness)
     for agent_id in (None, await harness.agent()):
         cid = await harness.conversation(agent_id=agent_id)
@@ -80,7 +80,7 @@ async def test_other_agents_are_not_named(harness: Harness) -> None:
 
 
 async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
-    """It changes with the others' messages; the epoch goes on (G5, B4)."""
+    """It changes with the others' messages; the epoch goes on [sections.dynamic-in-tail]."""
     cid, other = await two(harness)
     first = await harness.build(cid)
     harness.clock.pass_seconds(120)
@@ -92,7 +92,7 @@ async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
 
 @pytest.mark.parametrize("position", ["tail", "system", "before_window"])
 async def test_a_status_stands_where_the_policy_says(harness: Harness, position: str) -> None:
-    """S2's end of the system prompt, S4's place before the window, or the tail (B4)."""
+    """The end of the system prompt, before the window, or the tail. [sections.dynamic-position]"""
     cid, other = await two(harness, dynamic_position=position)
     build = await harness.build(cid)
     places = [number for number, m in enumerate(build.messages) if other in str(m["content"])]

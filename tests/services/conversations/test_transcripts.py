@@ -1,4 +1,7 @@
-"""Transcripts as services see them: marks that say what a build shows, and what reading costs."""
+"""Transcripts as services see them: marks that say what a build shows, and what reading costs.
+
+[transcript.visibility]
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,7 @@ def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
 async def test_the_marks_say_what_a_build_shows(
     database: PostgresDatabase, story: list[tuple[str, int]]
 ) -> None:
-    """Whatever happened, verbatim or cleared is exactly what the next payload shows (A6)."""
+    """Whatever happened, verbatim or cleared is exactly what the next payload shows."""
     harness = harness_over(database)
     agent = await harness.agent(2400)
     told = Story(harness, await harness.conversation(agent_id=agent))
@@ -235,7 +238,7 @@ async def check(story: Story) -> None:
 
 
 async def test_reading_brings_the_window_up_to_date(harness: Harness) -> None:
-    """A page tells of the window as it is now, though nobody has built since (A6, B2)."""
+    """A page tells of the window as it is now, though nobody has built since [transcript.pages]."""
     cid = await harness.conversation(agent_id=await harness.agent(3600))
     await harness.append(cid, user("old"), says("yes"))
     harness.clock.pass_seconds(3600)
@@ -245,7 +248,7 @@ async def test_reading_brings_the_window_up_to_date(harness: Harness) -> None:
 
 
 async def test_another_strategys_compaction_is_not_told_of(harness: Harness) -> None:
-    """Once the policy has another strategy the next build starts from the log (A6, D6)."""
+    """Once the policy has another strategy the next build starts from the log."""
     cid = await harness.conversation()
     await harness.talk(cid, 6)
     assert (await harness.compact(cid)).compacted
@@ -255,7 +258,7 @@ async def test_another_strategys_compaction_is_not_told_of(harness: Harness) -> 
 
 
 async def test_results_that_come_in_for_a_pinned_group_are_pinned(harness: Harness) -> None:
-    """A pin holds its call group, what is answered later too, and nothing beyond it (D8)."""
+    """A pin holds its call group, what is answered later too, and nothing beyond it."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1"))
     await harness.pin(cid, 2)
@@ -268,7 +271,7 @@ async def test_results_that_come_in_for_a_pinned_group_are_pinned(harness: Harne
 async def test_long_chains_of_compactions(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Older receipts are read as far as a page needs them, and not without end (A6, D3)."""
+    """Older receipts are read as far as a page needs them, and not without end."""
     cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
     made = []
     for _ in range(6):
@@ -313,7 +316,7 @@ async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> lis
 async def test_an_agents_messages_by_time(
     database: PostgresDatabase, batches: list[tuple[int, int, int]], limit: int
 ) -> None:
-    """Pages of any size, both ways, hold every message once, in the order of their times (A6)."""
+    """Pages of any size, both ways, hold every message once, in the order of their times."""
     harness = harness_over(database)
     agent = await harness.agent(None)
     talks = [await harness.conversation(agent_id=agent) for _ in range(4)]
@@ -337,7 +340,7 @@ async def test_an_agents_messages_by_time(
 
 
 async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
-    """Neither another agent's nor another tenant's conversations are among them (A6, B1)."""
+    """Neither another agent's nor another tenant's conversations are among them."""
     agent, other = await harness.agent(), await harness.agent()
     for owner in (agent, other, None):
         await harness.append(await harness.conversation(agent_id=owner), user(f"of {owner}"))
@@ -348,7 +351,7 @@ async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
 
 
 async def test_pages_of_large_results_end_early(harness: Harness) -> None:
-    """What a page of many conversations inlines has a bound, too; it goes on after it (A6)."""
+    """What a page of many conversations inlines has a bound, too; it goes on after it."""
     agent = await harness.agent()
     for _ in range(4):
         cid = await harness.conversation(agent_id=agent)
@@ -383,7 +386,7 @@ class Counted:
 async def test_a_page_takes_a_few_statements(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the log and however many conversations, marks cost the same few reads (A6)."""
+    """However long the log and however many conversations, marks cost the same few reads."""
     harness = harness_over(database)
     agent = await harness.agent()
     talks = [await harness.conversation(agent_id=agent) for _ in range(12)]
@@ -417,7 +420,7 @@ async def test_the_plans_of_a_page_go_by_their_indexes(database_url: str) -> Non
 async def test_a_page_from_the_middle_of_long_logs(
     harness: Harness, database_url: str, order: str
 ) -> None:
-    """Where a page goes on is found by halving: few rows are read, however many there are (A6)."""
+    """Where a page goes on is found by halving: few rows are read, however many there are."""
     agent = await harness.agent(None)
     talks = [await harness.conversation(agent_id=agent) for _ in range(3)]
     for cid in talks:

@@ -1,4 +1,4 @@
-"""RegistryService: a tenant's own entries over the bundled ones (J5)."""
+"""RegistryService: a tenant's own entries over the bundled ones. [models.tenant-entry]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def registry(database: PostgresDatabase) -> RegistryService:
 
 
 def test_an_entry_is_laid_over_field_by_field() -> None:
-    """J5: each number comes from the tenant's entry where that has one, and says so."""
+    """Each number comes from the tenant's entry where that has one, and says so."""
     bundled = ModelRegistry().find("gpt-4o")
     assert bundled is not None
     info = merged_entry("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')
@@ -32,7 +32,7 @@ def test_an_entry_is_laid_over_field_by_field() -> None:
 
 
 async def test_entries_belong_to_a_tenant(registry: RegistryService) -> None:
-    """J5: one tenant's entry is nobody else's."""
+    """One tenant's entry is nobody else's."""
     await registry.put("one", "mine", {"context_window": 9000})
     assert (await registry.get("one", "mine")).context_window == 9000
     with pytest.raises(NotFound):
@@ -45,7 +45,7 @@ async def test_entries_belong_to_a_tenant(registry: RegistryService) -> None:
 
 
 async def test_pages_end(registry: RegistryService) -> None:
-    """Decision 2: the last page says that it is the last."""
+    """The last page says that it is the last. [api.lists]"""
     await registry.put("t", "zzz", {"context_window": 1})
     everything = await registry.list("t", 100_000, None)
     assert everything.last is None

@@ -1,4 +1,7 @@
-"""The agent's own tools in payloads: there when texts name them, and only then (L1)."""
+"""The agent's own tools in payloads: there when texts name them, and only then.
+
+[agent-tools.definitions]
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ async def with_long_result(harness: Harness, **policy: Any) -> str:
 
 @FORMATS
 async def test_a_cut_result_brings_the_tools_its_note_names(harness: Harness, format: Any) -> None:
-    """L1: `auto` adds exactly the tools that a view's note mentions, in every format (C1, F2)."""
+    """`auto` adds exactly the tools that a view's note mentions, in every format."""
     cid = await harness.conversation(WINDOW)
     await harness.append(cid, user("go"), asks("a"))
     before = await harness.build(cid, ASKS[format])
@@ -48,7 +51,7 @@ async def test_a_cut_result_brings_the_tools_its_note_names(harness: Harness, fo
 
 @FORMATS
 async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -> None:
-    """L1, G3: once added they stay, and every later payload extends the one before."""
+    """Once added they stay, and every later payload extends the one before [agent-tools.auto]."""
     cid = await with_long_result(harness)
     first = await harness.build(cid, ASKS[format])
     for number in range(3):
@@ -60,7 +63,7 @@ async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -
 
 
 async def test_a_second_kind_of_note_adds_its_tool_once(harness: Harness) -> None:
-    """L1: what newly comes to be named starts one epoch, with what is named by then."""
+    """What newly comes to be named starts one epoch, with what is named by then."""
     cid = await with_long_result(harness)
     first = await harness.build(cid)
     await harness.set_policy(cid, {"tool_output": {"view": "reference"}})
@@ -75,7 +78,7 @@ async def test_a_second_kind_of_note_adds_its_tool_once(harness: Harness) -> Non
 
 @FORMATS
 async def test_none_adds_no_tool_and_names_none(harness: Harness, format: Any) -> None:
-    """L1: with `none` the note keeps the ref and the size, and names no absent tool."""
+    """With `none` the note keeps the ref and the size, and names no absent tool."""
     cid = await with_long_result(harness, agent_tools="none")
     build = await harness.build(cid, ASKS[format])
     assert tools_of(build) == []
@@ -89,7 +92,7 @@ async def test_none_adds_no_tool_and_names_none(harness: Harness, format: Any) -
 
 
 async def test_a_list_adds_what_it_lists(harness: Harness) -> None:
-    """L1: a list overrides what is mentioned, and a note naming others is worded without."""
+    """A list overrides what is mentioned, and a note naming others is worded without."""
     cid = await with_long_result(harness, agent_tools=[READ_BYTES])
     build = await harness.build(cid)
     assert tools_of(build) == [READ_BYTES]
@@ -99,7 +102,7 @@ async def test_a_list_adds_what_it_lists(harness: Harness) -> None:
 
 
 async def test_the_callers_own_definition_stands(harness: Harness) -> None:
-    """L1, decision 21: a tool of that name given by the caller is neither replaced nor doubled."""
+    """A tool of that name given by the caller is neither replaced nor doubled."""
     cid = await harness.conversation(WINDOW | {"agent_tools": "auto"}, tools=[OWN])
     await harness.append(cid, user("go"), asks("a"), result("a", LONG))
     build = await harness.build(cid)
@@ -113,7 +116,7 @@ async def test_the_callers_own_definition_stands(harness: Harness) -> None:
 
 @FORMATS
 async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> None:
-    """L1, F3: what a placeholder names is there, and the text is exactly F3's."""
+    """What a placeholder names is there, and the text is exactly the documented one."""
     policy = {"tool_output": {"context_budget_tokens": 300, "offload_threshold_bytes": 10**6}}
     cid = await harness.conversation(WINDOW | policy)
     for number in range(4):
@@ -130,7 +133,7 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
 
 
 async def test_tools_leave_with_what_named_them(harness: Harness) -> None:
-    """L1: a new epoch starts with what it mentions, so a compaction takes unused tools away."""
+    """A new epoch starts with what it mentions, so a compaction takes unused tools away."""
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
     await harness.talk(cid, 10, words=200)
@@ -139,7 +142,7 @@ async def test_tools_leave_with_what_named_them(harness: Harness) -> None:
 
 
 async def test_no_more_tools_than_a_provider_takes(harness: Harness) -> None:
-    """L1, B4: beside 128 tools of the caller nothing is added, and so nothing is named."""
+    """Beside 128 tools of the caller nothing is added, and so nothing is named."""
     tools = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(128)]
     cid = await harness.conversation(WINDOW, tools=tools)
     await harness.append(cid, user("go"), asks("a"), result("a", LONG))

@@ -1,4 +1,7 @@
-"""Assembly: what stands in the tail, deltas, tools held back, earlier payloads (G, H, I6, L1)."""
+"""Assembly: what stands in the tail, deltas, tools held back, earlier payloads.
+
+[payload.as-of, agent-tools.definitions]
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def tool_names(answer: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_dynamic_text_stands_in_the_tail(harness: Harness, format: FormatName) -> None:
-    """Status and scratchpad come last, and changing them changes no prefix (G5, B4)."""
+    """Status and scratchpad come last, and changing them changes no prefix."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     await harness.append(conversation_id, user("Hello"))
     pad = PromptSection("pad", "Try the window.", SectionKind.SCRATCHPAD)
@@ -88,7 +91,7 @@ async def test_dynamic_text_stands_in_the_tail(harness: Harness, format: FormatN
 async def test_dynamic_text_can_stand_before_the_history(
     harness: Harness, format: FormatName, position: str
 ) -> None:
-    """Where the policy puts it elsewhere, it is part of the prefix and its change ends it (B4)."""
+    """Where the policy puts it elsewhere, it is part of the prefix and its change ends it."""
     conversation_id = await harness.conversation({"dynamic_position": position}, [BASE, PAD])
     await harness.append(conversation_id, user("Hello"), says("Hi"), user("How are you?"))
     ask = RequestSettings(format, MODELS[format], status="Busy.")
@@ -111,7 +114,7 @@ async def test_dynamic_text_can_stand_before_the_history(
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: FormatName) -> None:
-    """From `notice_at` on the tail has the note, word for word, and the tool it names (G6, L1)."""
+    """From `notice_at` on the tail has the note, word for word, and the tool it names."""
     policy = small(4_000, strategy="sliding_window", sliding_window={"keep_last_n": 500})
     conversation_id = await harness.conversation(policy, [BASE])
     ask = RequestSettings(format, MODELS[format])
@@ -135,7 +138,7 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
 
 
 async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
-    """Without the tool the note tells the usage alone (L1)."""
+    """Without the tool the note tells the usage alone."""
     policy = small(1_000, agent_tools="none", strategy="sliding_window")
     conversation_id = await harness.conversation(policy)
     await harness.append(conversation_id, user("why " * 420))
@@ -152,7 +155,7 @@ async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
 async def test_a_client_that_takes_deltas_has_the_full_payload(
     harness: Harness, format: FormatName
 ) -> None:
-    """Reassembled, every delta equals the full build byte for byte, tail and marks too (G4)."""
+    """Reassembled, every delta equals the full build byte for byte, tail and marks too."""
     conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
     ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
     held: list[Any] = []
@@ -185,7 +188,7 @@ async def test_a_client_that_takes_deltas_has_the_full_payload(
 
 
 async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> None:
-    """An epoch that ended, a seq that is not there yet, another lane: all get everything (G4)."""
+    """An epoch that ended, a seq that is not there yet, another lane: all get everything."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
     first = await built(harness, conversation_id)
@@ -211,7 +214,7 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
 
 
 async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
-    """A request's window as large as the model's own shows all, before and after (C4, G3)."""
+    """A request's window as large as the model's own shows all, before and after."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
     own = RequestSettings(CHAT, MODEL, max_context_tokens=128_000)
@@ -226,7 +229,7 @@ async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
 
 
 async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
-    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too (G4, I6)."""
+    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     ask = RequestSettings(ANTHROPIC, CLAUDE)
     for number in range(30):
@@ -247,7 +250,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
 
 
 async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
-    """Two lanes count their epochs apart; a build's id tells which one is known (G4)."""
+    """Two lanes count their epochs apart; a build's id tells which one is known."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"))
     chat = await built(harness, conversation_id)
@@ -260,7 +263,7 @@ async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
 
 
 async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
-    """An opening as system text is no turn: a note stands before what the model said first (N5)."""
+    """An opening as system text is no turn: a note stands before what the model said first."""
     conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
     await harness.append(conversation_id, says("Welcome"), user("Hello"))
     for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
@@ -273,7 +276,7 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
 
 
 async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
-    """Mcp goes first, then skill, never builtin; the note and the search come with it (H1, H2)."""
+    """Mcp goes first, then skill, never builtin; the note and the search come with it."""
     tools = [tool("build_in", "builtin"), tool("dance", "skill")]
     tools += [tool(f"server_tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
@@ -290,7 +293,7 @@ async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
 
 
 async def test_what_was_called_lately_is_held_back_last(harness: Harness) -> None:
-    """The least recently used are held back first, by the calls in the log (H1)."""
+    """The least recently used are held back first, by the calls in the log. [tools.deferral]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     function = {"name": "tool_19", "arguments": "{}"}
@@ -305,7 +308,10 @@ async def test_what_was_called_lately_is_held_back_last(harness: Harness) -> Non
 
 
 async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
-    """What a search found in this turn is in the next payload, and stays in its epoch (H2)."""
+    """What a search found in this turn is in the next payload, and stays in its epoch.
+
+    [tools.stable-in-epoch]
+    """
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
@@ -323,7 +329,7 @@ async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
 
 
 async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harness) -> None:
-    """Anthropic gets every tool, those held back marked; a reference loads one (H3, A6)."""
+    """Anthropic gets every tool, those held back marked; a reference loads one."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
@@ -357,7 +363,7 @@ async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harn
 
 
 async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
-    """A model that cannot search gets every tool (H4, L1)."""
+    """A model that cannot search gets every tool [tools.deferral-failure]."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(agent_tools="none"), tools=tools)
     await harness.append(conversation_id, user("Hello"))
@@ -366,7 +372,7 @@ async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
 
 
 async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness) -> None:
-    """A deferral that fails holds nothing back, and the build says so (H4)."""
+    """A deferral that fails holds nothing back, and the build says so. [tools.deferral-failure]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
@@ -384,7 +390,7 @@ async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness
 async def test_any_earlier_payload_can_be_read_again(
     harness: Harness, format: FormatName, position: str
 ) -> None:
-    """Whatever happened since, a build's id gives its payload byte for byte (I6, decision 19)."""
+    """Whatever happened since, a build's id gives its payload byte for byte."""
     policy = small(3_000, dynamic_position=position)
     tools = [tool(f"tool_{n}") for n in range(8)]
     conversation_id = await harness.conversation(policy, [BASE, PAD], tools)
@@ -409,7 +415,7 @@ async def test_any_earlier_payload_can_be_read_again(
 
 
 async def test_unknown_builds_are_not_found(harness: Harness) -> None:
-    """An id that names no build of this conversation is a 404 (I6)."""
+    """An id that names no build of this conversation is a 404."""
     conversation_id, other = await harness.conversation(), await harness.conversation()
     for each in (conversation_id, other):
         await harness.append(each, user("Hello"))

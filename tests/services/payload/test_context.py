@@ -1,4 +1,7 @@
-"""Builds over a real database: totals, epochs, compaction inside, caches (C1, C3, C4, G3, D6)."""
+"""Builds over a real database: totals, epochs, compaction inside, caches.
+
+[budget.total, budget.levels, budget.within-window, epochs.extend, compaction.state]
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,8 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
 ) -> None:
     """Whatever strategy, window, format and log: in budget, valid, true numbers, stable prefix.
 
-    C1, C4, K1, N8, N9; a cold process gives the same bytes as a warm one.
+    [budget.of-the-payload, budget.within-window, payload.valid, payload.deterministic,
+    epochs.extend] A cold process gives the same bytes as a warm one.
     """
     cid = await harness.conversation(own, SECTIONS * has_frame, TOOLS * has_frame)
     ask = RequestSettings(format, MODEL if format is CHAT else CLAUDE, max_context_tokens=smaller)
@@ -134,7 +138,7 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
 async def test_overflow_only_when_the_last_words_do_not_fit(
     harness: Harness, log: Any, format: FormatName
 ) -> None:
-    """With a compacting strategy a build fails only if the newest messages are too large (C4)."""
+    """With a compacting strategy a build fails only if the newest messages are too large."""
     cid = await harness.conversation(policy(700, 100))
     for raw_format, raw in log.messages:
         await harness.append(cid, raw, format=raw_format)
@@ -155,7 +159,7 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
 async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
     harness: Harness, format: FormatName
 ) -> None:
-    """Each payload extends the one before; the first build breaks nothing (G3, N9)."""
+    """Each payload extends the one before; the first build breaks nothing [epochs.extend]."""
     cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
     await harness.append(cid, user("hello"))
     builds = [await harness.build(cid, ASKS[format])]
@@ -175,7 +179,7 @@ async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
 
 
 async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> None:
-    """A first epoch has no reason, even when it needs a stub tool or a reduction (G3)."""
+    """A first epoch has no reason, even when it needs a stub tool or a reduction."""
     cid = await harness.conversation(policy(600, 100))
     await harness.append(cid, user("go " * 300), asks("a"), result("a", "out " * 900))
     build = await harness.build(cid, ASKS[ANTHROPIC])
@@ -186,7 +190,7 @@ async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> Non
 
 
 async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> None:
-    """Sections, tools, policy, window and model each start an epoch that says why (G3, 16)."""
+    """Sections, tools, policy, window and model each start an epoch that says why."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 
@@ -221,7 +225,7 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
 
 
 async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
-    """Lanes of other formats and models keep their epochs side by side (decision 16)."""
+    """Lanes of other formats and models keep their epochs side by side. [epochs.stream]"""
     cid = await harness.conversation(policy(50_000))
     await harness.talk(cid, 2)
     first = {format: await harness.build(cid, ASKS[format]) for format in ASKS}
@@ -236,7 +240,7 @@ async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
 
 
 async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None:
-    """Anthropic wants tools beside calls: their first one starts an epoch (A6, decision 20)."""
+    """Anthropic wants tools beside calls: their first one starts an epoch [tools.stub]."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("hi"), says("hello"), user("go"))
     assert "tools" not in (await harness.build(cid, ASKS[ANTHROPIC])).payload
@@ -251,7 +255,7 @@ async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None
 
 
 async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) -> None:
-    """Signed thinking goes back inside its epoch, and never returns after a break (E10, A11)."""
+    """Signed thinking goes back inside its epoch, and never returns after a break."""
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
     await harness.append(cid, user("hi"))
@@ -275,7 +279,7 @@ async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) ->
 
 
 async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> None:
-    """A payload that is only due is returned as it is (C3, decision 15)."""
+    """A payload that is only due is returned as it is [compaction.below-trigger]."""
     cid = await harness.conversation(policy(1100, 100, budget={"notice_at": 0.8}))
     await fill(harness, cid, 800)
     build = await harness.build(cid)
@@ -286,7 +290,7 @@ async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> N
 
 
 async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Harness) -> None:
-    """The summary is made inside the build and is part of its answer (C3, E6)."""
+    """The summary is made inside the build and is part of its answer [budget.levels]."""
     harness = Harness(harness.database, ScriptedGateway(clock=harness.clock), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -311,7 +315,10 @@ async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Ha
 
 
 async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harness) -> None:
-    """`auto: false` compacts only when the window is blocked (E1, C3)."""
+    """`auto: false` compacts only when the window is blocked.
+
+    [compaction.auto, compaction.blocked]
+    """
     cid = await harness.conversation(policy(1100, 100, compaction={"auto": False}))
     await fill(harness, cid, 955)
     stored = (await harness.stored(cid)).state.tokens
@@ -329,7 +336,7 @@ async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harne
     "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
 )
 async def test_what_never_compacts_overflows(harness: Harness, leaves: dict[str, Any]) -> None:
-    """Disabled compaction and full history answer 422 with the budget, never too much (E1, D2)."""
+    """Disabled compaction and full history answer 422 with the budget, never too much."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 985)
     build = await harness.build(cid)
@@ -343,7 +350,7 @@ async def test_what_never_compacts_overflows(harness: Harness, leaves: dict[str,
 
 
 async def test_sections_alone_can_overflow(harness: Harness) -> None:
-    """A system prompt larger than the window is refused with the budget (C4)."""
+    """A system prompt larger than the window is refused with the budget. [budget.overflow]"""
     cid = await harness.conversation(policy(300, 100), [{"name": "a", "content": "word " * 400}])
     await harness.append(cid, user("hi"))
     with pytest.raises(ContextOverflow) as overflow:
@@ -353,7 +360,7 @@ async def test_sections_alone_can_overflow(harness: Harness) -> None:
 
 
 async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
-    """Where user text may not be shortened, what cannot fit is refused (C4)."""
+    """Where user text may not be shortened, what cannot fit is refused. [budget.overflow]"""
     cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
     await harness.append(cid, user("word " * 600))
     with pytest.raises(ContextOverflow) as refused:
@@ -369,7 +376,7 @@ async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> Non
 
 @pytest.mark.parametrize("turns", [0, 8])
 async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, turns: int) -> None:
-    """When the last messages alone do not fit, the last resort is the user's own words (E6)."""
+    """When the last messages alone do not fit, the last resort is the user's own words."""
     own = policy(700, 100, messages={"offload_oversized": False})
     cid = await harness.conversation(own)
     if turns:
@@ -384,7 +391,7 @@ async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, tu
 
 
 async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
-    """One turn of large results: the old ones are trimmed, named in `degraded` (C4, F3)."""
+    """One turn of large results: the old ones are trimmed, named in `degraded`."""
     own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.append(cid, user("read it all"))
@@ -400,7 +407,7 @@ async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
 
 
 async def test_images_in_results_reach_every_format(harness: Harness) -> None:
-    """An image a tool returned is sent: beside its result, or in a message after it (B4, F6)."""
+    """An image a tool returned is sent: beside its result, or in a message after it."""
     cid = await harness.conversation(policy(50_000), tools=TOOLS)
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     content = [{"type": "text", "text": "see"}, image]
@@ -417,7 +424,7 @@ async def test_images_in_results_reach_every_format(harness: Harness) -> None:
 
 
 async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
-    """A build that can go on without the model answers, and names the step (E9)."""
+    """A build that can go on without the model answers, and names the step."""
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -436,7 +443,7 @@ async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
 
 
 async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
-    """No conversation, no message, no window: each has its own error (M, C2)."""
+    """No conversation, no message, no window: each has its own error. [budget.window-sources]"""
     with pytest.raises(NotFound):
         await harness.build(new_id())
     cid = await harness.conversation()
@@ -456,7 +463,7 @@ async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
 
 
 async def test_another_strategy_clears_the_state(harness: Harness) -> None:
-    """A summary another strategy made is dropped; everything is shown again (D6)."""
+    """A summary another strategy made is dropped; everything is shown again."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     assert (await harness.build(cid))["summary_used"]
@@ -474,7 +481,7 @@ async def test_another_strategy_clears_the_state(harness: Harness) -> None:
 
 
 async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
-    """After a compaction the summary and a growing gap are shown until pressure returns (D6)."""
+    """After a compaction the summary and a growing gap are shown until pressure returns."""
     harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -499,7 +506,7 @@ async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
 
 
 async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> None:
-    """A request's smaller window stores no compaction, and its view is reused (decision 13)."""
+    """A request's smaller window stores no compaction, and its view is reused."""
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
     await harness.talk(cid, 30)
@@ -528,7 +535,7 @@ async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> N
 
 
 async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> None:
-    """The last N messages are shown after a note where they start with an assistant (D2)."""
+    """The last N messages are shown after a note where they start with an assistant."""
     own = policy(50_000, 100, strategy="sliding_window", sliding_window={"keep_last_n": 4})
     cid = await harness.conversation(own)
     await harness.talk(cid, 6)
@@ -552,7 +559,7 @@ async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> Non
 
 
 async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
-    """Of two cold builds one starts the epoch and both answer the same (G3)."""
+    """Of two cold builds one starts the epoch and both answer the same. [epochs.extend]"""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 5)
     other = harness.cold()
@@ -564,7 +571,7 @@ async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
 
 
 async def test_builds_compact_once_between_them(harness: Harness) -> None:
-    """Builds at the trigger at once make one summary; nobody waits for it (E6, decision 15)."""
+    """Builds at the trigger at once make one summary; nobody waits for it."""
     harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -577,7 +584,10 @@ async def test_builds_compact_once_between_them(harness: Harness) -> None:
 
 
 async def test_two_processes_compact_at_once(harness: Harness) -> None:
-    """Two processes that would compact: one does, neither build waits (E6, 15, 25)."""
+    """Two processes that would compact: one does, neither build waits.
+
+    [compaction.build-does-not-wait]
+    """
     one = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     two = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await one.conversation(policy(1100, 100))
@@ -593,7 +603,7 @@ async def test_two_processes_compact_at_once(harness: Harness) -> None:
 
 
 async def test_appends_and_builds_at_once(harness: Harness) -> None:
-    """While several write and several build, every payload is valid, in order and extended (A2)."""
+    """While several write and several build, every payload is valid, in order and extended."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("start"))
 
@@ -617,7 +627,7 @@ async def test_appends_and_builds_at_once(harness: Harness) -> None:
 
 
 async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
-    """A build that read earlier and finishes later costs later builds no message (N8)."""
+    """A build that read earlier and finishes later costs later builds no message."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
     await harness.build(cid)
@@ -647,7 +657,7 @@ async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
 
 
 async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) -> None:
-    """A build whose window is gone by the time it has read still shows all of it (N8)."""
+    """A build whose window is gone by the time it has read still shows all of it."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
     await harness.build(cid)
@@ -664,7 +674,7 @@ async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) ->
 
 
 async def test_without_room_for_windows_builds_are_the_same(harness: Harness) -> None:
-    """A process that may keep no window gives the same bytes (N8)."""
+    """A process that may keep no window gives the same bytes. [neutral.same-bytes]"""
     poor = Harness(harness.database, window_bytes=0)
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     for number in range(3):
@@ -675,7 +685,7 @@ async def test_without_room_for_windows_builds_are_the_same(harness: Harness) ->
 
 
 async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> None:
-    """After deletion the same id serves nothing of before, from no cache (A7)."""
+    """After deletion the same id serves nothing of before, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.append(cid, user("secret plan"), says("yes"))
     for ask in ASKS.values():
@@ -694,7 +704,7 @@ async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> N
 
 
 async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Harness) -> None:
-    """A build that has read what is deleted before it starts an epoch records nothing (A7)."""
+    """A build that has read what is deleted before it starts an epoch records nothing."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("secret plan"))
 
@@ -707,7 +717,7 @@ async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Ha
 
 
 async def test_a_batch_appended_in_one_go_is_built_as_one_by_one(harness: Harness) -> None:
-    """How the log was cut into batches makes no difference to a payload (N8)."""
+    """How the log was cut into batches makes no difference to a payload. [neutral.same-bytes]"""
     batch = [user("hi"), asks("a"), result("a", "x"), says("so"), user("bye")]
     one, two = await harness.conversation(policy(9000)), await harness.conversation(policy(9000))
     await harness.append(one, *batch)
@@ -719,7 +729,7 @@ async def test_a_batch_appended_in_one_go_is_built_as_one_by_one(harness: Harnes
 
 
 async def test_idempotent_appends_are_built_once(harness: Harness) -> None:
-    """A replayed append adds nothing to a payload (A2)."""
+    """A replayed append adds nothing to a payload. [log.message-id]"""
     cid = await harness.conversation(policy(9000))
     request = Append([user("hi")], idempotency_key="k")
     await harness.log.append(TENANT, cid, request)

@@ -1,4 +1,7 @@
-"""The emergency path over a real database: the provider said "too long" (E6, S3, D2, E1)."""
+"""The emergency path over a real database: the provider said "too long".
+
+[compaction.overflow-errors, strategy.sliding-window]
+"""
 
 from __future__ import annotations
 
@@ -85,9 +88,11 @@ def questions(build: Build) -> list[int]:
 async def test_the_oldest_half_of_the_turns_goes_each_time(
     harness: Harness, strategy: str, enabled: bool
 ) -> None:
-    """Again and again, down to the newest user message, then 422; no model is asked (E6, D2).
+    """Again and again, down to the newest user message, then 422; no model is asked.
 
     It works whatever the strategy, and without compaction; the log never changes.
+
+    [compaction.emergency, strategy.sliding-window]
     """
     own = policy(
         20_000,
@@ -127,7 +132,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
 
 
 async def test_a_single_turn_is_cut_inside(harness: Harness) -> None:
-    """Between call groups, never between a call and its result; the question stays (E6, S3)."""
+    """Between call groups, never between a call and its result; the question stays."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.append(cid, user("question 0 please"))
     for number in range(8):
@@ -146,7 +151,7 @@ async def test_a_single_turn_is_cut_inside(harness: Harness) -> None:
 
 
 async def test_the_last_resort_keeps_media(harness: Harness) -> None:
-    """Of the newest user message nothing is cut, its images included (E6)."""
+    """Of the newest user message nothing is cut, its images included [budget.user-text-kept]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.talk(cid, 3)
     content = [{"type": "text", "text": "question 9 about this"}, IMAGE]
@@ -167,7 +172,7 @@ async def test_the_last_resort_keeps_media(harness: Harness) -> None:
 
 
 async def test_the_summary_so_far_stays(harness: Harness) -> None:
-    """The note stands with it and counts what it does not tell of (E6)."""
+    """The note stands with it and counts what it does not tell of. [compaction.due]"""
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(20_000, strategy="retain_summary"))
     await harness.talk(cid, 10)
@@ -186,7 +191,7 @@ async def test_the_summary_so_far_stays(harness: Harness) -> None:
 
 
 async def test_what_was_left_out_is_summarised_later(harness: Harness) -> None:
-    """The next compaction takes up what had to go in a hurry, and the note goes (E6, E8)."""
+    """The next compaction takes up what had to go in a hurry, and the note goes."""
     for strategy in ("sandwich", "retain_summary", "tree_summary", "chain"):
         cid = await harness.conversation(policy(20_000, strategy=strategy))
         await harness.talk(cid, 12)
@@ -215,7 +220,7 @@ async def test_what_was_left_out_is_summarised_later(harness: Harness) -> None:
 async def test_where_nothing_else_reduces_it_cuts_until_it_fits(
     harness: Harness, leaves: dict[str, Any]
 ) -> None:
-    """A build of it is 422; one call of the emergency path makes it fit again (D2, E1)."""
+    """A build of it is 422; one call of the emergency path makes it fit again."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 4500)
     log = await harness.bodies(cid)
@@ -231,7 +236,7 @@ async def test_where_nothing_else_reduces_it_cuts_until_it_fits(
 
 
 async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
-    """When not even the newest user message fits, 422 and nothing is stored (C4, E6)."""
+    """When not even the newest user message fits, 422 and nothing is stored [budget.overflow]."""
     cid = await harness.conversation(policy(400, 100, strategy="full_history"))
     await harness.talk(cid, 2)
     await harness.append(cid, user("word " * 600))
@@ -243,7 +248,7 @@ async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
 
 
 async def test_a_cut_that_gains_nothing_is_not_made(harness: Harness) -> None:
-    """A note larger than what it stands for would make it longer (E6)."""
+    """A note larger than what it stands for would make it longer. [compaction.emergency]"""
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, user("a"), says("b"), user("c"))
     state = (await harness.stored(cid)).state
@@ -254,7 +259,7 @@ async def test_a_cut_that_gains_nothing_is_not_made(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", ["sandwich", "chain"])
 async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) -> None:
-    """It is halved, and what is still too large reduced by steps that need no model (E6, C4)."""
+    """It is halved, and what is still too large reduced by steps that need no model."""
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 6000)
     _, build = await overflow(harness, cid)
@@ -263,7 +268,10 @@ async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) 
 
 
 async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None:
-    """Even what is still over `compact_trigger` is answered without a summary (E6)."""
+    """Even what is still over `compact_trigger` is answered without a summary.
+
+    [compaction.proactive]
+    """
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("why " * 20), says("so"), user("why " * 940))
@@ -277,9 +285,11 @@ async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None
 async def test_what_a_summary_hid_comes_back_as_the_last_resort(
     harness: Harness, format: FormatName
 ) -> None:
-    """When summary and last call do not fit in a format, the newest user message alone does (E6).
+    """When summary and last call do not fit in a format, the newest user message alone does.
 
     Sizes around the edge: by its counts the last message fits, by what is sent it may not.
+
+    [budget.fitting-order]
     """
     harness.gateway.replies = ["<summary>what was said</summary>"]
     resorts = 0
@@ -305,7 +315,7 @@ async def test_what_a_summary_hid_comes_back_as_the_last_resort(
 
 
 async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
-    """The cut is counted from what this lane got, so that it gets less each time (E6, 13)."""
+    """The cut is counted from what this lane got, so that it gets less each time."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 40)
     small = RequestSettings(CHAT, MODEL, max_context_tokens=1000)
@@ -323,7 +333,7 @@ async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
 
 
 async def test_in_the_other_format(harness: Harness) -> None:
-    """A cut asked for in one format holds in the other; each lane names it (E6, G3)."""
+    """A cut asked for in one format holds in the other; each lane names it."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.talk(cid, 8)
     for ask in ASKS.values():
@@ -337,7 +347,7 @@ async def test_in_the_other_format(harness: Harness) -> None:
 
 
 async def test_two_at_once(harness: Harness) -> None:
-    """Calls at the same time cut one after another, each from what the other left (E6)."""
+    """Calls at the same time cut one after another, each from what the other left."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 16)
     answers = await asyncio.gather(
@@ -351,7 +361,7 @@ async def test_two_at_once(harness: Harness) -> None:
 
 
 async def test_during_a_compaction(harness: Harness) -> None:
-    """The emergency does not wait; the summary under way is not applied over it (E6)."""
+    """The emergency does not wait; the summary under way is not applied over it."""
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 12)
@@ -369,7 +379,7 @@ async def test_during_a_compaction(harness: Harness) -> None:
 
 
 async def test_the_receipt_of_a_cut(harness: Harness) -> None:
-    """It expands to what was dropped, and tells how much that was (E8, L3)."""
+    """It expands to what was dropped, and tells how much that was [compaction.expand]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     log = await harness.bodies(cid)
@@ -391,7 +401,7 @@ async def test_the_receipt_of_a_cut(harness: Harness) -> None:
 
 
 async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
-    """No conversation, no message: each has its own error (M)."""
+    """No conversation, no message: each has its own error."""
     with pytest.raises(NotFound):
         await harness.context.overflow(TENANT, new_id(), ASKS[CHAT])
     cid = await harness.conversation(policy(20_000))
@@ -405,7 +415,7 @@ async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
 
 
 async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:
-    """Before its call goes a result gives way: a model that sees no call makes it again (E6)."""
+    """Before its call goes a result gives way: a model that sees no call makes it again."""
     cid = await harness.conversation(policy(200_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     batch = (user("question 0"), asks("call_1"), result("call_1", text))
@@ -425,7 +435,7 @@ async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None
 
 
 async def test_a_result_too_large_for_the_window_costs_no_question(harness: Harness) -> None:
-    """C4: what a result alone makes too long loses that result's text, and nothing else."""
+    """What a result alone makes too long loses that result's text, and nothing else."""
     cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))

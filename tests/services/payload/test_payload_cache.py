@@ -1,4 +1,7 @@
-"""The windows a process keeps: bounded, by lane, the least used dropped first."""
+"""The windows a process keeps: bounded, by lane, the least used dropped first.
+
+[payload.build-log-independent]
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def test_a_kept_window_is_found_until_dropped() -> None:
 
 
 def test_a_window_sums_up_the_output_it_shows() -> None:
-    """Row by row, what gave way left out, so that no build has to add it up again (F3)."""
+    """Row by row, what gave way left out, so that no build has to add it up again."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
     folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'

@@ -1,7 +1,9 @@
-"""Builds of any log say at least what they send, and that is inside the window (C1, C4, J1).
+"""Builds of any log say at least what they send, and that is inside the window.
 
 The counter shares no code with the service. Windows are small, so that tool results are cleared,
 messages are compacted and views are reduced.
+
+[budget.total, budget.within-window, tokens.what-counts]
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
 async def test_no_build_sends_more_than_it_says(
     harness: Harness, log: Any, own: dict[str, Any], compacts: int
 ) -> None:
-    """Warm, cold and as a delta, cleared and compacted, in every format (C1, C4, G4, J1)."""
+    """Warm, cold and as a delta, cleared and compacted, in every format [budget.total]."""
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     held: dict[FormatName, dict[str, Any]] = {}
     for number, (given_as, raw) in enumerate(log.messages):

@@ -1,4 +1,7 @@
-"""UsageService on a real database: stored, calibrated by, judged (E2, J3, J4)."""
+"""UsageService on a real database: stored, calibrated by, judged.
+
+[usage.judged-by-larger, usage.calibration, usage.answer]
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ async def is_due(harness: Harness, cid: str) -> bool:
 
 
 async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageService) -> None:
-    """Every field of the object is kept, known or not, beside what was read from it (J4)."""
+    """Every field of the object is kept, known or not, beside what was read from it."""
     cid = await talk(harness)
     await harness.build(cid)
     usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
@@ -114,7 +117,7 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
 async def test_without_usage_the_last_report_is_judged(
     harness: Harness, service: UsageService
 ) -> None:
-    """The question can be asked at any time; with nothing reported the estimate answers (J4)."""
+    """The question can be asked at any time; with nothing reported the estimate answers."""
     cid = await talk(harness, policy(2_500, 500))
     await harness.build(cid)
     asked = await report(service, cid)
@@ -143,7 +146,7 @@ async def test_without_usage_the_last_report_is_judged(
 async def test_whose_usage_it_is(
     harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
 ) -> None:
-    """As told, else as the keys say, else Anthropic's, which then means the same (J4)."""
+    """As told, else as the keys say, else Anthropic's, which then means the same. [usage.answer]"""
     cid = await talk(harness)
     await report(service, cid, usage, **told)
     assert (await last(harness, cid)).format == format
@@ -152,7 +155,7 @@ async def test_whose_usage_it_is(
 async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
     harness: Harness, service: UsageService
 ) -> None:
-    """Where the keys leave two formats, it is the one that payloads are built in (J4)."""
+    """Where the keys leave two formats, it is the one that payloads are built in. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid, RequestSettings(FormatName.OPENAI_RESPONSES, MODEL))
     judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
@@ -165,7 +168,7 @@ async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
 async def test_another_providers_object_belongs_to_the_lane_built_last(
     harness: Harness, service: UsageService, usage: dict[str, Any]
 ) -> None:
-    """A gateway reports one provider's object for payloads in the format of another (J4)."""
+    """A gateway reports one provider's object for payloads in the format of another."""
     cid = await talk(harness)
     await harness.build(cid, RequestSettings(FormatName.GEMINI, MODEL))
     judged = await report(service, cid, usage)
@@ -190,7 +193,7 @@ async def test_another_providers_object_belongs_to_the_lane_built_last(
 async def test_what_cannot_be_is_refused(
     harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
 ) -> None:
-    """Usage of what is not there yet, or that is none, stores nothing (J4, M)."""
+    """Usage of what is not there yet, or that is none, stores nothing. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid)
     with pytest.raises(ValidationError) as caught:
@@ -200,7 +203,7 @@ async def test_what_cannot_be_is_refused(
 
 
 async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
-    """Without any model nobody knows whose tokens they are (J4)."""
+    """Without any model nobody knows whose tokens they are. [usage.answer]"""
     harness = Harness(WatchedDatabase(database))
     harness.resolver.default_model = None
     service = UsageService(harness.database, harness.resolver, harness.active, new_id)
@@ -213,7 +216,7 @@ async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
 
 
 async def test_tenants_and_deletions(harness: Harness, service: UsageService) -> None:
-    """A7, decision 7: reports belong to a conversation of a tenant and go with it, counted."""
+    """Reports belong to a conversation of a tenant and go with it, counted."""
     cid = await talk(harness)
     for _ in range(2):
         await report(service, cid, chat(5))
@@ -229,7 +232,7 @@ async def test_tenants_and_deletions(harness: Harness, service: UsageService) ->
 async def test_a_report_beside_a_deletion_leaves_nothing(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
-    """A7: a report is stored before its conversation's deletion or not at all."""
+    """A report is stored before its conversation's deletion or not at all."""
     cid = await talk(harness)
     reports = (report(service, cid, chat(5)) for _ in range(4))
     *answers, deleted = await asyncio.gather(
@@ -250,7 +253,7 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
 async def test_a_provider_that_counts_more_is_learnt(
     harness: Harness, service: UsageService, model: str
 ) -> None:
-    """A provider that counts 30 % more is estimated within 5 % after 5 reports (J3)."""
+    """A provider that counts 30 % more is estimated within 5 % after 5 reports."""
     cid = await harness.conversation(policy(60_000), SECTIONS, TOOLS)
     ask = RequestSettings(CHAT, model)
     errors = []
@@ -281,7 +284,7 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
 async def test_the_payloads_count_is_found_again(
     harness: Harness, service: UsageService, format: FormatName
 ) -> None:
-    """What a payload was counted at follows from running sums, however it looked (J3)."""
+    """What a payload was counted at follows from running sums, however it looked."""
     model = MODEL if format is CHAT else CLAUDE
     ask = RequestSettings(format, model)
     usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
@@ -311,7 +314,7 @@ async def test_the_payloads_count_is_found_again(
 async def test_reports_that_say_nothing_of_the_counter(
     harness: Harness, service: UsageService
 ) -> None:
-    """A report is stored, but not learnt from, unless its payload's count is known (J3)."""
+    """A report is stored, but not learnt from, unless its payload's count is known."""
 
     async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
         judged = await report(service, cid, usage, **told)
@@ -345,7 +348,7 @@ async def test_reports_that_say_nothing_of_the_counter(
 async def test_thinking_that_goes_back_is_not_compared(
     harness: Harness, service: UsageService
 ) -> None:
-    """Only its provider counts reasoning; once dropped with its prefix it does not matter (E10)."""
+    """Only its provider counts reasoning; once dropped with its prefix it does not matter."""
     cid = await harness.conversation(policy(8_000))
     await harness.talk(cid, 20)
     thinking = {"type": "thinking", "thinking": "hm " * 50, "signature": "abc"}
@@ -365,7 +368,7 @@ async def test_thinking_that_goes_back_is_not_compared(
 async def test_reports_at_once_are_all_learnt(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
-    """Of many reports at the same time none is lost to the model's tally (J3)."""
+    """Of many reports at the same time none is lost to the model's tally. [usage.calibration]"""
     cids = [await talk(harness) for _ in range(2)]
     for cid in cids:
         await harness.build(cid)
@@ -383,7 +386,7 @@ async def test_reports_at_once_are_all_learnt(
 async def test_calibrations_belong_to_tenant_model_and_counter(
     harness: Harness, service: UsageService
 ) -> None:
-    """What one model's reports say holds for its counts alone (J3)."""
+    """What one model's reports say holds for its counts alone. [usage.calibration]"""
     cid = await talk(harness)
     build = await harness.build(cid)
     await report(service, cid, chat(2 * build["tokens_used"]))
@@ -402,7 +405,7 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
 async def test_every_read_knows_the_newest_calibration(
     harness: Harness, service: UsageService
 ) -> None:
-    """Appends and builds of a process that holds the settings count by the new factor (J3)."""
+    """Appends and builds of a process that holds the settings count by the new factor."""
     cid = await talk(harness)
     build = await harness.build(cid)
     before = await harness.append(cid, user("more"))
@@ -419,7 +422,7 @@ async def test_every_read_knows_the_newest_calibration(
 
 
 async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageService) -> None:
-    """The reported total counts where it is larger, and wakes a worker once (E2, J4, 25)."""
+    """The reported total counts where it is larger, and wakes a worker once [usage.disjoint]."""
     cid = await talk(harness)
     await harness.build(cid)
     below = await report(service, cid, chat(13_000, 299))
@@ -440,7 +443,7 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
 
 
 async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
-    """Tokens appended since count on top, but the answer itself only once (E2)."""
+    """Tokens appended since count on top, but the answer itself only once."""
     cid = await talk(harness)
     build = await harness.build(cid)
     sent = build["tokens_used"]
@@ -457,7 +460,7 @@ async def test_what_came_after_the_report_is_added(harness: Harness, service: Us
 async def test_usage_of_an_older_epoch_is_ignored(
     harness: Harness, service: UsageService, change: str
 ) -> None:
-    """Once the payload is another, a report of the old one says nothing, though it is kept (E2)."""
+    """Once the payload is another, a report of the old one says nothing, though it is kept."""
     cid = await talk(harness, policy(5_000))
     await harness.build(cid)
     assert (await report(service, cid, chat(4_000))).should_compact
@@ -478,7 +481,7 @@ async def test_usage_of_an_older_epoch_is_ignored(
 async def test_without_a_build_a_report_counts_until_the_view_changes(
     harness: Harness, service: UsageService
 ) -> None:
-    """A caller that builds elsewhere is judged by its reports as well (E2)."""
+    """A caller that builds elsewhere is judged by its reports as well. [usage.judged-by-larger]"""
     cid = await talk(harness, policy(5_000))
     assert (await report(service, cid, chat(4_000))).should_compact
     assert (await harness.compact(cid)).compacted
@@ -499,7 +502,7 @@ async def test_without_a_build_a_report_counts_until_the_view_changes(
 async def test_the_policy_decides_what_is_due(
     harness: Harness, service: UsageService, leaves: Any, should: bool, marked: bool
 ) -> None:
-    """E1, decision 11: nothing is due where nothing compacts, and inline compaction has no job."""
+    """Nothing is due where nothing compacts, and inline compaction has no job. [compaction.due]"""
     cid = await talk(harness, policy(**leaves))
     await harness.build(cid)
     assert (await report(service, cid, chat(18_000))).should_compact is should
@@ -507,7 +510,7 @@ async def test_the_policy_decides_what_is_due(
 
 
 async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageService) -> None:
-    """Decision 24: after an undo a report below the compact trigger asks for nothing."""
+    """After an undo a report below the compact trigger asks for nothing. [compaction.undo]"""
     cid = await talk(harness, policy(5_000))
     assert (await harness.compact(cid)).compacted
     await harness.undo(cid)
@@ -517,7 +520,7 @@ async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageSer
 
 
 async def test_no_window_no_judgement(harness: Harness, service: UsageService) -> None:
-    """Decision 6: while no window is known, usage is stored and estimated, and nothing is due."""
+    """While no window is known, usage is stored and estimated, and nothing is due."""
     cid = await harness.conversation()
     await harness.talk(cid, 20)
     judged = await report(service, cid, chat(10**6), model="nobody/knows")
@@ -569,7 +572,7 @@ class _Failing:
 async def test_a_report_is_taken_in_whole_or_not_at_all(
     harness: Harness, service: UsageService, sentence: str
 ) -> None:
-    """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again (A8, J4)."""
+    """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again."""
     cid = await talk(harness)
     build = await harness.build(cid)
     usage = chat(build["tokens_used"])
@@ -587,7 +590,7 @@ async def test_a_report_is_taken_in_whole_or_not_at_all(
 
 
 async def test_a_lost_notification_does_not_matter(harness: Harness, service: UsageService) -> None:
-    """A compaction that workers are not notified of is due all the same (E11)."""
+    """A compaction that workers are not notified of is due all the same."""
     cid = await talk(harness)
     with harness.database.failing("notify", ServiceUnavailable("The database does not answer")):
         assert (await report(service, cid, chat(18_000))).should_compact
@@ -595,7 +598,7 @@ async def test_a_lost_notification_does_not_matter(harness: Harness, service: Us
 
 
 async def test_settings_that_stopped_working(harness: Harness, service: UsageService) -> None:
-    """A report is stored even where the layers no longer work together (M, J4)."""
+    """A report is stored even where the layers no longer work together. [usage.answer]"""
     cid = await talk(harness)
     async with harness.database.transaction() as records:
         found = await records.log.lock(TENANT, cid, MODEL)
@@ -611,7 +614,7 @@ async def test_settings_that_stopped_working(harness: Harness, service: UsageSer
 async def test_one_odd_report_does_not_shrink_the_counts_of_others(
     harness: Harness, service: UsageService
 ) -> None:
-    """C4, J3: a provider that seems to count less is believed after three reports, not one."""
+    """A provider that seems to count less is believed after three reports, not one."""
     cid, other = await talk(harness), await talk(harness)
     whole = counted = (await harness.build(other))["tokens_used"]
     for number in range(1, 4):

@@ -1,4 +1,8 @@
-"""Tool calls: what the model reads, and what only the caller is told (L1, F4, F5, H2, G6)."""
+"""Tool calls: what the model reads, and what only the caller is told.
+
+[agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search,
+ sections.usage-note]
+"""
 
 from __future__ import annotations
 
@@ -106,7 +110,7 @@ async def text_of(found: Any, name: str, **arguments: Any) -> str:
     ],
 )
 async def test_lines_end_by_saying_how_to_go_on(lines: OutputLines, text: str) -> None:
-    """F4, L1: numbered lines, then with which offset to go on, or that it was all."""
+    """Numbered lines, then with which offset to go on, or that it was all."""
     assert await text_of(lines, "tool_output_cache", offset=7) == text
 
 
@@ -123,7 +127,7 @@ async def test_lines_end_by_saying_how_to_go_on(lines: OutputLines, text: str) -
     ],
 )
 async def test_bytes_end_by_saying_how_to_go_on(piece: OutputBytes, text: str) -> None:
-    """F4, L1: the text, then with which offset to go on, or that it was all."""
+    """The text, then with which offset to go on, or that it was all [tool-output.read-bytes]."""
     assert await text_of(piece, "read_result", offset=7) == text
 
 
@@ -157,7 +161,7 @@ def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> Matched
 async def test_matches_are_shown_as_grep_prints_them(
     matches: list[MatchedLine], arguments: dict[str, Any], text: str
 ) -> None:
-    """F5, L1: each line once, matches by colon, lines around them by dash, groups apart."""
+    """Each line once, matches by colon, lines around them by dash, groups apart."""
     found = GrepResult(tuple(matches), False)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", **arguments)
     assert shown == text
@@ -171,7 +175,7 @@ async def test_matches_are_shown_as_grep_prints_them(
     ],
 )
 async def test_more_matches_are_told_of(limit: int, count: int, way: str) -> None:
-    """F5, L1: a higher limit is offered only where it would show more."""
+    """A higher limit is offered only where it would show more [agent-tools.never-named-absent]."""
     found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
@@ -179,7 +183,7 @@ async def test_more_matches_are_told_of(limit: int, count: int, way: str) -> Non
 
 @pytest.mark.parametrize(("length", "count"), [(1, 400), (1000, 10), (60_000, 1)])
 async def test_matches_are_bounded_together(length: int, count: int) -> None:
-    """L1: as many matches are shown as go into what a view may hold, and one at least."""
+    """As many matches are shown as go into what a view may hold, and one at least."""
     text = "é" * (length // 2)
     around = {"before": (text,) * 2, "after": (text,) * 2}
     found = GrepResult(tuple(match(10 * line, text, **around) for line in range(1, 401)), False)
@@ -194,7 +198,7 @@ async def test_matches_are_bounded_together(length: int, count: int) -> None:
 
 
 async def test_readers_are_asked_for_what_the_model_wants() -> None:
-    """L1: arguments reach the reader of their tool, defaults filled in and limits clamped."""
+    """Arguments reach the reader of their tool, defaults filled in and limits clamped."""
     readers = Readers(OutputLines("", 1, 0, 0, None))
     await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
     readers.found = OutputBytes("", 0, 0, 0, None)
@@ -222,7 +226,7 @@ async def test_readers_are_asked_for_what_the_model_wants() -> None:
 async def test_what_the_model_can_mend_is_told_to_it(
     error: ContextError, told: str, format: FormatName
 ) -> None:
-    """L1: an unknown or collected ref and a bad pattern are answers, not failures."""
+    """An unknown or collected ref and a bad pattern are answers, not failures."""
     arguments = {"ref_id": REF, "pattern": "(a"}
     function = {"name": "tool_output_cache_grep", "arguments": json.dumps(arguments)}
     raw = {
@@ -235,7 +239,7 @@ async def test_what_the_model_can_mend_is_told_to_it(
 
 
 async def test_wrong_arguments_read_nothing() -> None:
-    """L1: the model is told what is wrong with its arguments before anything is read."""
+    """The model is told what is wrong with its arguments before anything is read."""
     readers = Readers()
     answered = await readers.call("read_result", ref_id=REF, lines=3)
     assert answered.is_error
@@ -245,19 +249,19 @@ async def test_wrong_arguments_read_nothing() -> None:
 
 @pytest.mark.parametrize("error", [ABSENT, ServiceUnavailable("The database does not answer")])
 async def test_what_no_model_can_mend_is_raised(error: ContextError) -> None:
-    """L1, M: an unknown conversation and a failing store are for the caller."""
+    """An unknown conversation and a failing store are for the caller [agent-tools.model-errors]."""
     with pytest.raises(type(error)):
         await Readers(error).call("read_result", ref_id=REF)
 
 
 async def test_an_unknown_conversation_is_raised_whatever_the_arguments() -> None:
-    """M: wrong arguments do not hide that there is no such conversation."""
+    """Wrong arguments do not hide that there is no such conversation. [errors.problem-json]"""
     with pytest.raises(NotFound):
         await Readers(is_known=False).call("read_result")
 
 
 async def test_an_unknown_tool_is_refused_where_it_is_named() -> None:
-    """L1, M: the call of another tool is the caller's mistake, at its name."""
+    """The call of another tool is the caller's mistake, at its name. [agent-tools.execute]"""
     readers = Readers()
     with pytest.raises(ValidationError) as refused:
         await readers.call("shell", ref_id=REF)
@@ -286,7 +290,7 @@ RESULT = CompactResult(
 
 
 async def test_a_search_answers_with_definitions() -> None:
-    """H2, L1: the query and its limit reach the search; full definitions come back."""
+    """The query and its limit reach the search; full definitions come back [tools.search]."""
     readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     answered = await readers.call("tool_search", query="weather")
     assert not answered.is_error
@@ -303,7 +307,7 @@ async def test_a_search_answers_with_definitions() -> None:
 
 
 async def test_a_native_search_answers_with_references() -> None:
-    """H3: references where the caller's payload defers natively, the text where it does not."""
+    """References where the caller's payload defers natively, the text where it does not."""
     raw = {"type": "tool_use", "id": "c1", "name": "tool_search", "input": {"query": "weather"}}
     readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     service = readers.service
@@ -316,7 +320,7 @@ async def test_a_native_search_answers_with_references() -> None:
 
 
 async def test_openais_own_search_is_answered_in_kind() -> None:
-    """H3, C7: a search item gets an output of the same call id, wrong arguments an empty one."""
+    """A search item gets an output of the same call id, wrong arguments an empty one."""
     readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
     item = {"type": "tool_search_call", "call_id": "c1", "execution": "client"}
     for arguments, status, count in (({"query": "weather"}, "completed", 1), ({}, "incomplete", 0)):
@@ -341,7 +345,7 @@ async def test_openais_own_search_is_answered_in_kind() -> None:
     ],
 )
 async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -> None:
-    """G6, L1: one sentence with tokens and messages before and after, or why nothing was done."""
+    """One sentence with tokens and messages before and after, or why nothing was done."""
     readers = Readers(result)
     answered = await readers.call("compact_context")
     assert (answered.is_error, answered.message["content"]) == (False, text)
@@ -350,7 +354,7 @@ async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -
 
 @pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
 async def test_a_compaction_that_fails_lets_the_model_go_on(error: ContextError) -> None:
-    """E9, L1: a failing summariser is no reason to stop: the model is told to go on."""
+    """A failing summariser is no reason to stop: the model is told to go on."""
     answered = await Readers(error).call("compact_context")
     assert answered.is_error
     assert answered.message["content"] == (
@@ -363,7 +367,7 @@ REST = ToolOutputRef("blob_1", 48_231, 900)
 
 
 async def test_what_is_recalled_is_a_line_for_each_message() -> None:
-    """L1, A6: seq, who, when and an excerpt; of a cut result where the rest is."""
+    """Seq, who, when and an excerpt; of a cut result where the rest is [search.recall]."""
     found = [
         Recalled(12, "user", None, AT, "the port is 5433", None),
         Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
@@ -382,7 +386,7 @@ async def test_what_is_recalled_is_a_line_for_each_message() -> None:
 
 
 async def test_what_is_recalled_is_bounded() -> None:
-    """L1: the longest excerpts, names and refs stay below what a view may hold."""
+    """The longest excerpts, names and refs stay below what a view may hold. [search.recall]"""
     longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
     answered = await Readers([longest] * MAX_RECALLED).call("recall", query="x")
     assert len(answered.message["content"].encode()) < MAX_BYTES
@@ -402,7 +406,7 @@ async def test_what_is_recalled_is_bounded() -> None:
 async def test_what_no_search_or_compaction_can_mend_is_raised(
     name: str, error: ContextError
 ) -> None:
-    """L1, M: an unknown conversation, an unknown window and a failing store are the caller's."""
+    """An unknown conversation, an unknown window and a failing store are the caller's."""
     arguments = {} if name == "compact_context" else {"query": "x"}
     with pytest.raises(type(error)):
         await Readers(error).call(name, **arguments)

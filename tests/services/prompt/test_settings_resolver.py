@@ -1,4 +1,7 @@
-"""Frames: layers resolved into policy, model, window, sections and tools (C2, J2, decision 21)."""
+"""Frames: layers resolved into policy, model, window, sections and tools.
+
+[budget.window-sources, tokens.counters, policy.merge-by-name]
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ async def resolved(
 
 
 async def test_the_model_comes_from_the_nearest_settings_level() -> None:
-    """Request, conversation, agent, default: the first that names a model decides (C2)."""
+    """Request, conversation, agent, default: the first that names a model decides."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
     assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
     assert (await resolved(own=own, agent=agent)).model == "gpt-4.1"
@@ -74,7 +77,7 @@ async def test_the_model_comes_from_the_nearest_settings_level() -> None:
 
 
 async def test_settings_levels_merge_by_name_and_leaf() -> None:
-    """Sections and tools merge by name, the policy per leaf, request last (decisions 21, 22)."""
+    """Sections and tools merge by name, the policy per leaf, request last."""
     agent = settings(
         policy={"sandwich": {"preserve_top": 1, "preserve_bottom": 2}},
         sections=[{"name": "a", "content": "agent"}, {"name": "b", "content": "base"}],
@@ -93,7 +96,7 @@ async def test_settings_levels_merge_by_name_and_leaf() -> None:
 
 
 async def test_the_service_policy_is_the_weakest_level() -> None:
-    """What the service sets holds where no agent or conversation says otherwise (decision 22)."""
+    """What the service sets holds where no agent or conversation says otherwise."""
     weak = resolver(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
     made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
     assert made.policy.budget.max_output_tokens == 77
@@ -118,7 +121,7 @@ async def test_context_windows_of_request_and_policy() -> None:
 
 
 async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
-    """Without a window the frame stands, and says why when limits are asked for (C2, 6)."""
+    """Without a window the frame stands, and says why when limits are asked for."""
     own = settings("nobody/knows")
     unknown = await resolved(own=own)
     assert unknown.limits is None
@@ -145,7 +148,7 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
 async def test_the_error_for_an_unknown_context_window_names_the_model(
     asked: str | None, own: str | None, agent: str | None, default: str, source: str
 ) -> None:
-    """C2, M: the error names the model and who named it, and points at it in a request."""
+    """The error names the model and who named it, and points at it in a request."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, default)
     layers = conversation(settings(own), settings(agent))
     with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
@@ -156,7 +159,7 @@ async def test_the_error_for_an_unknown_context_window_names_the_model(
 
 
 async def test_without_a_model_the_context_window_is_unknown() -> None:
-    """C2, M: where nobody names a model the error says so."""
+    """Where nobody names a model the error says so [payload.model-required]."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, None)
     with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
         (await made.of(conversation())).required_limits()
@@ -164,14 +167,14 @@ async def test_without_a_model_the_context_window_is_unknown() -> None:
 
 
 async def test_margins_are_zero_for_exact_counters_only() -> None:
-    """A safety margin is added where the model's tokenizer is not ours (C4)."""
+    """A safety margin is added where the model's tokenizer is not ours. [budget.within-window]"""
     assert (await resolved()).required_limits().margin == 0
     claude = await resolved(RequestSettings(FormatName.ANTHROPIC, "claude-3-opus"))
     assert claude.required_limits().margin > 0
 
 
 async def test_due_follows_the_strategy() -> None:
-    """Each strategy brings its own trigger; two have none (C3, decision 11)."""
+    """Each strategy brings its own trigger; two have none. [budget.levels, compaction.due]"""
     own = settings(policy={"sandwich": {"compression_threshold": 0.6}})
     assert (await resolved(own=own)).required_limits().due_at == 0.6
     for name in ("sliding_window", "full_history"):
@@ -180,7 +183,7 @@ async def test_due_follows_the_strategy() -> None:
 
 
 async def test_a_tenants_own_entry_overrides_the_registry() -> None:
-    """Limits and prices of the tenant's own entry win, and name their source (J5)."""
+    """Limits and prices of the tenant's own entry win, and name their source."""
     entry = json.dumps({"context_window": 4_000, "input_price": 0.5, "exact": True})
     made = await resolver().of(
         replace(
@@ -208,7 +211,7 @@ async def test_equal_levels_give_the_same_settings_object() -> None:
 
 
 async def test_counts_are_corrected_by_the_models_reports() -> None:
-    """A calibration's factor, rounded, multiplies the counts, and its margin is added (J3, C4)."""
+    """A calibration's factor, rounded, multiplies the counts, and its margin is added."""
     several = resolver()
     plain = conversation(settings(sections=[{"name": "a", "content": "word " * 100}]))
     told = replace(plain, calibration=Calibration(1.31249, 0.0212, 5))
@@ -229,7 +232,7 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
 
 
 async def test_an_epochs_factor_can_be_given() -> None:
-    """The factor of an epoch stays, and the margin covers what it leaves out (J3, decision 12)."""
+    """The factor of an epoch stays, and the margin covers what it leaves out."""
     several = resolver()
     told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
     frozen = await several.of(told, factor=1.25)
@@ -242,7 +245,10 @@ async def test_an_epochs_factor_can_be_given() -> None:
 
 
 async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
-    """What a request's model is reported at says nothing of the stored one's limits (13, J3)."""
+    """What a request's model is reported at says nothing of the stored one's limits.
+
+    [compaction.policy-window-only]
+    """
     told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
     made = await resolver().of(told, RequestSettings(model=MODEL))
     assert made.required_limits().margin == 0.03
@@ -258,7 +264,10 @@ async def test_settings_without_a_context_window_are_calibrated_too() -> None:
 
 
 async def test_hashes_distinguish_resolved_settings() -> None:
-    """Sections, tools and policy each have a hash that changes with them alone (G3)."""
+    """Sections, tools and policy each have a hash that changes with them alone.
+
+    [epochs.prefix-hash]
+    """
     plain = await resolved()
     sections = await resolved(own=settings(sections=[{"name": "a", "content": "x"}]))
     tools = await resolved(own=settings(tools=[{"name": "t"}]))
@@ -282,7 +291,7 @@ async def test_large_settings_are_resolved_off_the_loop() -> None:
 
 
 async def test_broken_policies_are_refused() -> None:
-    """A policy that could never work raises where it is used, with its place (decision 22)."""
+    """A policy that could never work raises where it is used, with its place."""
     with pytest.raises(ValidationError):
         await resolved(own=settings(policy={"budget": {"context_window": -1}}))
 
@@ -298,5 +307,5 @@ async def test_broken_policies_are_refused() -> None:
     ],
 )
 def test_counters(name: CounterName, text: str, tokens: int) -> None:
-    """Each counter counts as its name says, odd text included (J2)."""
+    """Each counter counts as its name says, odd text included. [tokens.counters]"""
     assert resolver().counter(name)(text) == tokens

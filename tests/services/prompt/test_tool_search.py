@@ -1,4 +1,7 @@
-"""Tool search and promotion over a real database (H2), and the last use of tools (H1)."""
+"""Tool search and promotion over a real database, and the last use of tools.
+
+[tools.promotion, tools.deferral]
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def promoted(database: Database, cid: str, *names: str) -> tuple[str, ...]
 
 
 async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None:
-    """H2: full definitions in the ranking's order, how many were searched, what is promoted."""
+    """Full definitions in the ranking's order, how many were searched, what is promoted."""
     tools, ranking = service(harness)
     cid = await harness.conversation(tools=named("git_log", "git_add", "sum", description="Git."))
     found = await tools.search(TENANT, cid, "git", 5)
@@ -77,7 +80,7 @@ async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None
 
 
 async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None:
-    """H2, decision 21: they are merged by name, and what is no definition is told where."""
+    """They are merged by name, and what is no definition is told where [tools.promotion]."""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log", "sum", description="stored"))
     more = json_text.dumps(named("git_log", "git_new", description="sent"))
@@ -93,7 +96,7 @@ async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None
 
 
 async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> None:
-    """H2: no match is an empty answer, and what was promoted before stays."""
+    """No match is an empty answer, and what was promoted before stays."""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log"))
     assert (await tools.search(TENANT, cid, "weather")).promoted == ()
@@ -103,7 +106,7 @@ async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> No
 
 
 async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
-    """M: of no conversation, and of another tenant's, nothing is told."""
+    """Of no conversation, and of another tenant's, nothing is told. [tenancy.not-found]"""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log"))
     for tenant, conversation in ((TENANT, NOWHERE), ("another", cid)):
@@ -113,7 +116,7 @@ async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
 
 
 async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
-    """H2: promotions of one turn add up, each name once; the next user message ends them."""
+    """Promotions of one turn add up, each name once; the next user message ends them."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"))
     assert await promoted(harness.database, cid, "b", "a") == ("b", "a")
@@ -124,7 +127,7 @@ async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
 
 
 async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
-    """H2: one statement promotes, so that no search loses another's tools."""
+    """One statement promotes, so that no search loses another's tools."""
     cid = await harness.conversation()
     names = [f"tool_{number}" for number in range(8)]
     await asyncio.gather(*(promoted(harness.database, cid, name) for name in names))
@@ -132,7 +135,7 @@ async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
 
 
 async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
-    """H1: the newest call counts, parallel ones too; results and plain messages do not."""
+    """The newest call counts, parallel ones too; results and plain messages do not."""
     cid = await harness.conversation()
     async with harness.database.session() as records:
         assert await records.log.last_used(cid) == {}
@@ -145,7 +148,7 @@ async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
 
 
 async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harness) -> None:
-    """H1: a use that is thousands of messages old is as good as none, so that reads stay cheap."""
+    """A use that is thousands of messages old is as good as none, so that reads stay cheap."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
     for _ in range(MAX_LOOKED_AT // 1000):

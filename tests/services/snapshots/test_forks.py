@@ -1,4 +1,4 @@
-"""Forks over a real database: completeness, independence, concurrency (I6)."""
+"""Forks over a real database: completeness, independence, concurrency. [forks.at-seq]"""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ STORIES = (plain, compacted, twice_compacted, cleared_results, cleared, rolled)
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, story: Any) -> None:
-    """The same payload byte for byte in every format, warm and in another process (I5, I6)."""
+    """The same payload byte for byte in every format, warm and in another process."""
     cid = await story(harness)
     copy = await fork(harness, cid)
     await assert_alike(harness, cid, copy)
@@ -212,7 +212,7 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
 async def test_a_fork_has_the_log_of_its_source(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
-    """Messages keep their ids, seqs, times and counts; versions and pins are there (A1, I6)."""
+    """Messages keep their ids, seqs, times and counts; versions and pins are there."""
     cid = await compacted(harness)
     await harness.conversations.set_sections(TENANT, cid, [{"name": "base", "content": "New."}])
     copy = await fork(harness, cid, 9)
@@ -233,7 +233,7 @@ async def test_a_fork_has_the_log_of_its_source(
 
 
 def test_every_column_is_copied() -> None:
-    """A column that is added later is copied, or left out on purpose (I6)."""
+    """A column that is added later is copied, or left out on purpose."""
     own = {
         "conversations": {"metadata", "created_at", "updated_at"},
         "compactions": {"undone_at"},
@@ -248,7 +248,7 @@ def test_every_column_is_copied() -> None:
 
 
 async def test_a_fork_ends_at_the_given_seq(harness: Harness) -> None:
-    """The fork has the log up to and including the seq, and nothing after it (I6)."""
+    """The fork has the log up to and including the seq, and nothing after it."""
     cid = await harness.conversation()
     await harness.talk(cid, 3)
     for at_seq in range(7):
@@ -262,7 +262,7 @@ async def test_a_fork_ends_at_the_given_seq(harness: Harness) -> None:
 
 
 async def test_a_fork_at_seq_0_has_settings_only(harness: Harness) -> None:
-    """A fork at 0 has the settings alone, and accepts its first message (I6)."""
+    """A fork at 0 has the settings alone, and accepts its first message."""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("old"), says("yes"))
@@ -277,7 +277,7 @@ async def test_a_fork_at_seq_0_has_settings_only(harness: Harness) -> None:
 
 
 async def test_open_calls_are_closed(harness: Harness) -> None:
-    """A later result is refused, and payloads have a placeholder (I6, A3)."""
+    """A later result is refused, and payloads have a placeholder [payload.as-of]."""
     cid = await plain(harness)
     for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
         copy = await fork(harness, cid, at_seq)
@@ -295,7 +295,7 @@ async def test_open_calls_are_closed(harness: Harness) -> None:
 
 
 async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -> None:
-    """The newest compaction without later messages, and those before it to undo (I5, E8)."""
+    """The newest compaction without later messages, and those before it to undo."""
     cid = await twice_compacted(harness)
     second = await harness.receipt(cid)
     first_id = second.parent_id
@@ -314,7 +314,7 @@ async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -
 
 
 async def test_compactions_are_undone_and_expanded_in_the_fork(harness: Harness) -> None:
-    """Compactions keep their ids; an undo in the fork leaves the source unchanged (E8, I6)."""
+    """Compactions keep their ids; an undo in the fork leaves the source unchanged."""
     cid = await twice_compacted(harness)
     before = await texts(harness, cid)
     copy = await fork(harness, cid)
@@ -340,7 +340,7 @@ async def test_compactions_are_undone_and_expanded_in_the_fork(harness: Harness)
 
 
 async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
-    """A compaction undone in the source is not in the fork, which waits like it (decision 24)."""
+    """A compaction undone in the source is not in the fork, which waits like it."""
     cid = await compacted(harness)
     await harness.undo(cid)
     copy = await fork(harness, cid)
@@ -352,7 +352,7 @@ async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
 
 
 async def test_a_fork_before_a_clear_restores_its_log(harness: Harness) -> None:
-    """Cleared messages are in the window of the fork, compacted as before (B3, I6)."""
+    """Cleared messages are in the window of the fork, compacted as before."""
     cid = await twice_compacted(harness)
     before = await texts(harness, cid)
     end = (await harness.stored(cid)).state.head_seq
@@ -376,7 +376,7 @@ async def test_a_fork_before_a_clear_restores_its_log(harness: Harness) -> None:
 
 
 async def test_a_fork_outside_the_rolling_window_restores_its_log(harness: Harness) -> None:
-    """The whole log is in the window of the fork, unlike in the source (B2, I6)."""
+    """The whole log is in the window of the fork, unlike in the source [window.cut]."""
     agent_id = await harness.agent(HOUR)
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("old"), says("yes"))
@@ -394,7 +394,7 @@ async def test_a_fork_outside_the_rolling_window_restores_its_log(harness: Harne
 
 
 async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
-    """Late messages stay outside, and restored ones inside, up to the seq of the fork (B2, I4)."""
+    """Late messages stay outside, and restored ones inside, up to the seq of the fork."""
     agent_id = await harness.agent(HOUR)
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("1"), says("2"))
@@ -416,7 +416,7 @@ async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
 
 
 async def test_a_fork_has_the_agent_tools_that_its_previews_name(harness: Harness) -> None:
-    """A fork before a truncated result has no agent tools of its preview (L1, C1)."""
+    """A fork before a truncated result has no agent tools of its preview."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), says("where?"), user("there"), asks("c"))
     await harness.append(cid, result("c", 'x"mentions":["read_result"]' + "x" * 60_000))
@@ -431,7 +431,7 @@ async def test_a_fork_has_the_agent_tools_that_its_previews_name(harness: Harnes
 
 
 async def test_promoted_tools_stay_promoted_for_their_turn(harness: Harness) -> None:
-    """Tools promoted in a turn are promoted in a fork of it, not in one of an earlier turn (H2)."""
+    """Tools promoted in a turn are promoted in a fork of it, not in one of an earlier turn."""
     cid = await harness.conversation()
     await harness.talk(cid, 3)
     async with harness.database.session() as records:
@@ -522,7 +522,7 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
 async def test_the_sums_of_a_fork_equal_those_of_its_rows(
     database: PostgresDatabase, story: Any, places: list[int]
 ) -> None:
-    """After any history, and at any seq, the sums of a fork are correct (C1, I6)."""
+    """After any history, and at any seq, the sums of a fork are correct [budget.components]."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
     cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
     await live(harness, cid, story)
@@ -542,7 +542,10 @@ async def test_the_sums_of_a_fork_equal_those_of_its_rows(
 
 
 async def test_source_and_fork_are_independent(harness: Harness) -> None:
-    """Appends, pins, clears and searches of one do not change the other (I6, A6)."""
+    """Appends, pins, clears and searches of one do not change the other.
+
+    [search.own-conversation]
+    """
     cid = await plain(harness)
     copy = await fork(harness, cid)
     await harness.append(copy, user("only in the fork"))
@@ -562,7 +565,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
 
 
 async def test_a_message_id_of_the_source_is_used_in_the_fork(harness: Harness) -> None:
-    """Message ids are unique for a conversation, and a fork has those it copied (A2)."""
+    """Message ids are unique for a conversation, and a fork has those it copied."""
     cid = await harness.conversation()
     await harness.append(cid, user("a") | {"id": "m1"})
     copy = await fork(harness, cid)
@@ -586,7 +589,7 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
 
 
 async def test_outputs_outlive_the_source(database: PostgresDatabase, kept: BlobStore) -> None:
-    """Offloaded results have the same bytes after a deletion of either conversation (A7, F1)."""
+    """Offloaded results have the same bytes after a deletion of either conversation."""
     process = Process(database, kept)
     harness, forks = process.harness, forks_of(process.harness, kept)
     cid = await harness.conversation()
@@ -628,7 +631,7 @@ async def test_the_sweep_keeps_new_copies_of_objects(
 async def test_collected_outputs_stay_collected(
     database: PostgresDatabase, meanwhile: bool
 ) -> None:
-    """A tombstone is copied, also that of a blob collected during the fork (F7, decision 29)."""
+    """A tombstone is copied, also that of a blob collected during the fork."""
     store = ObjectStore("memory:///")
     process = Process(database, store)
     cid, refs = await process.compacted({"gc": {"drop_compacted": True}})
@@ -652,7 +655,7 @@ async def test_collected_outputs_stay_collected(
 
 
 async def test_a_failing_object_store_is_an_error(database: PostgresDatabase) -> None:
-    """Without its objects no fork is created (F1, M)."""
+    """Without its objects no fork is created. [tool-output.object-layout]"""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     await process.stored(cid, LARGE)
@@ -665,7 +668,7 @@ async def test_a_failing_object_store_is_an_error(database: PostgresDatabase) ->
 async def test_a_deleted_fork_leaves_no_rows(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
-    """Every table is empty of it, and the answer counts the rows (A7)."""
+    """Every table is empty of it, and the answer counts the rows. [log.delete-everything]"""
     cid = await twice_compacted(harness)
     await harness.append(cid, asks("c"), result("c", LARGE))
     await harness.conversations.set_tools(TENANT, cid, [{"name": "a", "input_schema": {}}])
@@ -691,7 +694,7 @@ async def test_a_deleted_fork_leaves_no_rows(
 
 
 async def test_forks_during_appends_are_prefixes_of_the_log(harness: Harness) -> None:
-    """Each fork is a prefix of the log with its own sums (A2, I6)."""
+    """Each fork is a prefix of the log with its own sums. [log.atomic-batch, forks.at-seq]"""
     cid = await harness.conversation()
     await harness.append(cid, user("begin"))
 
@@ -713,7 +716,7 @@ async def test_forks_during_appends_are_prefixes_of_the_log(harness: Harness) ->
 async def test_a_fork_does_not_wait_for_locks_on_its_source(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
-    """It locks nothing of its source, and waits for no lock on it (I6)."""
+    """It locks nothing of its source, and waits for no lock on it. [forks.independent]"""
     cid = await compacted(harness)
     async with connection.transaction():
         await connection.execute("SELECT FROM heads, conversations FOR UPDATE")
@@ -725,7 +728,7 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
 async def test_a_long_log_is_copied_in_pieces(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several statements copy a long log, none of which takes long (I6)."""
+    """Several statements copy a long log, none of which takes long."""
     monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
     cid = await compacted(harness)
     for at_seq in (None, 2, 3, 4, 6):
@@ -740,7 +743,7 @@ async def test_a_failed_fork_leaves_no_rows(
     monkeypatch: pytest.MonkeyPatch,
     sentence: str,
 ) -> None:
-    """A failed fork leaves no rows, and its id and key can be used again (A8, I6)."""
+    """A failed fork leaves no rows, and its id and key can be used again [log.durable]."""
     cid = await compacted(harness)
     own = new_id()
     asked: dict[str, Any] = {"conversation_id": own, "idempotency_key": "k", "request": {}}
@@ -780,7 +783,7 @@ async def between(
 async def test_a_source_deleted_meanwhile_is_not_found(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, with_agent: bool
 ) -> None:
-    """No fork is created, not even of a part of the source (A7, I6)."""
+    """No fork is created, not even of a part of the source [log.delete-everything]."""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.talk(cid, 3)
@@ -800,7 +803,7 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 async def test_a_clear_of_the_agent_meanwhile_applies_to_the_fork(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork is planned again after the clear (B3, I6)."""
+    """The fork is planned again after the clear. [window.clear, forks.window]"""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.talk(cid, 3)
@@ -814,7 +817,7 @@ async def test_a_clear_of_the_agent_meanwhile_applies_to_the_fork(
 async def test_a_pin_set_meanwhile_is_in_both(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a pin of both conversations, and visible in both (D8, I6)."""
+    """It is a pin of both conversations, and visible in both. [pins.verbatim, forks.at-seq]"""
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
@@ -824,7 +827,7 @@ async def test_a_pin_set_meanwhile_is_in_both(
 async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork shows the view of its start, by a compaction that is active in it (E8)."""
+    """The fork shows the view of its start, by a compaction that is active in it."""
     cid = await compacted(harness)
     before = await texts(harness, cid)
     (made,) = await between(harness, monkeypatch, cid, harness.undo(cid))
@@ -837,7 +840,7 @@ async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
 
 
 async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harness) -> None:
-    """The first fork is returned, also after the source is deleted (A2, decision 8)."""
+    """The first fork is returned, also after the source is deleted [log.atomic-batch]."""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     asked: dict[str, Any] = {"idempotency_key": "k", "request": {}}
@@ -858,7 +861,7 @@ async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harnes
 
 
 async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> None:
-    """One fork is created and returned to all (A2)."""
+    """One fork is created and returned to all. [log.atomic-batch]"""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     made = await asyncio.gather(
@@ -868,7 +871,7 @@ async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> No
 
 
 async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
-    """A fork replaces no other conversation, and not its source (decision 7)."""
+    """A fork replaces no other conversation, and not its source. [log.client-ids]"""
     cid, other = await harness.conversation(), await harness.conversation()
     for own in (cid, other):
         with pytest.raises(Conflict, match="is taken"):

@@ -1,4 +1,7 @@
-"""Snapshots over a real database: pages, batches, summaries, interrupted restores (I1-I4)."""
+"""Snapshots over a real database: pages, batches, summaries, interrupted restores.
+
+[snapshots.save, snapshots.shape, snapshots.list, snapshots.restore-source]
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
 
 
 async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotService) -> None:
-    """I2: a snapshot of any size is read a few hundred messages at a time, in order."""
+    """A snapshot of any size is read a few hundred messages at a time, in order."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 250, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
@@ -146,7 +149,7 @@ async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotS
 async def test_an_interrupted_read_ends_in_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2: a failing database or a deletion ends the pages with an error, not early."""
+    """A failing database or a deletion ends the pages with an error, not early."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
@@ -164,7 +167,7 @@ async def test_an_interrupted_read_ends_in_an_error(
 async def test_a_cancelled_read_leaves_no_session_open(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2: a client that disconnects during a read leaves no session open."""
+    """A client that disconnects during a read leaves no session open. [snapshots.shape]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
@@ -178,7 +181,7 @@ async def test_a_cancelled_read_leaves_no_session_open(
 async def test_an_import_with_deleted_messages_is_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2, A7: messages that are deleted during a read are an error."""
+    """Messages that are deleted during a read are an error [snapshots.shape]."""
     conversation_id = await harness.conversation()
     messages = [of(conversation_id, "x") for _ in range(300)]
     saved = await snapshots.add_import(TENANT, SnapshotImport([*messages, user("stays")]))
@@ -194,7 +197,7 @@ async def test_an_import_with_deleted_messages_is_an_error(
 
 
 async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
-    """I1: of a large window a summary reads both ends, in a few calls of the model."""
+    """Of a large window a summary reads both ends, in a few calls of the model."""
     conversation_id = await harness.conversation()
     count = FIRST_MESSAGES + LAST_MESSAGES + 500
     for start in range(0, count, 500):
@@ -216,7 +219,7 @@ async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService
 async def test_each_call_gets_the_summary_of_the_previous_call(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I1, E5: each further call includes the summary of the calls before it."""
+    """Each further call includes the summary of the calls before it [snapshots.summary]."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 220, words=1)
     await snapshots.save_conversation(TENANT, conversation_id)
@@ -229,7 +232,7 @@ async def test_each_call_gets_the_summary_of_the_previous_call(
 async def test_a_conversation_deleted_during_the_summary_is_left_out(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """A7, I1: a conversation deleted meanwhile has no part and no summary in the snapshot."""
+    """A conversation deleted meanwhile has no part and no summary in the snapshot."""
     agent_id = await harness.agent()
     gone, stays = [await harness.conversation(agent_id=agent_id) for _ in range(2)]
     for conversation_id in (gone, stays):
@@ -250,7 +253,7 @@ async def test_a_conversation_deleted_during_the_summary_is_left_out(
 async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
     harness: Harness, snapshots: SnapshotService, of_agent: bool
 ) -> None:
-    """A7: nothing is stored of a conversation or an agent that was deleted meanwhile."""
+    """Nothing is stored of a conversation or an agent that was deleted meanwhile."""
     agent_id = await harness.agent()
     conversation_id = await harness.conversation(agent_id=agent_id)
     await harness.talk(conversation_id, 1)
@@ -273,7 +276,7 @@ async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
 async def test_a_failing_database_costs_only_the_summary(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I1: if the summary fails, the snapshot is stored without it."""
+    """If the summary fails, the snapshot is stored without it. [snapshots.summary]"""
     harness.gateway.replies = [ServiceUnavailable("away", {"reason": "spend_guard"})]
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
@@ -288,7 +291,7 @@ async def test_a_failing_database_costs_only_the_summary(
 async def test_batches_keep_call_groups_together(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: each batch of copies fits an append and starts outside of a call group."""
+    """Each batch of copies fits an append and starts outside of a call group."""
     source, target = await harness.conversation(), await harness.conversation()
     for number in range(6):
         calls = [f"c{number}-{place}" for place in range(4)]
@@ -304,7 +307,10 @@ async def test_batches_keep_call_groups_together(
 async def test_a_group_larger_than_a_batch_is_restored(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: a call group larger than a batch is appended in several batches."""
+    """A call group larger than a batch is appended in several batches.
+
+    [snapshots.restore-one-target]
+    """
     source, target = await harness.conversation(), await harness.conversation()
     calls = [f"c{place}" for place in range(25)]
     await harness.append(source, user("q"), asks(*calls), *map(result, calls), says("done"))
@@ -318,7 +324,7 @@ async def test_a_group_larger_than_a_batch_is_restored(
 async def test_an_interrupted_restore_can_be_repeated(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: a repeated restore appends the missing copies only."""
+    """A repeated restore appends the missing copies only. [snapshots.restore-elsewhere]"""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 15, words=1)
     saved = await snapshots.save_conversation(TENANT, source)
@@ -334,7 +340,7 @@ async def test_an_interrupted_restore_can_be_repeated(
 async def test_later_results_are_added_to_copied_calls(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: a later snapshot adds the results of calls that were open in an earlier one."""
+    """A later snapshot adds the results of calls that were open in an earlier one."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(target, user("own"), asks("c1"), result("c1"))
     await harness.append(source, user("q"), asks("c1", "c2"))
@@ -351,7 +357,7 @@ async def test_later_results_are_added_to_copied_calls(
 async def test_results_of_closed_copied_calls_are_skipped(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4, A3: a result is skipped if the copy of its call was closed."""
+    """A result is skipped if the copy of its call was closed [snapshots.restore-twice]."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(source, user("q"), asks("c1"))
     early = await snapshots.save_conversation(TENANT, source)
@@ -366,7 +372,7 @@ async def test_results_of_closed_copied_calls_are_skipped(
 async def test_every_format_is_restored_elsewhere(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4, A5: copies of each format pair with their calls, and build like their sources."""
+    """Copies of each format pair with their calls, and build like their sources."""
     source, target = await harness.conversation(), await harness.conversation()
     use = {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}
     answered = {"type": "tool_result", "tool_use_id": "t1", "content": "anthropic says"}
@@ -406,7 +412,7 @@ async def test_every_format_is_restored_elsewhere(
 async def test_a_restore_of_copies_starts_an_epoch(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """K3, decision 16: the next payload replays no reasoning of the source or of the target."""
+    """The next payload replays no reasoning of the source or of the target."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
     source, target = await harness.conversation(), await harness.conversation()
@@ -430,7 +436,7 @@ async def test_a_restore_of_copies_starts_an_epoch(
 async def test_repeated_conflicts_end_a_restore(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: a target with constant concurrent writes is a conflict after a few attempts."""
+    """A target with constant concurrent writes is a conflict after a few attempts."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 1)
     saved = await snapshots.save_conversation(TENANT, source)
@@ -443,7 +449,7 @@ async def test_repeated_conflicts_end_a_restore(
 async def test_conversations_of_an_import_are_created_for_its_agent(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: conversations that an import needs are created for its agent, if that exists."""
+    """Conversations that an import needs are created for its agent, if that exists."""
     agent_id = await harness.agent()
     for given, expected in ((agent_id, agent_id), ("nobody", None)):
         messages = [of(new_id(), "a"), of(new_id(), "b")]
@@ -458,7 +464,7 @@ async def test_conversations_of_an_import_are_created_for_its_agent(
 async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """Decision 7: the conversation id of another tenant gives no access to it."""
+    """The conversation id of another tenant gives no access to it. [log.client-ids]"""
     theirs = await harness.conversation()
     await harness.talk(theirs, 1)
     given = SnapshotImport([of(theirs, "mine")])
@@ -495,7 +501,7 @@ async def sources_of(roles: str) -> AsyncIterator[SourceMessage]:
 async def test_batches_are_bounded_in_messages_and_bytes(
     roles: str, max_messages: int, max_bytes: int, batches: list[str]
 ) -> None:
-    """I4: a batch ends between groups, before it has too many messages or too much text."""
+    """A batch ends between groups, before it has too many messages or too much text."""
     found = [batch async for batch in in_batches(sources_of(roles), max_messages, max_bytes)]
     said = ["".join(roles[int(source.id)] for source in batch) for batch in found]
     assert said == batches

@@ -1,4 +1,7 @@
-"""Checking keys over a real database: what is held, what is counted, and what ends (34)."""
+"""Checking keys over a real database: what is held, what is counted, and what ends.
+
+[tenancy.key-required]
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def made(
 async def test_nobody_is_asked_until_there_is_a_key(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: without keys all are the default tenant; with the first one that is over for good."""
+    """Without keys all are the default tenant; with the first one that is over for good."""
     assert await keys.admit("", "a") == Caller("default")
     assert await keys.admit("Bearer something", "a") == Caller("default")
     header = await made(keys_of(database, clock))
@@ -79,7 +82,7 @@ async def test_nobody_is_asked_until_there_is_a_key(
 async def test_another_process_sees_the_first_key_within_a_second(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: a process that has no request with a key learns of it all the same."""
+    """A process that has no request with a key learns of it all the same."""
     assert await keys.admit("", "a") == Caller("default")
     await made(keys_of(database, clock))
     clock.pass_seconds(1)
@@ -89,7 +92,7 @@ async def test_another_process_sees_the_first_key_within_a_second(
 
 @pytest.mark.parametrize("letter", ["t", "S"])
 async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
-    """34: the right id with another secret is a stranger, known or not."""
+    """The right id with another secret is a stranger, known or not. [tenancy.key-storage]"""
     good = await made(keys)
     for _ in range(2):
         with pytest.raises(Unauthenticated):
@@ -102,7 +105,7 @@ async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
 async def test_a_revoked_key_ends_everywhere_soon(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: here at once, in another process once what it holds is old; twice changes nothing."""
+    """Here at once, in another process once what it holds is old; twice changes nothing."""
     header, other = await made(keys), keys_of(database, clock)
     assert await other.admit(header, "a") == Caller("acme", ID)
     first = await keys.revoke(ID)
@@ -119,7 +122,7 @@ async def test_a_revoked_key_ends_everywhere_soon(
 
 
 async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> None:
-    """34: to the second, held or not."""
+    """To the second, held or not."""
     text = await keys.create(ID, secret("s"), "acme", "", clock.utc() + timedelta(seconds=5))
     clock.pass_seconds(4)
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", ID)
@@ -129,7 +132,7 @@ async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> 
 
 
 async def test_a_held_key_needs_no_database(keys: KeyService, clock: Clock, store: Store) -> None:
-    """34: a request costs no round trip for its key, and an outage does not end it.
+    """A request costs no round trip for its key, and an outage does not end it.
 
     Without having seen it, nobody can be told apart.
     """
@@ -153,7 +156,7 @@ async def test_a_held_key_needs_no_database(keys: KeyService, clock: Clock, stor
 async def test_uses_are_written_seldom_and_all(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: once a minute at most, from where and how often; refusals are counted apart."""
+    """Once a minute at most, from where and how often; refusals are counted apart."""
     header = await made(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
@@ -180,7 +183,7 @@ async def test_uses_are_written_seldom_and_all(
 
 
 async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, clock: Clock) -> None:
-    """34: what is counted in between has a bound, and no use is lost by it."""
+    """What is counted in between has a bound, and no use is lost by it."""
     header = await made(keys)
     await keys.admit(header, "first")
     await keys.close()
@@ -193,7 +196,7 @@ async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, cl
 
 
 async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: Clock) -> None:
-    """34: what one key's holder does changes nothing in what is told of another's."""
+    """What one key's holder does changes nothing in what is told of another's."""
     busy, calm = await made(keys), await made(keys, "other", "z" * 12)
     await keys.admit(calm, "10.0.0.1")
     await keys.close()
@@ -206,7 +209,7 @@ async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: C
 
 
 async def test_uses_are_told_of_their_hour(keys: KeyService, clock: Clock) -> None:
-    """34: a use counts for the hour it came in, however much later it is written."""
+    """A use counts for the hour it came in, however much later it is written. [quotas.requests]"""
     header = await made(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
@@ -223,7 +226,7 @@ async def test_uses_are_told_of_their_hour(keys: KeyService, clock: Clock) -> No
 
 @pytest.mark.parametrize("address", ["", "x" * 20_000, "\x00", "6.6.6.6, 7.7.7.7", "\ud800"])
 async def test_odd_addresses_break_no_audit(keys: KeyService, clock: Clock, address: str) -> None:
-    """34: a proxy passes on whatever it is told; what is no address is not kept."""
+    """A proxy passes on whatever it is told; what is no address is not kept."""
     header = await made(keys)
     await keys.admit(header, address)
     await keys.close()
@@ -234,7 +237,7 @@ async def test_odd_addresses_break_no_audit(keys: KeyService, clock: Clock, addr
 async def test_an_audit_that_fails_fails_nobody(
     keys: KeyService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """34: neither a request nor the end of the process, and the log says so."""
+    """Neither a request nor the end of the process, and the log says so."""
     header = await made(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
@@ -245,7 +248,7 @@ async def test_an_audit_that_fails_fails_nobody(
 
 
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
-    """34: what could not be written is written with the next."""
+    """What could not be written is written with the next."""
     header = await made(keys)
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
     database, keys._database = keys._database, away
@@ -265,7 +268,7 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
 
 
 async def test_odd_tenants_get_no_key(keys: KeyService) -> None:
-    """34: a tenant's id is checked before anything is stored."""
+    """A tenant's id is checked before anything is stored."""
     with pytest.raises(ValidationError):
         await made(keys, "no such / tenant")
     assert await keys.of_tenant() == []
@@ -275,7 +278,7 @@ async def test_odd_tenants_get_no_key(keys: KeyService) -> None:
 async def test_guesses_leave_the_connections_to_others(
     database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: keys nobody knows are looked up two at once, and hardly one of them twice."""
+    """Keys nobody knows are looked up two at once, and hardly one of them twice."""
     watched = WatchedDatabase(database)
     keys = KeyService(watched, clock.utc, lambda: 1.0)
     guesses = [f"Bearer ctx_{number:012d}_{secret('s')}" for number in range(20)]
@@ -305,7 +308,7 @@ async def test_a_crowd_asks_once_whether_there_is_a_key(
 
 
 async def test_a_key_that_falls_silent_is_audited(database: PostgresDatabase, clock: Clock) -> None:
-    """34: its last uses are written within the minute, though nobody comes after them."""
+    """Its last uses are written within the minute, though nobody comes after them."""
     uses = KeyUses(database, clock.utc, monotonic, write_seconds=0.05)
     await made(keys_of(database, clock))
     async with asyncio.timeout(20):
@@ -327,7 +330,7 @@ async def counted(database: PostgresDatabase) -> int:
 async def test_what_lasts_asks_again(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """34: who was admitted is not any more once the key ends, or once there is a first one."""
+    """Who was admitted is not any more once the key ends, or once there is a first one."""
     nobody = await keys.admit("", "a")
     assert await keys.still_admits(nobody)
     header = await made(keys)
@@ -346,7 +349,7 @@ async def test_what_lasts_asks_again(
 async def test_a_key_whose_row_is_gone_is_unknown(
     keys: KeyService, database_url: str, clock: Clock
 ) -> None:
-    """34: after a restore that lost it, a key is refused once what is held is old, and stays so."""
+    """After a restore that lost it, a key is refused once what is held is old, and stays so."""
     header = await made(keys)
     await keys.admit(header, "a")
     await keys.close()

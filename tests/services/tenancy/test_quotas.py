@@ -1,4 +1,7 @@
-"""Allowances over a real database: several processes together never grant too much."""
+"""Allowances over a real database: several processes together never grant too much.
+
+[quotas.requests, quotas.no-round-trip]
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ async def test_processes_share_one_limit(database: PostgresDatabase, limit: int)
 
 
 async def test_a_refusal_says_when_to_come_again(database: PostgresDatabase) -> None:
-    """M: RATE_LIMITED names the limit, and the seconds until the window ends."""
+    """RATE_LIMITED names the limit, and the seconds until the window ends. [api.limits]"""
     clock = Clock()
     allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=1))
     await allowances.take("acme", QuotaKind.REQUESTS)

@@ -1,4 +1,4 @@
-"""What has had its time is forgotten, and nothing else (architecture, operation)."""
+"""What has had its time is forgotten, and nothing else. [operation.retention]"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def age(url: str, conversation_id: str, days: int) -> None:
 async def test_conversations_are_kept_for_ever_by_default(
     harness: Harness, database_url: str
 ) -> None:
-    """A6, A8: nobody who has not asked for it loses a message."""
+    """Nobody who has not asked for it loses a message. [transcript.visibility, log.durable]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
     await age(database_url, conversation_id, 5_000)
@@ -130,7 +130,7 @@ async def test_one_that_cannot_go_holds_up_nobody(
 
 
 async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_url: str) -> None:
-    """A8: between the look and the deletion an append saves its conversation."""
+    """Between the look and the deletion an append saves its conversation. [log.durable]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 1)
     await age(database_url, conversation_id, 31)
@@ -190,7 +190,7 @@ async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None
 
 
 async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
-    """L3: a stream can be resumed from any event, however old, by default."""
+    """A stream can be resumed from any event, however old, by default. [events.resume]"""
     await execute(database_url, FILL[RetainedKind.EVENTS].format(times=TIMES))
     assert await retention_of(harness, Retention()).delete_expired() == {}
 

@@ -1,4 +1,7 @@
-"""What tenants may store: true sums of what is there, and places that are shared."""
+"""What tenants may store: true sums of what is there, and places that are shared.
+
+[quotas.storage]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The spend guard over a real database: no tenant calls models without end (E9)."""
+"""The spend guard over a real database: no tenant calls models without end.
+
+[summary.spend-guard]
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ async def refused(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str
 async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     database: PostgresDatabase,
 ) -> None:
-    """E9: the tenant's calls of all processes count together; other tenants are not touched."""
+    """The tenant's calls of all processes count together; other tenants are not touched."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
     guards = [
         SummariserQuota(gateway, WatchedDatabase(database), limited(4), lambda: now)
@@ -60,7 +63,7 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
 
 
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
-    """E9: without the database no model is called."""
+    """Without the database no model is called."""
     gateway = ScriptedGateway()
     away = PostgresDatabase(Store("postgresql://localhost:1/none"))
     guard = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
@@ -69,7 +72,7 @@ async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
 
 
 async def test_each_hour_begins_anew(database: PostgresDatabase) -> None:
-    """E9: what one clock hour has spent is nothing to the next, which begins on the hour."""
+    """What one clock hour has spent is nothing to the next, which begins on the hour."""
     now = HOUR + timedelta(minutes=59, seconds=59)
     guard = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)
     for _ in range(2):

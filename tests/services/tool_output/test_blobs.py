@@ -1,4 +1,4 @@
-"""Blobs over a real database: uploaded, read, shared, collected, whoever comes between (F)."""
+"""Blobs over a real database: uploaded, read, shared, collected, whoever comes between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ UPLOADS = (b"", b"x", b"\xff\x00\xed\xa0\x80\r\n", bytes(CHUNK_BYTES), b"one lin
 
 
 async def test_an_upload_streams_in(process: Process) -> None:
-    """F1: whatever comes in, in pieces of any size, comes back byte for byte; memory is bounded."""
+    """Whatever comes in, in pieces of any size, comes back byte for byte; memory is bounded."""
     cid = await process.harness.conversation()
     for data in UPLOADS:
         cuts = sorted(Random(1).randrange(len(data) + 1) for _ in range(40))
@@ -90,7 +90,7 @@ class Ended(Exception):
 async def test_a_failed_upload_leaves_nothing_stored(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """F1: a client that goes away in the middle leaves no blob, chunk, upload or object."""
+    """A client that goes away in the middle leaves no blob, chunk, upload or object."""
     cid = await process.harness.conversation()
 
     async def pieces(chunks: int, rest: int) -> AsyncIterator[bytes]:
@@ -109,7 +109,7 @@ async def test_a_failed_upload_leaves_nothing_stored(
 async def test_a_cancelled_upload_leaves_nothing_stored(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """F1: an upload whose task is cancelled, as at a shutdown, cleans up as well."""
+    """An upload whose task is cancelled, as at a shutdown, cleans up as well."""
     cid = await process.harness.conversation()
     half = asyncio.Event()
 
@@ -136,7 +136,7 @@ async def never_read() -> AsyncIterator[bytes]:
 async def test_an_upload_over_the_limit(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """F1, decision 30: too much is refused with nothing stored, unread if it says so itself."""
+    """Too much is refused with nothing stored, unread if it says so itself."""
     rows = Process(database, max_blob_bytes=200_000)
     cid = await rows.harness.conversation()
     assert (await rows.upload(cid, b"x" * 200_000)).blob.byte_size == 200_000
@@ -155,7 +155,7 @@ async def test_an_upload_over_the_limit(
 async def test_an_upload_to_nowhere_is_not_read(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """F1, A7: no conversation, or another tenant's: NotFound before the body is read."""
+    """No conversation, or another tenant's: NotFound before the body is read."""
     cid = await rows.harness.conversation()
     for tenant, conversation_id in ((TENANT, new_id()), ("another", cid)):
         with pytest.raises(NotFound):
@@ -166,7 +166,7 @@ async def test_an_upload_to_nowhere_is_not_read(
 async def test_a_conversation_deleted_during_an_upload(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """A7, F1: an upload into what is deleted meanwhile is NotFound, and leaves nothing."""
+    """An upload into what is deleted meanwhile is NotFound, and leaves nothing."""
 
     async def pieces(cid: str, at: int) -> AsyncIterator[bytes]:
         for number in range(4):
@@ -185,7 +185,7 @@ async def test_a_conversation_deleted_during_an_upload(
 
 
 async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.Connection) -> None:
-    """F6: many who upload the same at once are answered alike, and it is kept once."""
+    """Many who upload the same at once are answered alike, and it is kept once."""
     cid = await process.harness.conversation()
     found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
     assert len({(item.blob.id, item.blob.content_id, item.preview) for item in found}) == 1
@@ -196,7 +196,7 @@ async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.C
 
 @pytest.mark.parametrize("mode", ["truncate", "reference"])
 async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: str) -> None:
-    """F1, F2: a message without content shows the very `view` of the upload, in both modes."""
+    """A message without content shows the very `view` of the upload, in both modes."""
     cid = await rows.harness.conversation({"tool_output": {"view": mode}})
     data = ("word " * 30 + "\n").encode() * 1000
     found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
@@ -212,7 +212,7 @@ async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: st
 
 
 async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
-    """F1: a message that names bytes of any kind is read back, shown as far as they are text."""
+    """A message that names bytes of any kind is read back, shown as far as they are text."""
     cid = await rows.harness.conversation()
     data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
     found = await rows.upload(cid, data)
@@ -245,7 +245,7 @@ def any_text(chance: Random) -> str:
 
 
 async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
-    """F1, F4, F5: a text reads the same by lines, bytes and pattern, in its row or in a blob."""
+    """A text reads the same by lines, bytes and pattern, in its row or in a blob."""
     chance = Random(7)
     whole = await rows.harness.conversation({"tool_output": {"enabled": False}})
     cut = await rows.harness.conversation({"tool_output": {"offload_threshold_bytes": 0}})
@@ -271,7 +271,7 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
 
 
 async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
-    """F4: a result kept in its row with lines cut short is read once, and not for ever."""
+    """A result kept in its row with lines cut short is read once, and not for ever."""
     cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
     ref = (await rows.stored(cid, "x" * 100_000)).id
     async with asyncio.timeout(5):
@@ -281,7 +281,7 @@ async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
 
 
 async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
-    """F4: slices that follow `next_offset` concatenate to the blob, whatever their size."""
+    """Slices that follow `next_offset` concatenate to the blob, whatever their size."""
     cid = await rows.harness.conversation()
     text = "é😀x\n" * 20_000
     ref = (await rows.stored(cid, text)).id
@@ -297,7 +297,7 @@ async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
 
 
 async def test_past_the_end(rows: Process) -> None:
-    """F4: an offset at or past the end, however huge, gives an empty slice and no error."""
+    """An offset at or past the end, however huge, gives an empty slice and no error."""
     cid = await rows.harness.conversation()
     for text in ("", "small\n", LARGE):
         ref = await rows.stored(cid, text)
@@ -311,7 +311,7 @@ async def test_past_the_end(rows: Process) -> None:
 
 
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
-    """F4: of 50 MB a slice reads the few chunks it stands in, and asks the database little."""
+    """Of 50 MB a slice reads the few chunks it stands in, and asks the database little."""
     cid = await rows.harness.conversation()
     one_line = await rows.upload(cid, *([b"x" * CHUNK_BYTES] * 800), b"end")
     lines = await rows.upload(cid, *([b"a line of text\n" * 4000] * 800))
@@ -342,7 +342,7 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
 
 
 async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
-    """F5: a search reads on only until its limit is passed."""
+    """A search reads on only until its limit is passed. [tool-output.grep]"""
     cid = await rows.harness.conversation()
     data = [b"a line of text\n" * 4000] * 100
     ref = (await rows.upload(cid, *data)).blob.id
@@ -359,7 +359,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
 
 
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
-    """F6, F7: another conversation, or another tenant, finds nothing under a blob's id."""
+    """Another conversation, or another tenant, finds nothing under a blob's id."""
     cid, other = [await rows.harness.conversation() for _ in range(2)]
     ref = (await rows.stored(cid, LARGE)).id
     for tenant, conversation_id, name in (
@@ -381,7 +381,7 @@ async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
 
 
 async def test_refs_of_small_results(rows: Process) -> None:
-    """F1: a small result is called for by its message's id, or its seq where that cannot be."""
+    """A small result is called for by its message's id, or its seq where that cannot be."""
     cid = await rows.harness.conversation()
     given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
     refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
@@ -403,7 +403,7 @@ async def test_refs_of_small_results(rows: Process) -> None:
 async def test_unattached_uploads_are_collected(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """F7, L3: a collection takes uploads without a message, tells it, and a dry run takes none."""
+    """A collection takes uploads without a message, tells it, and a dry run takes none."""
     cid = await rows.harness.conversation()
     loose = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(3)]
     ref = await rows.stored(cid, None, output_ref={"id": loose[1]})
@@ -432,7 +432,7 @@ async def test_unattached_uploads_are_collected(
 
 
 async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Connection) -> None:
-    """F7: an upload without a message can be deleted; what a message refers to cannot."""
+    """An upload without a message can be deleted; what a message refers to cannot."""
     cid = await rows.harness.conversation()
     loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
     await rows.stored(cid, "own", output_ref={"id": held})
@@ -445,7 +445,7 @@ async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Conne
 
 
 async def test_compacted_away(process: Process) -> None:
-    """F7: with `drop_compacted` a blob goes when all its messages are hidden; pinned ones stay."""
+    """With `drop_compacted` a blob goes when all its messages are hidden; pinned ones stay."""
     cid, refs = await process.compacted()
     assert await process.collect(cid) == []
     await process.harness.set_policy(cid, DROP)
@@ -474,7 +474,7 @@ async def test_compacted_away(process: Process) -> None:
 
 
 async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
-    """F7: the transcript keeps the preview of what was collected, and says so."""
+    """The transcript keeps the preview of what was collected, and says so. [tool-output.collect]"""
     cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
     assert await rows.collect(cid) == refs[:2]
     for content in Content:
@@ -491,7 +491,7 @@ async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
 async def test_a_scheduled_collection_visits_due_conversations(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """F7: the worker's collection finds old uploads, broken ones and compacted blobs anywhere."""
+    """The worker's collection finds old uploads, broken ones and compacted blobs anywhere."""
     cid, refs = await process.compacted(DROP)
     loose = await process.harness.conversation()
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
@@ -511,7 +511,7 @@ async def test_a_scheduled_collection_visits_due_conversations(
 
 
 async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> None:
-    """Decision 29, A7: objects of refused appends and deleted conversations go, others stay."""
+    """Objects of refused appends and deleted conversations go, others stay."""
     process = Process(database, ObjectStore("memory:///"))
     cid, deleted, while_away = [await process.harness.conversation() for _ in range(3)]
     for conversation_id in (deleted, while_away):
@@ -537,7 +537,7 @@ async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> 
 
 
 async def test_an_upload_collected_before_its_message(rows: Process) -> None:
-    """F7: an append that names an upload which is collected meanwhile is refused as a whole."""
+    """An append that names an upload which is collected meanwhile is refused as a whole."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
 
@@ -556,7 +556,7 @@ async def test_an_upload_collected_before_its_message(rows: Process) -> None:
 
 
 async def test_an_upload_collected_while_its_preview_is_built(process: Process) -> None:
-    """F7: what is collected while an append reads it is refused; stored again, it is shown."""
+    """What is collected while an append reads it is refused; stored again, it is shown."""
     cid = await process.harness.conversation()
     data = b"x" * 5000
     ref = (await process.upload(cid, data, b"more")).blob.id
@@ -581,7 +581,7 @@ async def test_an_upload_collected_while_its_preview_is_built(process: Process) 
 
 
 async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
-    """F7: a message never shows nothing for a blob that was away while its preview was made."""
+    """A message never shows nothing for a blob that was away while its preview was made."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
     await rows.collect(cid)
@@ -594,7 +594,7 @@ async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
 
 
 async def test_attached_before_a_collection_decides(rows: Process) -> None:
-    """F7: a collection that waits for an append does not take what the append refers to."""
+    """A collection that waits for an append does not take what the append refers to."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
 
@@ -610,9 +610,11 @@ async def test_attached_before_a_collection_decides(rows: Process) -> None:
 async def test_collections_and_whoever_stores_at_once(
     process: Process, connection: asyncpg.Connection, way: str
 ) -> None:
-    """F7: however collections and appends of the same bytes interleave, no message lacks its blob.
+    """However collections and appends of the same bytes interleave, no message lacks its blob.
 
     An upload that is collected before a message names it is refused then, with nothing stored.
+
+    [tool-output.collect]
     """
     chance = Random(way)
     cid = await process.harness.conversation()
@@ -659,7 +661,7 @@ async def test_collections_and_whoever_stores_at_once(
 
 
 async def test_collected_while_it_is_read(process: Process) -> None:
-    """F7: a blob that is collected while it is read ends with Gone, never with other bytes."""
+    """A blob that is collected while it is read ends with Gone, never with other bytes."""
     cid = await process.harness.conversation()
     data = b"a line of text\n" * 4000 * 40
     ref = (await process.upload(cid, data)).blob.id
@@ -684,7 +686,7 @@ async def test_collected_while_it_is_read(process: Process) -> None:
 async def test_a_store_that_is_away(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """F8: while the store is away what lies there is 503; rows, and what is inline, are read."""
+    """While the store is away what lies there is 503; rows, and what is inline, are read."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     earlier = await process.stored(cid, LARGE)
@@ -718,7 +720,7 @@ async def test_a_store_that_is_away(
 async def test_a_store_that_fails_during_an_upload(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """F8: an upload that the store takes no more of is 503, and leaves nothing anywhere."""
+    """An upload that the store takes no more of is 503, and leaves nothing anywhere."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
 
@@ -734,7 +736,7 @@ async def test_a_store_that_fails_during_an_upload(
 
 
 async def test_a_folder_that_cannot_be(database: PostgresDatabase, tmp_path: Path) -> None:
-    """F8: a store that cannot even be opened refuses an upload with 503, and leaves nothing."""
+    """A store that cannot even be opened refuses an upload with 503, and leaves nothing."""
     (tmp_path / "file").write_text("no folder")
     process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
     cid = await process.harness.conversation()
@@ -744,7 +746,7 @@ async def test_a_folder_that_cannot_be(database: PostgresDatabase, tmp_path: Pat
 
 
 async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:
-    """F7: after any appends, uploads, collections and deletions each message reads back whole."""
+    """After any appends, uploads, collections and deletions each message reads back whole."""
     process = Process(database)
     loop = asyncio.get_running_loop()
     texts = [f"{number}\n" * 3000 for number in range(3)]

@@ -1,4 +1,7 @@
-"""Large results on append: by the policy of now, once, and inline when the store fails (F1, F8)."""
+"""Large results on append: by the policy of now, once, and inline when the store fails.
+
+[tool-output.object-layout, tool-output.store-failure]
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ async def contents(process: Process, cid: str) -> list[Any]:
 
 
 async def test_the_threshold(process: Process) -> None:
-    """F1: 4096 bytes stay inline and 4097 do not; either reads back whole, under its ref."""
+    """4096 bytes stay inline and 4097 do not; either reads back whole, under its ref."""
     cid = await process.harness.conversation()
     for size, offloaded in ((0, False), (4096, False), (4097, True)):
         ref = await process.stored(cid, LINES[:size])
@@ -88,7 +91,7 @@ async def test_the_threshold(process: Process) -> None:
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_long_lines_of_a_small_result_are_cut(process: Process, format: str) -> None:
-    """F1, F2: 3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
+    """3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
     cid = await process.harness.conversation()
     text = "before\n" + "x" * 3000 + "\nafter\n"
     ref = await process.stored(cid, text)
@@ -103,7 +106,7 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
 
 
 async def test_a_line_a_little_too_long_stays(process: Process) -> None:
-    """F2: a small result whose preview would be no shorter is shown whole."""
+    """A small result whose preview would be no shorter is shown whole. [tool-output.preview]"""
     cid = await process.harness.conversation()
     for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
         ref = await process.stored(cid, "x" * size)
@@ -113,7 +116,7 @@ async def test_a_line_a_little_too_long_stays(process: Process) -> None:
 
 
 async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:
-    """F1: without `enabled` nothing is offloaded, and what is large reads back from its row."""
+    """Without `enabled` nothing is offloaded, and what is large reads back from its row."""
     cid = await rows.harness.conversation(OFF)
     ref = await rows.stored(cid, LARGE)
     assert not is_blob(ref) and ref.byte_size == len(LARGE)
@@ -122,7 +125,7 @@ async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:
 
 
 async def test_own_tools(rows: Process, connection: asyncpg.Connection) -> None:
-    """Decision 27: results of the service's own tools stay inline, wherever their call stands."""
+    """Results of the service's own tools stay inline, wherever their call stands."""
     cid = await rows.harness.conversation()
     for name in TOOL_NAMES:
         done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
@@ -142,7 +145,7 @@ async def test_own_tools(rows: Process, connection: asyncpg.Connection) -> None:
 
 
 async def test_own_tools_behind_a_small_result(rows: Process) -> None:
-    """Decision 27: the calls of an earlier batch are known to every result of the next one."""
+    """The calls of an earlier batch are known to every result of the next one."""
     cid = await rows.harness.conversation()
     await rows.harness.append(cid, calls("read_result", "a", "b"))
     done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
@@ -157,7 +160,7 @@ async def test_own_tools_behind_a_small_result(rows: Process) -> None:
 async def test_a_changed_policy_holds_for_the_next_append(
     rows: Process, other: Process, by: str
 ) -> None:
-    """F1: a PATCH holds for the very next append, also when another process made it."""
+    """A PATCH holds for the very next append, also when another process made it."""
     cid = await rows.harness.conversation()
     who = rows if by == "this" else other
     for policy, offloaded in ((OFF, False), ({"tool_output": {"enabled": True}}, True)) * 2:
@@ -168,7 +171,7 @@ async def test_a_changed_policy_holds_for_the_next_append(
 
 
 async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
-    """F1: the first append of a process goes by the conversation's own policy."""
+    """The first append of a process goes by the conversation's own policy."""
     for policy in (OFF, WIDE):
         cid = await rows.harness.conversation(policy)
         assert not is_blob(await other.stored(cid, LARGE))
@@ -177,7 +180,7 @@ async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
 
 
 async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: Process) -> None:
-    """F1, B1: so does a PATCH of the agent that the conversation belongs to."""
+    """So does a PATCH of the agent that the conversation belongs to [tool-output.disabled]."""
     agents = AgentService(
         other.database,
         other.harness.resolver,
@@ -197,7 +200,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
 
 
 async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: Process) -> None:
-    """F1: settings that this process learns of while it drafts are not mistaken for its own."""
+    """Settings that this process learns of while it drafts are not mistaken for its own."""
     cid = await rows.harness.conversation()
     await rows.stored(cid, "known")
     await rows.harness.append(cid, asks("c"))
@@ -217,7 +220,7 @@ async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: P
 async def test_the_same_result_is_kept_once(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """F6: equal results are one blob, in one batch and in many that come at once."""
+    """Equal results are one blob, in one batch and in many that come at once."""
     cid = await process.harness.conversation()
     ids = [f"c{number}" for number in range(4)]
     await process.harness.append(cid, asks(*ids, "d", "e"))
@@ -236,7 +239,7 @@ async def test_the_same_result_is_kept_once(
 
 
 async def test_every_image_is_kept_once(process: Process, connection: asyncpg.Connection) -> None:
-    """F6: an image in several results, alone or beside text, is one blob with its media type."""
+    """An image in several results, alone or beside text, is one blob with its media type."""
     cid = await process.harness.conversation()
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     image = {"type": "image_url", "image_url": {"url": url}}
@@ -281,7 +284,7 @@ POLICIES: Sequence[dict[str, Any]] = (
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_repeated_message(rows: Process, shape: str) -> None:
-    """A2: a large result sent again under its id is a no-op, whatever the policy is by then."""
+    """A large result sent again under its id is a no-op, whatever the policy is by then."""
     cid = await rows.harness.conversation({"tool_output": {"max_message_bytes": 9000}})
     ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
     await rows.harness.append(cid, asks("c"))
@@ -302,7 +305,7 @@ async def test_a_repeated_message(rows: Process, shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) -> None:
-    """A2, F7: a message whose blob was collected is known again, and another is refused."""
+    """A message whose blob was collected is known again, and another is refused."""
     policy = {
         "gc": {"drop_compacted": True},
         "tool_output": {"max_message_bytes": 3000},
@@ -331,7 +334,7 @@ async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) 
 
 
 async def test_an_idempotency_key_replays(process: Process) -> None:
-    """A2: a key gives the first answer again for a large result, without an id of its own."""
+    """A key gives the first answer again for a large result, without an id of its own."""
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))
     key = Append([result("c", LARGE)], idempotency_key="k")
@@ -347,7 +350,7 @@ async def test_an_idempotency_key_replays(process: Process) -> None:
 
 
 async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> None:
-    """A2, A8: repeats of large results never wait for each other's connections."""
+    """Repeats of large results never wait for each other's connections [log.message-id]."""
     cids = []
     for _ in range(8):
         cids.append(await rows.harness.conversation({"tool_output": {"max_message_bytes": 90}}))
@@ -363,7 +366,7 @@ async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> N
 
 
 async def test_a_ref_that_names_no_blob(rows: Process) -> None:
-    """F1, M: an unknown or collected blob, or one of elsewhere, is refused where it stands."""
+    """An unknown or collected blob, or one of elsewhere, is refused where it stands."""
     cid, elsewhere = [await rows.harness.conversation() for _ in range(2)]
     foreign = (await rows.upload(elsewhere, b"x" * 5000)).blob.id
     gone = (await rows.upload(cid, b"y" * 5000)).blob.id
@@ -384,7 +387,7 @@ async def test_a_ref_that_names_no_blob(rows: Process) -> None:
 async def test_a_refused_batch_stores_no_blob(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """A2, A3: what is refused leaves no blob behind, attached or not."""
+    """What is refused leaves no blob behind, attached or not. [log.atomic-batch, log.pairing]"""
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))
     for error, batch in (
@@ -402,7 +405,10 @@ async def test_a_refused_batch_stores_no_blob(
 
 
 async def test_several_anthropic_results(process: Process) -> None:
-    """A5, F1: each result of one Anthropic message has its own ref, and all come back whole."""
+    """Each result of one Anthropic message has its own ref, and all come back whole.
+
+    [tool-output.ref]
+    """
     cid = await process.harness.conversation()
     uploaded = (await process.upload(cid, LARGE.encode() * 3)).blob.id
     data = base64.b64encode(PNG).decode()
@@ -455,7 +461,7 @@ async def test_several_anthropic_results(process: Process) -> None:
 async def test_a_store_that_is_away_keeps_results_inline(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """F8: while the store fails an append succeeds with a warning, and the result is inline."""
+    """While the store fails an append succeeds with a warning, and the result is inline."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     earlier = await process.stored(cid, LARGE)
@@ -486,7 +492,7 @@ async def test_a_store_that_is_away_keeps_results_inline(
 async def test_a_folder_below_a_file_keeps_results_inline(
     database: PostgresDatabase, tmp_path: Path
 ) -> None:
-    """F8: so it is when the store cannot even be opened; builds show the result as usual."""
+    """So it is when the store cannot even be opened; builds show the result as usual."""
     (tmp_path / "file").write_text("no folder")
     process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
     cid = await process.harness.conversation()
@@ -499,7 +505,7 @@ async def test_a_folder_below_a_file_keeps_results_inline(
 
 
 async def test_a_repeat_while_the_store_is_away(database: PostgresDatabase) -> None:
-    """A2, F8: a message that was offloaded is known again though its blob cannot be read."""
+    """A message that was offloaded is known again though its blob cannot be read."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))

@@ -1,4 +1,4 @@
-"""Forks in PostgreSQL: the rows of a conversation, copied inside the database (I6).
+"""Forks in PostgreSQL: the rows of a conversation, copied inside the database.
 
 1. The copied rows of the source never change, except blobs, which may be collected and stored again
    with another content. One statement copies a blob with its chunks, if it is unchanged.

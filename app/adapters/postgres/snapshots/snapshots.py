@@ -1,7 +1,7 @@
 """Snapshots in PostgreSQL: a row each, with its parts or the messages of an import.
 
 A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
-deletion, which locks the head, leaves no part behind (A7).
+deletion, which locks the head, leaves no part behind [log.delete-everything].
 """
 
 from __future__ import annotations

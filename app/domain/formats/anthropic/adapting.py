@@ -33,7 +33,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
 
 
 def is_sent(part: Part) -> bool:
-    """Return whether a part may be sent: of reasoning only blocks that Anthropic made (N12)."""
+    """Return whether a part may be sent: of reasoning only blocks that Anthropic made."""
     if not isinstance(part, Reasoning):
         return True
     return part.format is _FORMAT and part.block is not None

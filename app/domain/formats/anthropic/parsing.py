@@ -28,8 +28,8 @@ _FORMAT = FormatName.ANTHROPIC
 def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
     """Read one wire message as one or more neutral ones.
 
-    Raises `ValidationError` at the field below `pointer` that is wrong, also for a tool
-    result after other blocks (provider rule A3).
+    Raises `ValidationError` at the field below `pointer` that is wrong, also for a tool result
+    after other blocks [anthropic.results-first].
     """
     raw = json_fields.object_at(raw, pointer)
     match raw.get("role"):

@@ -32,7 +32,8 @@ def render(
 ) -> tuple[Literal["user", "assistant"], list[dict[str, Any]]]:
     """Render a clean message as a wire role and its blocks.
 
-    With `keep_reasoning`, thinking blocks that Anthropic made are replayed verbatim (A9).
+    With `keep_reasoning`, thinking blocks that Anthropic made are replayed verbatim
+    [anthropic.latest-thinking].
     """
     message = adapt(message, ids)
     parts = (part for part in message.parts if keep_reasoning or not isinstance(part, Reasoning))

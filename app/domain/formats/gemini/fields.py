@@ -10,7 +10,7 @@ from app.domain.common.messages import FormatName, ToolCall
 from app.domain.formats import tool_calls
 
 STAND_IN_SIGNATURE = "skip_thought_signature_validator"
-"""Marks a call that was not made by the model to which it is sent (G2)."""
+"""Marks a call that was not made by the model to which it is sent."""
 
 _SNAKE = {
     "functionCall": "function_call",

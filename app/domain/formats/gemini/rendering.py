@@ -48,8 +48,8 @@ def render(
 ) -> tuple[Literal["user", "model"], list[dict[str, Any]]]:
     """Render a clean message as a wire role and its parts.
 
-    `call` is the rendered function call that a result answers: it decides about name and id (G1).
-    The first part of a result is the response.
+    `call` is the rendered function call that a result answers: it decides about name and id. The
+    first part of a result is the response.
     """
     message = for_payload(message, ids, keep_reasoning=keep_reasoning)
     match message.role:

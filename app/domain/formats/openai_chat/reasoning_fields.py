@@ -210,7 +210,8 @@ def stand_in_fields(message: Message) -> dict[str, Any]:
 
 
 def call_stand_in_fields(call: ToolCall) -> dict[str, Any]:
-    """Return the fields that a call needs where its signature is left out: the stand-in (G2).
+    """Return the fields that a call needs where its signature is left out: the stand-in
+    [gemini.thought-signatures].
 
     LiteLLM adds a stand-in itself.
     """

@@ -60,9 +60,11 @@ def render(
 def render_media(
     message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
 ) -> dict[str, Any] | None:
-    """Render the user message that carries a tool message's media, None without any (B4).
+    """Render the user message that carries a tool message's media, None without any
+    [openai-chat.sizes].
 
-    Its place is after the last tool message of the call group, since results are adjacent (B1).
+    Its place is after the last tool message of the call group, since results are adjacent
+    [openai-chat.calls-answered-next].
     """
     message = adapt(message, ids)
     media = tool_media(message)

@@ -72,7 +72,7 @@ def is_item_group(raw: Mapping[str, Any]) -> bool:
 
 
 def call_types(items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the type of each call among rendered items, by call id (C1)."""
+    """Return the type of each call among rendered items, by call id."""
     return {item["call_id"]: item["type"] for item in items if item.get("type") in OUTPUT_TYPES}
 
 
@@ -100,7 +100,7 @@ def item_type(raw: Mapping[str, Any]) -> str:
 
 
 def is_hosted(raw: Mapping[str, Any]) -> bool:
-    """Return whether a tool search ran at the provider, which holds its result (C7)."""
+    """Return whether a tool search ran at the provider, which holds its result."""
     if item_type(raw) not in TOOL_SEARCH_TYPES:
         return False
     return raw.get("execution") == "server" or raw.get("call_id") is None

@@ -139,7 +139,7 @@ class MergingAssembler(Assembler):
         self._put(self.user, [Block(block)], tokens)
 
     def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
-        """Return the items; the last one is the user's, as these providers want it (A1, G3)."""
+        """Return the items; the last one is the user's, as these providers want it."""
         wire, tokens = list(self._closed), self.tokens
         role, blocks = self._role, list(self._blocks)
 

@@ -1,4 +1,4 @@
-"""The rules of Anthropic Messages (A): roles, tools, sizes and settings.
+"""The rules of Anthropic Messages: roles, tools, sizes and settings.
 
 The modules beside this one have the rules of calls, thinking and cache breakpoints.
 """
@@ -35,7 +35,7 @@ MAX_BYTES: Final = 32 * 10**6
 MAX_IMAGES: Final = 600
 MAX_IMAGES_OF_SMALL: Final = 100
 SMALL_WINDOW: Final = 200_000
-"""Models with a window up to this, in tokens, take the smaller number of images (A19)."""
+"""Models with a window up to this, in tokens, take the smaller number of images (`A19`)."""
 CLEAR_THINKING_EDIT: Final = "clear_thinking_20251015"
 
 _ROLES = ("user", "assistant", "system")
@@ -64,7 +64,7 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def _judge_ends(shape: Shape, context: Context, found: Findings) -> None:
-    """A1: roles, and the first and last of them; A18: the end of the assistant's text."""
+    """`A1`: roles, and the first and last of them; `A18`: the end of the assistant's text."""
     if not shape.items:
         found.add("A1", shape.at, "there is no message")
         return
@@ -94,7 +94,7 @@ def _may_be_last(shape: Shape, blocks: list[tuple[str, Object]]) -> bool:
 
 
 def _judge_system(shape: Shape, index: int, context: Context, found: Findings) -> None:
-    """A16: a system message follows the user or a server's tool, and precedes the assistant."""
+    """`A16`: a system message follows the user or a server's tool, and precedes the assistant."""
     at, before = f"{shape.at}/{index}", shape.items[index - 1]
     roles = [object_of(item).get("role") for item in shape.items[index - 1 : index + 2]]
     ending = [block for _, block in blocks_of(before)][-1:]
@@ -104,7 +104,7 @@ def _judge_system(shape: Shape, index: int, context: Context, found: Findings) -
     if context.model is not None and not context.model.mid_conversation_system:
         found.add("A16", at, "the model takes no system message inside a conversation")
     elif any(block.get("type") == "tool_use" for _, block in blocks_of(before)):
-        return  # stands between a call and its result: A2
+        return  # stands between a call and its result: `A2`
     elif roles[0] != "user" and not (roles[0] == "assistant" and is_hosted):
         found.add("A16", at, "a system message follows a user message")
     elif roles[2:] == ["user"]:
@@ -143,7 +143,7 @@ def _judge_name(raw: Object, pointer: str, found: Findings) -> None:
 
 
 def _judge_tools(shape: Shape, found: Findings) -> None:
-    """A6: the tools that a history needs; A19: their names."""
+    """`A6`: the tools that a history needs; `A19`: their names."""
     names: set[str] = set()
     loaded = 0
     for index, item in enumerate(shape.tools):
@@ -185,7 +185,7 @@ def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
 
 
 def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
-    """A19: messages, bytes and images."""
+    """`A19`: messages, bytes and images."""
     if len(shape.items) > MAX_MESSAGES:
         found.add("A19", shape.at, f"at most {MAX_MESSAGES:,} messages are taken")
     if len(sent_with_breakpoints(shape.payload)) > MAX_BYTES:
@@ -202,7 +202,7 @@ def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def _judge_edits(shape: Shape, found: Findings) -> None:
-    """A15: thinking is cleared before anything else."""
+    """`A15`: thinking is cleared before anything else."""
     edits = list_of(object_of(shape.payload.get("context_management")).get("edits"))
     for index, edit in enumerate(edits):
         if index and object_of(edit).get("type") == CLEAR_THINKING_EDIT:
@@ -212,7 +212,7 @@ def _judge_edits(shape: Shape, found: Findings) -> None:
 
 
 def _judge_compaction_request(shape: Shape, found: Findings) -> None:
-    """A14: no setting that shapes a reply goes with a compaction."""
+    """`A14`: no setting that shapes a reply goes with a compaction."""
     payload = shape.payload
     if payload.get("stop_sequences"):
         found.add("A14", "/stop_sequences", "does not go with a compaction")
@@ -223,7 +223,7 @@ def _judge_compaction_request(shape: Shape, found: Findings) -> None:
 
 
 def _judge_restated(shape: Shape, context: Context, found: Findings) -> None:
-    """A21: system text and tool changes that were summarised are repeated."""
+    """`A21`: system text and tool changes that were summarised are repeated."""
     if context.previous is None:
         return
     old = read(context.previous, FormatName.ANTHROPIC)

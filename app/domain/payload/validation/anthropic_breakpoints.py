@@ -1,4 +1,4 @@
-"""Cache breakpoints of Anthropic Messages (A7, A8).
+"""Cache breakpoints of Anthropic Messages (`A7`, `A8`).
 
 1. Breakpoints are counted in the order of the prefix: tools, system, messages. An automatic one,
    at the top of the payload, is the last.
@@ -74,7 +74,7 @@ def _judge_each(breakpoints: list[_Breakpoint], found: Findings) -> None:
 def _judge_reach(
     shape: Shape, breakpoints: list[_Breakpoint], context: Context, found: Findings
 ) -> None:
-    """A8: a breakpoint reaches back to what the build before wrote."""
+    """`A8`: a breakpoint reaches back to what the build before wrote."""
     assert context.previous is not None
     old = read(context.previous, FormatName.ANTHROPIC)
     written = [breakpoint.position for breakpoint in _breakpoints(old)]

@@ -1,9 +1,10 @@
-"""Calls and results of Anthropic Messages (A2 to A5, A14).
+"""Calls and results of Anthropic Messages (`A2` to `A5`, `A14`).
 
-1. Neighbours of one role are one message to the provider, but results stand in a single one (A3).
-2. A call of a server's tool may wait for its result: at the end, or behind a user message that
-   has nothing but results (A5).
-3. A compaction request is not answered, so a call left open at its end breaks A14 instead of A2.
+1. Neighbours of one role are one message to the provider, but results stand in a single one (`A3`).
+2. A call of a server's tool may wait for its result: at the end, or behind a user message that has
+   nothing but results (`A5`).
+3. A compaction request is not answered, so a call left open at its end breaks `A14` instead of
+   `A2`.
 """
 
 from __future__ import annotations

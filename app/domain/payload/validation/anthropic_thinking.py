@@ -1,8 +1,8 @@
-"""Thinking and compaction blocks of Anthropic Messages (A9 to A13).
+"""Thinking and compaction blocks of Anthropic Messages (`A9` to `A13`).
 
 1. A compaction block with a signature was asked for; one without came from a threshold.
-2. Thinking is bound to everything before it. Inside an epoch nothing of that changes (N9); where
-   another epoch began, what still stands after a change breaks A10.
+2. Thinking is bound to everything before it. Inside an epoch nothing of that changes (`N9`); where
+   another epoch began, what still stands after a change breaks `A10`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def signature_of(block: Object) -> str:
 
 
 def _judge_places(shape: Shape, placed: list[Placed], found: Findings) -> None:
-    """A9: thinking is the assistant's, signed, and stands before the call it led to."""
+    """`A9`: thinking is the assistant's, signed, and stands before the call it led to."""
     for index in dict.fromkeys(index for index, _, _ in placed):
         item = shape.items[index]
         kinds = [block.get("type") for _, block in blocks_of(item)]
@@ -88,7 +88,7 @@ def _drops_unbound(shape: Shape, context: Context) -> bool:
 
 
 def _judge_binding(shape: Shape, placed: list[Placed], context: Context, found: Findings) -> None:
-    """A10: nothing changed before the thinking that another epoch takes over."""
+    """`A10`: nothing changed before the thinking that another epoch takes over."""
     if context.previous is None:
         return
     old = read(context.previous, FormatName.ANTHROPIC)
@@ -120,7 +120,7 @@ def _lacks(shape: Shape, context: Context, beta: str) -> bool:
 def _judge_on_demand(
     shape: Shape, compactions: list[Placed], context: Context, found: Findings
 ) -> None:
-    """A12: a compaction that was asked for comes first and alone, in a request of its kind."""
+    """`A12`: a compaction that was asked for comes first and alone, in a request of its kind."""
     signed = [(pointer, index) for index, pointer, block in compactions if block.get("signature")]
     if not signed:
         return
@@ -142,7 +142,7 @@ def _judge_on_demand(
 def _judge_threshold(
     shape: Shape, compactions: list[Placed], context: Context, found: Findings
 ) -> None:
-    """A13: a compaction at a threshold, and the edit that asks for it."""
+    """`A13`: a compaction at a threshold, and the edit that asks for it."""
     edits = list_of(object_of(shape.payload.get("context_management")).get("edits"))
     asked = None
     for index, edit in enumerate(map(object_of, edits)):

@@ -1,8 +1,8 @@
-"""The rules of Gemini (G).
+"""The rules of Gemini.
 
 1. Fields are read in snake_case and camelCase, roles as the provider takes them: none is `user`.
-2. The current turn begins at the newest content of the user that answers no call. Its steps are
-   the model's contents with calls; the first call of each carries the signature (G2).
+2. The current turn begins at the newest content of the user that answers no call. Its steps are the
+   model's contents with calls; the first call of each carries the signature (`G2`).
 3. Two signatures are placeholders for calls that another model made.
 """
 
@@ -81,7 +81,7 @@ def _fields(item: object, *names: str) -> _Places:
 
 
 def _judge_ends(shape: Shape, found: Findings) -> None:
-    """G3: the user begins; the user or a function ends."""
+    """`G3`: the user begins; the user or a function ends."""
     if not shape.items:
         found.add("G3", shape.at, "there is no content")
         return
@@ -99,7 +99,7 @@ def _judge_ends(shape: Shape, found: Findings) -> None:
 
 
 def _judge_pairs(shape: Shape, found: Findings) -> None:
-    """G1: the content after a model's calls answers each of them, in their order."""
+    """`G1`: the content after a model's calls answers each of them, in their order."""
     waiting: _Places = []
     before = caller = ""
     for index, item in enumerate(shape.items):
@@ -167,7 +167,7 @@ def _judge_signatures(shape: Shape, found: Findings) -> None:
 
 
 def _judge_switch(shape: Shape, context: Context, found: Findings) -> None:
-    """G4: another model does not get the signatures of the one before."""
+    """`G4`: another model does not get the signatures of the one before."""
     if context.previous is None:
         return
     models = word(context.previous.get("model")), word(shape.payload.get("model"))

@@ -1,7 +1,7 @@
 """The rules for every provider (N), except where a provider has its own rule for the same.
 
-The modules of the providers judge N1 and N3 to N6 with the pairing of calls. This module has the
-rules that need the build before, or facts beside the payload.
+The modules of the providers judge `N1` and `N3` to `N6` with the pairing of calls. This module has
+the rules that need the build before, or facts beside the payload.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def has_other_model(shape: Shape, old: Shape) -> bool:
 
 
 def _judge_groups(shape: Shape, old: Shape, dialect: Dialect, found: Findings) -> None:
-    """N4: a call group of the build before is here whole or not at all."""
+    """`N4`: a call group of the build before is here whole or not at all."""
     before = {group for group in dialect.groups(old) if len(group) > 1}
     owner = {call: group for group in before for call in group}
     for group in dialect.groups(shape):
@@ -88,7 +88,7 @@ def _judge_tokens(tokens: int, capacity: int, found: Findings) -> None:
 def _judge_prefix(
     shape: Shape, old: Shape, dialect: Dialect, context: Context, found: Findings
 ) -> None:
-    """N9 and the providers' own rules for it: inside an epoch items are only appended."""
+    """`N9` and the providers' own rules for it: inside an epoch items are only appended."""
     if not alike(shape.tools, old.tools):
         found.add(dialect.frame_rule, shape.tools_at, "the tools changed inside an epoch")
     if not found.touches(shape.system_at) and not alike(shape.system, old.system):
@@ -105,7 +105,7 @@ def _judge_prefix(
 
 
 def _judge_placeholders(shape: Shape, dialect: Dialect, found: Findings) -> None:
-    """N11: a placeholder names ref, size and tool."""
+    """`N11`: a placeholder names ref, size and tool."""
     names_tool = f'"{READ_LINES}"'.encode() in sent(shape.tools)
     for pointer, text in dialect.results(shape):
         if not _names_all(text, names_tool):

@@ -1,4 +1,4 @@
-"""The rules of OpenAI Chat Completions (B), and of LiteLLM's dialect of it (X).
+"""The rules of OpenAI Chat Completions, and of LiteLLM's dialect of it (X).
 
 LiteLLM adds `thinking_blocks` to assistant messages and `cache_control` to content parts.
 """
@@ -57,7 +57,7 @@ def _judge_start(shape: Shape, found: Findings) -> None:
 
 
 def _judge_pairs(shape: Shape, found: Findings) -> None:
-    """B1, B2: results follow their calls; N1 to N3: ids pair one call with one result."""
+    """`B1`, `B2`: results follow their calls; `N1` to `N3`: ids pair one call with one result."""
     seen: set[str] = set()
     waiting: dict[str, str] = {}
     answered: set[str] = set()
@@ -209,7 +209,7 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
 
 
 def _changed_rule(old: Any, new: Any) -> str:
-    """B5: instructions are appended, not edited or inserted."""
+    """`B5`: instructions are appended, not edited or inserted."""
     roles = object_of(old).get("role"), object_of(new).get("role")
     return "B5" if any(role in _SYSTEM for role in roles) else "N9"
 

@@ -1,4 +1,4 @@
-"""The rules of OpenAI Responses (C).
+"""The rules of OpenAI Responses.
 
 1. A call and its output are separate items. With a previous response or a conversation, the call of
    an output may be there instead of in the input.
@@ -31,7 +31,7 @@ from app.domain.payload.validation.shapes import (
 
 MAX_ID: Final = 64
 MAX_WRITES: Final = 4
-"""How many cache breakpoints a request writes, an implicit one included (C8)."""
+"""How many cache breakpoints a request writes, an implicit one included (`C8`)."""
 OUTPUT_OF: Final[Mapping[str, str]] = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -54,7 +54,7 @@ PRODUCED: Final = frozenset(OUTPUT_OF) | {
     "compaction",
     "program",
 }
-"""Items that may follow a reasoning item (C2)."""
+"""Items that may follow a reasoning item (`C2`)."""
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
@@ -105,7 +105,7 @@ def _judge_start(shape: Shape, chained: bool, found: Findings) -> None:
 
 
 def _judge_pairs(shape: Shape, chained: bool, found: Findings) -> None:
-    """C1: every call has its output and every output its call, of types that match."""
+    """`C1`: every call has its output and every output its call, of types that match."""
     calls: dict[str, _Call] = {}
     answered: set[str] = set()
     last_user = -1
@@ -185,7 +185,7 @@ def _judge_message(raw: Object, at: str, found: Findings) -> None:
 
 
 def _judge_order(shape: Shape, found: Findings) -> None:
-    """C2, C4: what follows a reasoning item, and that nothing follows a compaction trigger."""
+    """`C2`, `C4`: what follows a reasoning item, and that nothing follows a compaction trigger."""
     last = len(shape.items) - 1
     for index, item in enumerate(shape.items):
         at, kind = f"{shape.at}/{index}", kind_of(item)
@@ -199,7 +199,7 @@ def _judge_order(shape: Shape, found: Findings) -> None:
 
 
 def _judge_searches(shape: Shape, found: Findings) -> None:
-    """C7: tool searches and their outputs come in pairs, hosted ones next to each other."""
+    """`C7`: tool searches and their outputs come in pairs, hosted ones next to each other."""
     waiting: dict[str, str] = {}
     hosted: str | None = None
     for index, item in enumerate(shape.items):
@@ -223,7 +223,7 @@ def _judge_searches(shape: Shape, found: Findings) -> None:
 
 
 def _judge_namespaces(shape: Shape, found: Findings) -> None:
-    """C7: a call of a tool that only a namespace has names that namespace."""
+    """`C7`: a call of a tool that only a namespace has names that namespace."""
     plain: set[str] = set()
     inside: set[str] = set()
     lists = [shape.tools, *(list_of(object_of(item).get("tools")) for item in shape.items)]
@@ -240,7 +240,7 @@ def _judge_namespaces(shape: Shape, found: Findings) -> None:
 
 
 def _judge_state(shape: Shape, context: Context, found: Findings) -> None:
-    """C5, C3: what is kept at the provider, and what a compaction item stands for."""
+    """`C5`, `C3`: what is kept at the provider, and what a compaction item stands for."""
     payload = shape.payload
     if payload.get("previous_response_id") and payload.get("conversation"):
         found.add("C5", "/conversation", "goes on from a response and from a conversation")
@@ -254,7 +254,7 @@ def _judge_state(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def _judge_after_compaction(shape: Shape, old: Shape, stable: int | None, found: Findings) -> None:
-    """C3: only what stands before the latest compaction item may be left out."""
+    """`C3`: only what stands before the latest compaction item may be left out."""
     before = list(old.items if stable is None else old.items[:stable])
     start, start_before = _latest_compaction(shape.items), _latest_compaction(before)
     if start is None or start_before is None:
@@ -275,7 +275,7 @@ def _latest_compaction(items: Any) -> int | None:
 
 
 def _judge_breakpoints(shape: Shape, context: Context, found: Findings) -> None:
-    """C8: at most four cache writes, and breakpoints where the provider reads them."""
+    """`C8`: at most four cache writes, and breakpoints where the provider reads them."""
     breakpoints = _breakpoints(shape)
     if not isinstance(shape.system, str | None):
         found.add("C8", shape.system_at, "instructions are a string, and take no breakpoint")
@@ -335,7 +335,7 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
 
 
 def _changed_rule(old: Any, new: Any) -> str:
-    """C9: what is new is an item of its own, never more of an earlier one."""
+    """`C9`: what is new is an item of its own, never more of an earlier one."""
     before, after = object_of(old), object_of(new)
     if kind_of(old) != kind_of(new) or before.get("role") != after.get("role"):
         return "N9"

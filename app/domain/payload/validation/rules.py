@@ -52,7 +52,7 @@ NOT_JUDGED: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule broken at one place; `pointer` is a JSON pointer into the payload (K2)."""
+    """One rule broken at one place; `pointer` is a JSON pointer into the payload."""
 
     rule: str
     severity: Severity
