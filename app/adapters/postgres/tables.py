@@ -1,4 +1,5 @@
-"""The schema as SQLAlchemy Core tables, the metadata of Alembic's autogenerate and check.
+"""The schema as SQLAlchemy Core tables, the metadata of Alembic's autogenerate and check
+[storage.json-text].
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,

@@ -1,4 +1,4 @@
-"""Media in base64 and in data URLs, and their media types."""
+"""Media in base64 and in data URLs, and their media types [operation.no-fetch]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: conversations that start as a copy of another one up to a seq.
+"""Forks: conversations that start as a copy of another one up to a seq [forks.open-calls].
 
 1. A fork has the log up to and including that seq. Calls that are open there are closed.
 2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,

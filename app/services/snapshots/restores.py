@@ -1,4 +1,5 @@
-"""Restores of snapshots: spans that rejoin their active window, and copies in other conversations.
+"""Restores of snapshots: spans that rejoin their active window, and copies in other conversations
+[snapshots.restore-new-epoch].
 
 1. A restore into the source conversation appends nothing: messages outside the window rejoin it
    [snapshots.restore-source]. Messages in the window are skipped, so that a second restore changes

@@ -165,13 +165,13 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 
 SPREAD = {
     "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
-    "blobs.LIST_DUE": "the collector's sweep, once an hour",
+    "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
     "conversations.LIST_CONVERSATIONS": "a tenant's list, a page at a time",
     "events.HEADS": "one look for all streams that a process holds",
     "forks.ADD": "a fork: two conversations",
     "forks.COPY_BLOBS": "a fork: two conversations",
-    "forks.COPY_MARKS": "a fork: two conversations",
+    "forks.COPY_PINS_AND_COMPACTIONS": "a fork: two conversations",
     "forks.COPY_MESSAGES": "a fork: two conversations",
     "jobs.CLAIM": "a worker's claim: the work of all conversations that waits longest",
     "jobs.FIND_JOB": "a job is asked for by its id alone",
@@ -179,7 +179,7 @@ SPREAD = {
     "retention.LIST_CONVERSATIONS": "what is old, of all tenants, a batch at a time",
     "snapshots.ADD": "a snapshot of an agent has a part for each conversation",
     "snapshots.FIND": "a snapshot of an agent has a part for each conversation",
-    "snapshots.HOLD": "a snapshot of an agent has a part for each conversation",
+    "snapshots.LOCK_CONVERSATIONS": "a snapshot of an agent has a part for each conversation",
     "snapshots.LIST": "a tenant's list, a page at a time",
     "snapshots.LIST_OF_AGENT": "an agent's list, a page at a time",
     "snapshots.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
@@ -288,7 +288,9 @@ async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: 
     names = {statement.sql: name for name, statement in statements().items()}
     assert ran <= set(names)
     assert {names[sql].partition("[")[0] for sql in ran & set(names)}.isdisjoint(SPREAD)
-    assert {"log.APPENDS", "contexts.READ"} <= {names[sql].partition("[")[0] for sql in ran}
+    assert {"append_statements.APPENDS", "build_reads.READ"} <= {
+        names[sql].partition("[")[0] for sql in ran
+    }
 
 
 async def test_an_agents_status_is_all_that_looks_further(

@@ -130,10 +130,10 @@ def test_large_texts_are_bounded(text: str, most: int) -> None:
     ("query", "text"),
     [
         ("compact", "after the compaction"),
-        ("app/domain/conversations/search.py", "see app/domain/search.py:12"),
+        ("app/domain/search.py", "see app/domain/search.py:12"),
         ("search.py", "see app/domain/search.py"),
         ("domain/search", "see app/domain/search.py"),
-        ("app.domain.conversations.search", "see app/domain/search.py"),
+        ("app.domain.search", "see app/domain/search.py"),
         ("py", "see app/domain/search.py"),
         ("snake_case", "a snake_case name"),
         ("case", "a snake_case name"),
@@ -181,7 +181,7 @@ def test_words_are_found_in_their_language(query: str, text: str) -> None:
         ("識知", "企業知識管理"),
         ("かた", "がだ"),
         ("snake_case", "snake case"),
-        ("search.py/domain", "app/domain/conversations/search.py"),
+        ("search.py/domain", "app/domain/search.py"),
     ],
 )
 def test_what_is_not_said_is_not_found(query: str, text: str) -> None:

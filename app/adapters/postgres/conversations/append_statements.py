@@ -1,4 +1,4 @@
-"""The statement that appends a batch, in its variants."""
+"""The statement that appends a batch, in its variants [log.one-statement]."""
 
 from __future__ import annotations
 

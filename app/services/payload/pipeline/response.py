@@ -1,4 +1,4 @@
-"""The answer to a build."""
+"""The answer to a build [delta.only-new]."""
 
 from __future__ import annotations
 
