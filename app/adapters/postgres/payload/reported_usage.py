@@ -122,7 +122,7 @@ FIND_CALIBRATION = Statement(
 
 
 class UsageRepository:
-    """Sentences about what providers reported, and what their models' counts are worth."""
+    """Statements for reported usage and for the calibration of models."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
