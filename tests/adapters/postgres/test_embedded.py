@@ -104,7 +104,9 @@ def kill(data_dir: Path, which: str) -> psutil.Process:
     server = postmaster(data_dir)
     children = server.children(recursive=True) if which == "all" else []
     for process in (server, *children):
-        process.kill()
+        # Children end by themselves as soon as their parent is gone.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     return server
 
 
