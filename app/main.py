@@ -35,8 +35,8 @@ from app.domain.common.json_structure import StructureLimits
 from app.domain.common.messages import FormatName
 from app.domain.tenancy.quotas import QuotaKind
 from app.environment import SettingsError
-from app.services.common.read_permits import Reads
-from app.services.common.tenant_shares import Shares
+from app.services.common.read_permits import ReadPermits
+from app.services.common.tenant_shares import TenantShares
 from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
@@ -170,14 +170,14 @@ def create_app(
     app.state.json_limits = StructureLimits(
         settings.max_json_values, settings.max_json_keys, settings.max_json_depth
     )
-    app.state.heavy = Shares(
+    app.state.heavy = TenantShares(
         "heavy_requests",
         "uploads, downloads, searches of outputs, forks, imports and restores",
         settings.heavy_requests,
         settings.heavy_requests_per_tenant,
     )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
-    app.state.reads = Reads(settings.page_bytes)
+    app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app
@@ -236,7 +236,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             database,
             utc_now,
             poll_seconds=settings.events_poll_seconds,
-            shares=Shares(
+            shares=TenantShares(
                 "streams",
                 "event streams",
                 settings.events_max_streams,

@@ -228,16 +228,16 @@ class Worker:
 
     async def _give_up(self, claim: Claim) -> None:
         with suppress(ServiceUnavailable):  # then the next worker does so
-            async with self._database.session() as records:
+            async with self._database.session() as session:
                 if claim.job_id is None:
-                    await records.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
+                    await session.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
                 else:
                     detail = "The job was interrupted again and again"
                     told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
-                    await records.jobs.change(
+                    await session.jobs.change(
                         claim.conversation_id, claim.job_id, "failed", error=told
                     )
-                await records.jobs.release_lease(claim.conversation_id, claim.holder)
+                await session.jobs.release_lease(claim.conversation_id, claim.holder)
 
     async def _again_and_again(
         self, name: str, chore: Callable[[], Awaitable[object]], seconds: float

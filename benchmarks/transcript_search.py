@@ -101,8 +101,8 @@ def _log(parts: Parts) -> LogService:
 
 async def _conversation(parts: Parts) -> str:
     made = new_id()
-    async with parts.database.transaction() as records:
-        await records.conversations.add(TENANT, made, None, "tokenizer", Layer(MODEL), "{}")
+    async with parts.database.transaction() as session:
+        await session.conversations.add(TENANT, made, None, "tokenizer", Layer(MODEL), "{}")
     return made
 
 

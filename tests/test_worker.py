@@ -74,11 +74,11 @@ class FakeWork:
             raise
         finally:
             self.at_once -= 1
-        async with self.database.session() as records:
+        async with self.database.session() as session:
             if job_id is None:
-                await records.jobs.clear_due(conversation_id, head_seq=0)
+                await session.jobs.clear_due(conversation_id, head_seq=0)
             else:
-                await records.jobs.change(conversation_id, job_id, "done")
+                await session.jobs.change(conversation_id, job_id, "done")
         self.ended[seen] += 1
 
     def has_ended(self, conversations: int) -> bool:
@@ -129,24 +129,24 @@ class Place:
     async def conversation(self) -> str:
         """Create a conversation."""
         made = new_id()
-        async with self.database.session() as records:
-            assert await records.conversations.add(TENANT, made, None, "bytes_4", Layer(), "{}")
+        async with self.database.session() as session:
+            assert await session.conversations.add(TENANT, made, None, "bytes_4", Layer(), "{}")
         return made
 
     async def due(self) -> str:
         """Create a conversation whose compaction is due, and notify the workers."""
         made = await self.conversation()
-        async with self.database.session() as records:
-            await records.jobs.set_due(made)
-            await records.jobs.notify()
+        async with self.database.session() as session:
+            await session.jobs.set_due(made)
+            await session.jobs.notify()
         return made
 
     async def job(self, conversation_id: str) -> Job:
         """Store a job."""
         job_id = new_id()
-        async with self.database.session() as records:
-            await records.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
-            job = await records.jobs.find(TENANT, job_id)
+        async with self.database.session() as session:
+            await session.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
+            job = await session.jobs.find(TENANT, job_id)
         assert job is not None
         return job
 
@@ -274,8 +274,8 @@ async def test_the_settings_worker_collects_uploads(place: Place) -> None:
         )
 
         async def is_collected() -> bool:
-            async with place.database.session() as records:
-                found = await records.blobs.find(conversation_id, uploaded.blob.id)
+            async with place.database.session() as session:
+                found = await session.blobs.find(conversation_id, uploaded.blob.id)
             return found is not None and found.collected_at is not None
 
         async with worker_of(given, parts).running():
@@ -346,9 +346,9 @@ async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: in
     async with place.worker(work).running():
         await until(place.is_idle, "both are given up")
     assert work.started.total() == (2 if attempts < MAX_ATTEMPTS else 0)
-    async with place.database.session() as records:
-        ended = await records.jobs.find(TENANT, job.job_id)
-        assert not await records.jobs.set_due(due), "it is due later"
+    async with place.database.session() as session:
+        ended = await session.jobs.find(TENANT, job.job_id)
+        assert not await session.jobs.set_due(due), "it is due later"
     assert ended is not None
     assert ended.status == "failed"
     assert json_text.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
@@ -377,8 +377,8 @@ async def test_work_is_found_without_a_notification(place: Place) -> None:
     async with place.worker(work).running():
         await until(lambda: listens(place.url), "the worker found nothing to do")
         conversation_id = await place.conversation()
-        async with place.database.session() as records:
-            await records.jobs.set_due(conversation_id)
+        async with place.database.session() as session:
+            await session.jobs.set_due(conversation_id)
         await until(place.is_idle, "it is done")
     assert work.ended.total() == 1
 
@@ -402,8 +402,8 @@ async def test_work_that_was_locked_is_found_soon(place: Place) -> None:
             connection = session._connection
             await connection.execute("UPDATE heads SET due_at = now()")
             await connection.execute("SELECT pg_notify('context_work', '')")
-            async with place.database.session() as records:
-                await records.jobs.notify()
+            async with place.database.session() as other:
+                await other.jobs.notify()
         await until(place.is_idle, "it is done")
     assert work.ended == {(conversation_id, None): 1}
 

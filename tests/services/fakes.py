@@ -170,16 +170,16 @@ class WatchedDatabase:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             with _counted(), self._numbered():
-                yield cast(Repositories, _WatchedRecords(records, self))
+                yield cast(Repositories, _WatchedRecords(session, self))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction and remember it for this task."""
-        async with self._database.transaction() as records:
+        async with self._database.transaction() as session:
             with _counted(), self._numbered():
-                yield records
+                yield session
 
 
 class _counted:  # a context manager, named like a function
@@ -191,8 +191,8 @@ class _counted:  # a context manager, named like a function
 
 
 class _WatchedRecords:
-    def __init__(self, records: Repositories, database: WatchedDatabase) -> None:
-        self._records = records
+    def __init__(self, session: Repositories, database: WatchedDatabase) -> None:
+        self._records = session
         self._watched = database
 
     def __getattr__(self, name: str) -> Any:
@@ -212,8 +212,8 @@ class _WatchedRecords:
 
 
 class _Failing:
-    def __init__(self, records: object, database: WatchedDatabase) -> None:
-        self._records = records
+    def __init__(self, session: object, database: WatchedDatabase) -> None:
+        self._records = session
         self._watched = database
 
     def __getattr__(self, name: str) -> Any:
@@ -390,8 +390,8 @@ class Harness:
 
     async def told(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
         """Return type and data of every event but the appends."""
-        async with self.database.session() as records:
-            page = await records.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
+        async with self.database.session() as session:
+            page = await session.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
         assert page is not None
         return [(row.type, json.loads(row.data or "{}")) for row in page.stored]
 
@@ -425,8 +425,8 @@ class Harness:
 
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""
-        async with self.database.session() as records:
-            found = await records.conversations.find(TENANT, conversation_id, MODEL)
+        async with self.database.session() as session:
+            found = await session.conversations.find(TENANT, conversation_id, MODEL)
         assert found is not None
         return found
 

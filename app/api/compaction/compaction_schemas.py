@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import Answered, Asked, ModelName, Strategy, Tokens
+from app.api.http.fields import ModelName, RequestSchema, ResponseSchema, Strategy, Tokens
 from app.api.http.pages import Page
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.compaction_receipt import Trigger
 
 
-class CompactionRequest(Asked):
+class CompactionRequest(RequestSchema):
     """A compaction now, however full the window is."""
 
     model_config = ConfigDict(
@@ -37,7 +37,7 @@ class CompactionRequest(Asked):
     dry_run: bool = Field(default=False, description="Only return what would be done.")
 
 
-class MadeSummary(Answered):
+class MadeSummary(ResponseSchema):
     """A summary that a compaction made or shows."""
 
     summary_range: list[int] = Field(description="Seqs that it stands for, the end excluded.")
@@ -87,7 +87,7 @@ _RECEIPT: dict[str, Any] = {
 }
 
 
-class Receipt(Answered):
+class Receipt(ResponseSchema):
     """The immutable record of one compaction; tokens are of the whole payload."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_RECEIPT]})

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.http.errors import ProblemAnswer
-from app.api.http.fields import Answered
+from app.api.http.fields import ResponseSchema
 from app.api.payload.context_schemas import CompactResult
 
 JOB: dict[str, Any] = {
@@ -23,7 +23,7 @@ JOB: dict[str, Any] = {
 }
 
 
-class Job(Answered):
+class Job(ResponseSchema):
     """Work in the background, and its result."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [JOB]})

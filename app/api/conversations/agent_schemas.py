@@ -14,7 +14,7 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, Answered, DisplayName, RollingWindow
+from app.api.http.fields import AgentId, DisplayName, ResponseSchema, RollingWindow
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 
@@ -78,7 +78,7 @@ class AgentItem(ListedSettings):
     )
 
 
-class ClearedAgent(Answered):
+class ClearedAgent(ResponseSchema):
     """An agent whose conversations were cleared."""
 
     model_config = ConfigDict(

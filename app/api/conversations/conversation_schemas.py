@@ -14,7 +14,7 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, Answered, ConversationId
+from app.api.http.fields import AgentId, ConversationId, ResponseSchema
 from app.api.http.pages import Page
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -87,7 +87,7 @@ class ConversationItem(ListedSettings):
     )
 
 
-class ClearedConversation(Answered):
+class ClearedConversation(ResponseSchema):
     """A conversation that was cleared."""
 
     model_config = ConfigDict(

@@ -10,11 +10,11 @@ from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
     MAX_SEQ,
-    Answered,
     AnyObject,
-    Asked,
     Format,
     MessageObject,
+    RequestSchema,
+    ResponseSchema,
     Threshold,
 )
 from app.api.http.pages import Page
@@ -38,7 +38,7 @@ ResultContent = TypeAliasType(
 )
 
 
-class MessagesAppend(Asked):
+class MessagesAppend(RequestSchema):
     """A batch to append: all messages or none."""
 
     model_config = ConfigDict(
@@ -93,7 +93,7 @@ class MessagesAppend(Asked):
     )
 
 
-class AppendedMessage(Answered):
+class AppendedMessage(ResponseSchema):
     """The position of a message in the log."""
 
     id: str = Field(description="The caller's id, or one that the service created.")
@@ -106,7 +106,7 @@ class AppendedMessage(Answered):
     )
 
 
-class Appended(Answered):
+class Appended(ResponseSchema):
     """The stored batch, and the use of the context window."""
 
     model_config = ConfigDict(
@@ -144,7 +144,7 @@ class Appended(Answered):
     )
 
 
-class Visibility(Answered):
+class Visibility(ResponseSchema):
     """How the current context, which is the input of the next build, shows a message."""
 
     state: State = Field(
@@ -162,7 +162,7 @@ class Visibility(Answered):
     )
 
 
-class StoredMessage(Answered):
+class StoredMessage(ResponseSchema):
     """A message as it was sent, with fields of the service."""
 
     model_config = ConfigDict(extra="allow")
@@ -223,7 +223,7 @@ class MessagePage(Page[StoredMessage]):
     )
 
 
-class Pinned(Answered):
+class Pinned(ResponseSchema):
     """The messages that were pinned or unpinned."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seqs": [12, 13, 14]}]})

@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field
 
 from app.api.http.fields import (
-    Answered,
     AnyObject,
     AnyTool,
-    Asked,
     Metadata,
     ModelName,
+    RequestSchema,
+    ResponseSchema,
     StoredTools,
 )
 from app.api.prompt.policy_schemas import PolicyPatch, ShownPolicy, given_policy
@@ -37,7 +37,7 @@ EFFECTIVE_SETTINGS: dict[str, Any] = {
 """An example of the effective settings."""
 
 
-class SettingsCreate(Asked):
+class SettingsCreate(RequestSchema):
     """The settings of a new agent or conversation."""
 
     model: ModelName | None = Field(
@@ -64,7 +64,7 @@ class SettingsCreate(Asked):
         }
 
 
-class SettingsPatch(Asked):
+class SettingsPatch(RequestSchema):
     """A change of settings; omitted fields stay unchanged."""
 
     model: ModelName | None = Field(
@@ -87,7 +87,7 @@ class SettingsPatch(Asked):
         )
 
 
-class ListedSettings(Answered):
+class ListedSettings(ResponseSchema):
     """What a list shows of the settings."""
 
     model: str | None = Field(description="Its own model; null inherits.")
@@ -96,7 +96,7 @@ class ListedSettings(Answered):
     updated_at: datetime = Field(description="When its settings last changed.")
 
 
-class EffectiveSettings(Answered):
+class EffectiveSettings(ResponseSchema):
     """Settings with those inherited."""
 
     effective_model: str | None = Field(description="The model after inheritance.")

@@ -39,13 +39,13 @@ UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)
 
 
-class Asked(BaseModel):
+class RequestSchema(BaseModel):
     """A request body: unknown fields are refused, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Answered(BaseModel):
+class ResponseSchema(BaseModel):
     """A response body, for openapi.json only: responses are not validated against it."""
 
     model_config = ConfigDict(extra="forbid")

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.services.common.read_permits import Read, Reads
+from app.services.common.read_permits import ReadPermit, ReadPermits
 
 SLICE_BYTES = 256 * 1024
 SLICE_SECONDS = 20.0
@@ -24,7 +24,7 @@ class ReaderStalled(Exception):
     """The client does not receive the response (rule 3)."""
 
 
-Permit = Callable[[Reads, str], AbstractAsyncContextManager[Read]]
+Permit = Callable[[ReadPermits, str], AbstractAsyncContextManager[ReadPermit]]
 """The permit that a response needs: `Reads.page` or `Reads.stream`."""
 
 
@@ -40,9 +40,9 @@ def permitted(app: ASGIApp, permit: Permit) -> ASGIApp:
     return with_permit
 
 
-def read_of(request: Request) -> Read:
+def read_of(request: Request) -> ReadPermit:
     """Return the permit of the response to this request."""
-    read: Read = request.scope["read"]
+    read: ReadPermit = request.scope["read"]
     return read
 
 

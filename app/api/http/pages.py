@@ -7,7 +7,7 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import Answered
+from app.api.http.fields import ResponseSchema
 
 Item = TypeVar("Item")
 
@@ -16,7 +16,7 @@ RowCounts = TypeAliasType(
 )
 
 
-class Page(Answered, Generic[Item]):
+class Page(ResponseSchema, Generic[Item]):
     """A page of a list."""
 
     data: list[Item] = Field(description="The items of this page.")
@@ -25,7 +25,7 @@ class Page(Answered, Generic[Item]):
     )
 
 
-class Deleted(Answered):
+class Deleted(ResponseSchema):
     """The rows that a deletion removed."""
 
     model_config = ConfigDict(

@@ -30,7 +30,7 @@ from app.api.http.fields import KEY_PATTERN, MAX_KEY
 from app.api.http.pacing import permitted
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
-from app.services.common.read_permits import Reads
+from app.services.common.read_permits import ReadPermits
 
 _KEY = re.compile(KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -88,7 +88,7 @@ class PageRoute(WireRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = permitted(self.app, Reads.page)
+        self.app = permitted(self.app, ReadPermits.page)
 
 
 class StreamRoute(WireRoute):
@@ -96,7 +96,7 @@ class StreamRoute(WireRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = permitted(self.app, Reads.stream)
+        self.app = permitted(self.app, ReadPermits.stream)
 
 
 def _shared(inner: ASGIApp) -> ASGIApp:

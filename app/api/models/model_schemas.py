@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import NAME_PATTERN, Answered, Asked, Tokens
+from app.api.http.fields import NAME_PATTERN, RequestSchema, ResponseSchema, Tokens
 from app.api.http.pages import Page
 from app.domain.common.policy import StrategyName
 
@@ -36,7 +36,7 @@ Sources = TypeAliasType(
 )
 
 
-class ModelEntry(Asked):
+class ModelEntry(RequestSchema):
     """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
 
     model_config = ConfigDict(
@@ -89,7 +89,7 @@ class ModelEntry(Asked):
         return self
 
 
-class ModelShown(Answered):
+class ModelShown(ResponseSchema):
     """A model's limits, prices and features; null where unknown."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_MODEL]})
@@ -121,7 +121,7 @@ class ModelPage(Page[ModelShown]):
     )
 
 
-class Strategy(Answered):
+class Strategy(ResponseSchema):
     """A strategy to keep a history within the context window, with the service's defaults."""
 
     name: StrategyName = Field(description="The value for `policy.strategy`.")

@@ -19,7 +19,7 @@ from pydantic.json_schema import models_json_schema
 from app.api.conversations.event_schemas import StreamedEvent
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
-from app.api.http.fields import TOOL_FUNCTION, Answered, Asked
+from app.api.http.fields import TOOL_FUNCTION, RequestSchema, ResponseSchema
 from app.api.openapi.links import add_links
 from app.domain.common.errors import Forbidden, RateLimited, Unauthenticated
 
@@ -147,7 +147,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 def _restore_examples(schemas: dict[str, Any]) -> None:
     """Restore examples: FastAPI drops all nulls of the document, also in examples."""
-    for model in (*_below(Asked), *_below(Answered)):
+    for model in (*_below(RequestSchema), *_below(ResponseSchema)):
         extra = model.model_config.get("json_schema_extra")
         if model.__name__ in schemas and isinstance(extra, dict) and "examples" in extra:
             schemas[model.__name__]["examples"] = extra["examples"]

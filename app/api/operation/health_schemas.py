@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import Answered
+from app.api.http.fields import ResponseSchema
 
 
-class Health(Answered):
+class Health(ResponseSchema):
     """The service is healthy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})

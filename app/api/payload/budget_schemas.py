@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import Answered, Threshold
+from app.api.http.fields import ResponseSchema, Threshold
 from app.domain.models.budget import Pressure
 
 BUDGET: dict[str, Any] = {
@@ -31,7 +31,7 @@ READING: dict[str, Any] = {
 }
 
 
-class Budget(Answered):
+class Budget(ResponseSchema):
     """The context window and its use in tokens; percentages from 0 to 100."""
 
     total: int = Field(description="The context window.")
@@ -47,7 +47,7 @@ class Budget(Answered):
     used_percentage: float = Field(description="used_tokens of effective_window.")
 
 
-class Estimate(Answered):
+class Estimate(ResponseSchema):
     """A count by the service, and its accuracy."""
 
     tokens: int = Field(description="Tokens of the payload.")
@@ -56,7 +56,7 @@ class Estimate(Answered):
     factor: float = Field(description="Factor that raw counts of this model are multiplied by.")
 
 
-class Reading(Answered):
+class Reading(ResponseSchema):
     """A budget with its pressure; all null without a known context window."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [READING]})

@@ -10,13 +10,13 @@ from pydantic import ConfigDict, Field
 from app.api.http.fields import (
     MAX_SEQ,
     MAX_TOKENS,
-    Answered,
     AnyObject,
-    Asked,
     Format,
     ModelName,
     PayloadItem,
     PayloadObject,
+    RequestSchema,
+    ResponseSchema,
     Threshold,
     Tokens,
     Tools,
@@ -115,7 +115,7 @@ _EARLIER: dict[str, Any] = {
 }
 
 
-class Known(Asked):
+class Known(RequestSchema):
     """An earlier build whose payload the caller has."""
 
     epoch: int = Field(ge=0, le=MAX_SEQ, description="The epoch of that build.")
@@ -127,7 +127,7 @@ class Known(Asked):
     )
 
 
-class ContextRequest(Asked):
+class ContextRequest(RequestSchema):
     """Settings of the next model call; every field has a default."""
 
     model_config = ConfigDict(
@@ -169,7 +169,7 @@ class ContextRequest(Asked):
     )
 
 
-class Breakpoint(Answered):
+class Breakpoint(ResponseSchema):
     """Where a provider's cached prefix may end."""
 
     after: Literal["section", "message"] = Field(
@@ -178,7 +178,7 @@ class Breakpoint(Answered):
     index: int = Field(description="Index of that section, or of that payload item.")
 
 
-class ContextState(Answered):
+class ContextState(ResponseSchema):
     """The summary that builds show, and the seqs it stands for."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
@@ -189,7 +189,7 @@ class ContextState(Answered):
     compressed_at: datetime | None = Field(description="When it was made.")
 
 
-class CompactionFailure(Answered):
+class CompactionFailure(ResponseSchema):
     """Why a compaction failed."""
 
     failed_at: datetime = Field(description="When it failed.")
@@ -219,7 +219,7 @@ class StateShown(ContextState):
     )
 
 
-class CompactResult(Answered):
+class CompactResult(ResponseSchema):
     """The result of a compaction; tokens are of the whole payload."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_RESULT]})
@@ -247,7 +247,7 @@ class CompactResult(Answered):
     )
 
 
-class EarlierBuild(Answered):
+class EarlierBuild(ResponseSchema):
     """The payload of an earlier build, byte for byte."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EARLIER]})

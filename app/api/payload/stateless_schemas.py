@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
     MAX_TOKENS,
-    Answered,
-    Asked,
     Format,
     MessageObject,
     ModelName,
+    RequestSchema,
+    ResponseSchema,
     Tools,
 )
 from app.domain.common.messages import FormatName
@@ -42,7 +42,7 @@ _Limit = Annotated[
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-class CachedState(Asked):
+class CachedState(RequestSchema):
     """A ContextState that an earlier build returned."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
@@ -55,7 +55,7 @@ class CachedState(Asked):
     compressed_at: str = Field(max_length=64, description="When it was made, ISO 8601.")
 
 
-class StatelessMessages(Asked):
+class StatelessMessages(RequestSchema):
     """Messages with the limit and the ranges of the sandwich strategy."""
 
     model_config = ConfigDict(
@@ -92,7 +92,7 @@ class StatelessBuild(StatelessMessages):
     )
 
 
-class Compression(Asked):
+class Compression(RequestSchema):
     """Messages to summarise, all of them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": _MESSAGES}]})
@@ -105,7 +105,7 @@ class Compression(Asked):
     )
 
 
-class NewState(Answered):
+class NewState(ResponseSchema):
     """A ContextState to cache and to send with the next build."""
 
     strategy: str = Field(description="The strategy that made it.")
@@ -114,7 +114,7 @@ class NewState(Answered):
     compressed_at: str = Field(description="When it was made, ISO 8601.")
 
 
-class ContextResult(Answered):
+class ContextResult(ResponseSchema):
     """The messages to send to the model."""
 
     model_config = ConfigDict(
@@ -136,7 +136,7 @@ class ContextResult(Answered):
     new_state: NewState | None = Field(description="To be cached when a summary was made.")
 
 
-class CompressionNeed(Answered):
+class CompressionNeed(ResponseSchema):
     """Whether the middle must be summarised."""
 
     model_config = ConfigDict(
@@ -147,7 +147,7 @@ class CompressionNeed(Answered):
     tokens: int = Field(description="The estimate of the messages.")
 
 
-class CompressedMessages(Answered):
+class CompressedMessages(ResponseSchema):
     """A summary of the messages."""
 
     model_config = ConfigDict(
@@ -160,7 +160,7 @@ class CompressedMessages(Answered):
     model: str = Field(description="Model that wrote it; `extractive` is built in.")
 
 
-class TokensRequest(Asked):
+class TokensRequest(RequestSchema):
     """Messages, text and tools to count."""
 
     model_config = ConfigDict(
@@ -183,7 +183,7 @@ class TokensRequest(Asked):
     model: ModelName | None = Field(default=None, description="Model that the margin is for.")
 
 
-class TokenCount(Answered):
+class TokenCount(ResponseSchema):
     """Tokens by kind."""
 
     model_config = ConfigDict(

@@ -10,10 +10,10 @@ from typing_extensions import TypeAliasType
 from app.api.http.fields import (
     MAX_SEQ,
     NAME_PATTERN,
-    Answered,
-    Asked,
     Format,
     ModelName,
+    RequestSchema,
+    ResponseSchema,
     Threshold,
 )
 from app.api.payload.budget_schemas import READING, Budget, Estimate
@@ -55,7 +55,7 @@ UncalibratedReason = TypeAliasType(
 )
 
 
-class UsageRequest(Asked):
+class UsageRequest(RequestSchema):
     """The usage that a provider reported for a call, and the build of that call."""
 
     model_config = ConfigDict(
@@ -100,7 +100,7 @@ class UsageRequest(Asked):
     )
 
 
-class TokenUsage(Answered):
+class TokenUsage(ResponseSchema):
     """The tokens of one call, each counted once."""
 
     input_tokens: int = Field(description="Sent, and neither read from a cache nor written to it.")
@@ -110,7 +110,7 @@ class TokenUsage(Answered):
     total_tokens: int = Field(description="Their sum.")
 
 
-class UsageAnswer(Answered):
+class UsageAnswer(ResponseSchema):
     """Whether to compact, and the figures behind it."""
 
     model_config = ConfigDict(

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import MAX_TOKENS, Answered, Asked, Format, ModelName, PayloadObject
+from app.api.http.fields import (
+    MAX_TOKENS,
+    Format,
+    ModelName,
+    PayloadObject,
+    RequestSchema,
+    ResponseSchema,
+)
 from app.domain.common.messages import FormatName
 from app.domain.payload.validation import MAX_VIOLATIONS, NOT_JUDGED
 
@@ -38,7 +45,7 @@ _VIOLATION: dict[str, Any] = {
 }
 
 
-class PayloadCheck(Asked):
+class PayloadCheck(RequestSchema):
     """A payload to validate; rules that need a fact that is left out are not judged."""
 
     model_config = ConfigDict(
@@ -71,7 +78,7 @@ class PayloadCheck(Asked):
     )
 
 
-class RuleViolation(Answered):
+class RuleViolation(ResponseSchema):
     """A rule that the payload breaks, and where."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_VIOLATION]})
@@ -84,7 +91,7 @@ class RuleViolation(Answered):
     message: str = Field(description="What is wrong there.")
 
 
-class PayloadVerdict(Answered):
+class PayloadVerdict(ResponseSchema):
     """The violations of a payload."""
 
     model_config = ConfigDict(

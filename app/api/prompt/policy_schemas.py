@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, Answered, Asked
+from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, RequestSchema, ResponseSchema
 from app.domain.common.policy import (
     MAX_LEVELS,
     MAX_PREVIEW_BYTES,
@@ -199,7 +199,7 @@ def _request_model(kind: Any, path: str = "") -> type[BaseModel]:
             request_type = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
         members[name] = (request_type | None, Field(default=None, description=ABOUT[place]))
     title = _title(path)
-    return create_model(f"{title}Patch", __base__=Asked, __doc__=_doc(path), **members)
+    return create_model(f"{title}Patch", __base__=RequestSchema, __doc__=_doc(path), **members)
 
 
 def _response_model(kind: Any, path: str = "") -> type[BaseModel]:
@@ -211,7 +211,7 @@ def _response_model(kind: Any, path: str = "") -> type[BaseModel]:
         elif response_type == AgentTools | tuple[str, ...]:
             response_type = AddedTools | list[str]
         members[name] = (response_type, Field(description=ABOUT[place]))
-    return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
+    return create_model(_title(path), __base__=ResponseSchema, __doc__=_doc(path), **members)
 
 
 def _members(kind: Any, path: str) -> list[tuple[str, Any, str]]:

@@ -11,9 +11,9 @@ from app.api.http.fields import (
     MAX_SEQ,
     NAME_PATTERN,
     TOOL_EXAMPLE,
-    Answered,
     AnyTool,
-    Asked,
+    RequestSchema,
+    ResponseSchema,
     StoredTools,
 )
 from app.domain.common import json_text
@@ -29,7 +29,7 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class Section(Asked):
+class Section(RequestSchema):
     """One part of the system prompt."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
@@ -73,7 +73,7 @@ ExpectedVersion = Annotated[
 ]
 
 
-class SectionList(Asked):
+class SectionList(RequestSchema):
     """All sections of an agent or a conversation."""
 
     model_config = ConfigDict(
@@ -84,7 +84,7 @@ class SectionList(Asked):
     expected_version: ExpectedVersion | None = None
 
 
-class ToolList(Asked):
+class ToolList(RequestSchema):
     """All tools of an agent or a conversation."""
 
     model_config = ConfigDict(
@@ -95,7 +95,7 @@ class ToolList(Asked):
     expected_version: ExpectedVersion | None = None
 
 
-class ShownSection(Answered):
+class ShownSection(ResponseSchema):
     """A section with all its fields."""
 
     name: str = Field(description="Unique in its list.")
@@ -105,7 +105,7 @@ class ShownSection(Answered):
     order: int = Field(description="Order inside its kind.")
 
 
-class ShownSections(Answered):
+class ShownSections(ResponseSchema):
     """All sections of an agent or a conversation."""
 
     model_config = ConfigDict(
@@ -118,7 +118,7 @@ class ShownSections(Answered):
     version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")
 
 
-class ShownTools(Answered):
+class ShownTools(ResponseSchema):
     """All tools of an agent or a conversation."""
 
     model_config = ConfigDict(

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import TOOL_EXAMPLE, Answered, AnyTool, Asked, MessageObject, Tools
+from app.api.http.fields import (
+    TOOL_EXAMPLE,
+    AnyTool,
+    MessageObject,
+    RequestSchema,
+    ResponseSchema,
+    Tools,
+)
 from app.domain.common.messages import FormatName
 from app.domain.prompt.agent_tools import definitions_in
 from app.domain.prompt.tool_deferral import MAX_FOUND, MAX_QUERY, USUALLY_FOUND
@@ -53,7 +60,7 @@ ToolCallObject = TypeAliasType(
 )
 
 
-class ToolDefinitions(Answered):
+class ToolDefinitions(ResponseSchema):
     """The service's own tools in a provider's format."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
@@ -64,7 +71,7 @@ class ToolDefinitions(Answered):
     )
 
 
-class ToolCallRequest(Asked):
+class ToolCallRequest(RequestSchema):
     """One call of a tool of the service."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
@@ -78,7 +85,7 @@ class ToolCallRequest(Asked):
     )
 
 
-class ToolCallAnswer(Answered):
+class ToolCallAnswer(ResponseSchema):
     """The message that answers the call. The caller appends it."""
 
     model_config = ConfigDict(
@@ -104,7 +111,7 @@ class ToolCallAnswer(Answered):
     is_error: bool = Field(description="Whether the message is an error for the model.")
 
 
-class ToolSearchRequest(Asked):
+class ToolSearchRequest(RequestSchema):
     """A search for tools."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"query": "weather forecast"}]})
@@ -127,7 +134,7 @@ class ToolSearchRequest(Asked):
     )
 
 
-class ToolSearchAnswer(Answered):
+class ToolSearchAnswer(ResponseSchema):
     """The matching tools."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})

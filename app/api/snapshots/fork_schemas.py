@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
-from app.api.http.fields import MAX_SEQ, Answered, Asked, ConversationId, Metadata
+from app.api.http.fields import MAX_SEQ, ConversationId, Metadata, RequestSchema, ResponseSchema
 
 _FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
@@ -19,7 +19,7 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class ForkRequest(Asked):
+class ForkRequest(RequestSchema):
     """A fork to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"at_seq": 12}]})
@@ -36,7 +36,7 @@ class ForkRequest(Asked):
     )
 
 
-class ForkedFrom(Answered):
+class ForkedFrom(ResponseSchema):
     """The source of a fork."""
 
     conversation_id: str = Field(description="UUID of the source conversation.")

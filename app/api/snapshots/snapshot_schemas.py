@@ -11,12 +11,12 @@ from app.api.http.fields import (
     MAX_SEQ,
     UUID_PATTERN,
     AgentId,
-    Answered,
     AnyObject,
-    Asked,
     ConversationId,
     MessageObject,
     ModelName,
+    RequestSchema,
+    ResponseSchema,
 )
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import time_from
@@ -41,7 +41,7 @@ Time = Annotated[
 ]
 
 
-class SnapshotSave(Asked):
+class SnapshotSave(RequestSchema):
     """A snapshot to save."""
 
     model_config = ConfigDict(
@@ -81,7 +81,7 @@ _MESSAGE: dict[str, Any] = {
 }
 
 
-class SnapshotModel(Answered):
+class SnapshotModel(ResponseSchema):
     """The model of a conversation in a snapshot."""
 
     conversation_id: str = Field(description="The conversation.")
@@ -90,7 +90,7 @@ class SnapshotModel(Answered):
     )
 
 
-class Snapshot(Answered):
+class Snapshot(ResponseSchema):
     """A snapshot without its messages."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SNAPSHOT]})
@@ -126,7 +126,7 @@ class SnapshotPage(Page[Snapshot]):
     )
 
 
-class SnapshotMessage(Answered):
+class SnapshotMessage(ResponseSchema):
     """An original message, with its conversation and position."""
 
     model_config = ConfigDict(extra="allow")
@@ -167,7 +167,7 @@ MAX_IMPORTED = 50_000
 """Validation of this many messages takes a few seconds in a thread."""
 
 
-class ImportedModel(Asked):
+class ImportedModel(RequestSchema):
     """The model of a conversation in an import."""
 
     conversation_id: ConversationId | None = Field(
@@ -176,7 +176,7 @@ class ImportedModel(Asked):
     model: ModelName = Field(description="The model that its payloads are built for.")
 
 
-class SnapshotImport(Asked):
+class SnapshotImport(RequestSchema):
     """A downloaded snapshot, or one of another source in the same format."""
 
     model_config = ConfigDict(
@@ -237,7 +237,7 @@ class SnapshotImport(Asked):
     )
 
 
-class SnapshotRestore(Asked):
+class SnapshotRestore(RequestSchema):
     """The target of a restore."""
 
     model_config = ConfigDict(
@@ -251,7 +251,7 @@ class SnapshotRestore(Asked):
     )
 
 
-class RestoredConversation(Answered):
+class RestoredConversation(ResponseSchema):
     """The result for one conversation."""
 
     conversation_id: str = Field(
@@ -264,7 +264,7 @@ class RestoredConversation(Answered):
     skipped: int = Field(description="Number of messages that were active before.")
 
 
-class Restored(Answered):
+class Restored(ResponseSchema):
     """The result of a restore."""
 
     model_config = ConfigDict(

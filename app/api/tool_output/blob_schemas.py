@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import Answered, Asked
+from app.api.http.fields import RequestSchema, ResponseSchema
 from app.api.http.pages import Page
 
 REF = "blob_9f86d081884c7d659a2feaa0"
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
-class ToolOutputRef(Answered):
+class ToolOutputRef(ResponseSchema):
     """Reference to a tool result."""
 
     model_config = ConfigDict(
@@ -70,7 +70,7 @@ class BlobPage(Page[Blob]):
     )
 
 
-class LineSlice(Answered):
+class LineSlice(ResponseSchema):
     """Numbered lines of an output."""
 
     model_config = ConfigDict(
@@ -94,7 +94,7 @@ class LineSlice(Answered):
     next_offset: int | None = Field(description="The next `offset`; null at the end.")
 
 
-class ByteSlice(Answered):
+class ByteSlice(ResponseSchema):
     """A slice of an output's bytes as text. No character is split."""
 
     model_config = ConfigDict(
@@ -118,7 +118,7 @@ class ByteSlice(Answered):
     next_offset: int | None = Field(description="The next `offset`; null at the end.")
 
 
-class GrepMatch(Answered):
+class GrepMatch(ResponseSchema):
     """A matching line and the lines around it."""
 
     line: int = Field(description="Line number, from 1.")
@@ -127,7 +127,7 @@ class GrepMatch(Answered):
     after: list[str] = Field(description="Lines after it, as many as requested.")
 
 
-class GrepMatches(Answered):
+class GrepMatches(ResponseSchema):
     """The matching lines, in order."""
 
     model_config = ConfigDict(
@@ -152,7 +152,7 @@ class GrepMatches(Answered):
     truncated: bool = Field(description="Whether there are more matches.")
 
 
-class CollectRequest(Asked):
+class CollectRequest(RequestSchema):
     """Options of a collection."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}]})
@@ -162,7 +162,7 @@ class CollectRequest(Asked):
     )
 
 
-class CollectedBlobs(Answered):
+class CollectedBlobs(ResponseSchema):
     """The blobs that were collected, or would be in a dry run."""
 
     model_config = ConfigDict(

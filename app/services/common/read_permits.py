@@ -36,7 +36,7 @@ WAIT_SECONDS = 10.0
 _Item = TypeVar("_Item")
 
 
-class Reads:
+class ReadPermits:
     """Issues the permits of one process."""
 
     def __init__(self, page_bytes: int = PAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
@@ -47,18 +47,18 @@ class Reads:
         self._large = asyncio.Semaphore(1)
 
     @asynccontextmanager
-    async def page(self, tenant_id: str) -> AsyncIterator[Read]:
+    async def page(self, tenant_id: str) -> AsyncIterator[ReadPermit]:
         """Hold a permit for one page until the end of the block; raises ServiceUnavailable."""
         async with self._permit(self._pages, tenant_id), AsyncExitStack() as held:
             large = partial(self._held, self._large, self._wait_seconds)
-            yield Read(self.page_bytes, self.page_bytes, large, held)
+            yield ReadPermit(self.page_bytes, self.page_bytes, large, held)
 
     @asynccontextmanager
-    async def stream(self, tenant_id: str) -> AsyncIterator[Read]:
+    async def stream(self, tenant_id: str) -> AsyncIterator[ReadPermit]:
         """Hold a permit for one stream until the end of the block; raises ServiceUnavailable."""
         batch = min(BATCH_BYTES, self.page_bytes)
         async with self._permit(self._streams, tenant_id), AsyncExitStack() as held:
-            yield Read(batch, self.page_bytes, partial(self._held, self._large, None), held)
+            yield ReadPermit(batch, self.page_bytes, partial(self._held, self._large, None), held)
 
     @asynccontextmanager
     async def _permit(self, permits: _Permits, tenant_id: str) -> AsyncIterator[None]:
@@ -101,7 +101,7 @@ class _Permits:
         return share
 
 
-class Read:
+class ReadPermit:
     """The permit of one answer: for pages, or batches of a stream, of `max_bytes` each.
 
     A single item may have `item_bytes`. For a larger one the answer enters the context of `large`.
@@ -158,5 +158,5 @@ def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int
         yield start, end
 
 
-UNLIMITED = Read(UNBOUNDED.max_bytes, UNBOUNDED.max_bytes)
+UNLIMITED = ReadPermit(UNBOUNDED.max_bytes, UNBOUNDED.max_bytes)
 """For callers inside the process that limit their reads by the number of items."""

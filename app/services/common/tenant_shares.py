@@ -11,7 +11,7 @@ from app.domain.common.errors import RateLimited, ServiceUnavailable
 RETRY_SECONDS = 5
 
 
-class Shares:
+class TenantShares:
     """Counts concurrent work of one kind, and refuses more than the limits at once.
 
     `kind` is its name in the facts of errors, `what` a plural noun for messages.

@@ -99,12 +99,12 @@ class CompactionStore:
         )
         is_clearing = run.trigger is Trigger.TOOL_OUTPUT
         data = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
-        async with self._database.transaction() as records:
-            locked = await records.log.lock(run.source.tenant_id, conversation_id, None)
+        async with self._database.transaction() as session:
+            locked = await session.log.lock(run.source.tenant_id, conversation_id, None)
             if locked is None:
                 raise NotFound.conversation(conversation_id)
-            await records.contexts.add_compaction(conversation_id, receipt)
-            applied = await records.contexts.show(
+            await session.contexts.add_compaction(conversation_id, receipt)
+            applied = await session.contexts.show(
                 conversation_id,
                 shown,
                 view_version=run.source.state.view_version,
@@ -113,23 +113,23 @@ class CompactionStore:
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
-            await records.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+            await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
 
     async def add_event(self, run: CompactionRun, event: EventType, **data: Any) -> None:
         """Add an event of a compaction to the conversation."""
         data = {"trigger": run.trigger, **data}
-        async with self._database.session() as records:
-            await records.events.add(run.conversation_id, event, json_text.dumps(data))
+        async with self._database.session() as session:
+            await session.events.add(run.conversation_id, event, json_text.dumps(data))
 
     async def record_failure(self, run: CompactionRun, error: ContextError) -> None:
         """Write a failure to the events and the log; store it unless a caller gets the error."""
         reason = error.facts.get("reason", error.code)
         logged = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
         failure = json_text.dumps({**logged, "code": error.code, "detail": error.detail})
-        async with self._database.session() as records:
-            await records.events.add(run.conversation_id, EventType.FAILED, failure)
+        async with self._database.session() as session:
+            await session.events.add(run.conversation_id, EventType.FAILED, failure)
             if run.trigger is not Trigger.FORCED:
-                await records.jobs.record_failure(run.conversation_id, failure)
+                await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
 
 

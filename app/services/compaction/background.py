@@ -42,24 +42,24 @@ class BackgroundCompactions:
         try:
             await self._compact_if_due(tenant_id, conversation_id)
         except Conflict:  # the view was changed meanwhile: is the compaction still due?
-            async with self._database.session() as records:
-                await records.jobs.set_due(conversation_id)
+            async with self._database.session() as session:
+                await session.jobs.set_due(conversation_id)
 
     async def _run_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
-        async with self._database.session() as records:
-            job = await records.jobs.find(tenant_id, job_id)
+        async with self._database.session() as session:
+            job = await session.jobs.find(tenant_id, job_id)
         if job is None or job.status in {"done", "failed"}:
             return
         try:
             result = await self._compact(tenant_id, conversation_id, request_from(job.ask))
         except ContextError as error:
             problem = json_text.dumps({"code": error.code, "detail": error.detail, **error.facts})
-            async with self._database.session() as records:
-                await records.jobs.change(conversation_id, job_id, "failed", error=problem)
+            async with self._database.session() as session:
+                await session.jobs.change(conversation_id, job_id, "failed", error=problem)
             return
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             done = json_text.dumps(asdict(result))
-            await records.jobs.change(conversation_id, job_id, "done", result=done)
+            await session.jobs.change(conversation_id, job_id, "done", result=done)
 
     async def _compact(
         self, tenant_id: str, conversation_id: str, request: CompactRequest
@@ -78,8 +78,8 @@ class BackgroundCompactions:
         if state.is_resting:
             return
         if not await self._is_due(source):
-            async with self._database.session() as records:
-                await records.jobs.clear_due(conversation_id, state.head_seq)
+            async with self._database.session() as session:
+                await session.jobs.clear_due(conversation_id, state.head_seq)
             return
         try:
             result = await self._runner.compact(source, Trigger.BACKGROUND, CompactRequest())
@@ -91,13 +91,13 @@ class BackgroundCompactions:
         if not result.compacted:
             # Nothing can be compacted until the log has grown.
             limits = source.resolved.judging_limits()
-            async with self._database.session() as records:
-                await records.contexts.let_grow(conversation_id, resume_at(state, limits))
-                await records.jobs.clear_due(conversation_id, state.head_seq)
+            async with self._database.session() as session:
+                await session.contexts.let_grow(conversation_id, resume_at(state, limits))
+                await session.jobs.clear_due(conversation_id, state.head_seq)
 
     async def _is_due(self, source: CompactionInput) -> bool:
         """Whether the counted or the reported usage is over the threshold."""
         if compaction_threshold(source.resolved).reached(source.state):
             return True
-        async with self._database.session() as records:
-            return await is_due_as_reported(records, source.resolved, source.conversation)
+        async with self._database.session() as session:
+            return await is_due_as_reported(session, source.resolved, source.conversation)

@@ -45,8 +45,8 @@ class CompactionInputs:
         self, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
         """Return a conversation; raises NotFound."""
-        async with self._database.session() as records:
-            conversation = await records.conversations.find(
+        async with self._database.session() as session:
+            conversation = await session.conversations.find(
                 tenant_id, conversation_id, self._resolver.default_model, model
             )
         if conversation is None:
@@ -74,20 +74,20 @@ class CompactionInputs:
         if conversation.is_outdated(self._active.now()):
             await self._active.settled(tenant_id, conversation)
             conversation = await self.find(tenant_id, conversation_id, model)
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             resolved = await self._resolver.of(conversation, settings)
             state, active = conversation.state, None
             if state.compaction_id is not None:
-                active = await records.contexts.find_compaction(
+                active = await session.contexts.find_compaction(
                     conversation_id, state.compaction_id
                 )
             if active is not None and active.policy_strategy != resolved.policy.strategy:
-                await records.contexts.hide_compaction(conversation_id, state.view_version)
+                await session.contexts.hide_compaction(conversation_id, state.view_version)
                 conversation = replace(conversation, state=without_compaction(state))
                 state, active = conversation.state, None
             view = base_view(state, active.view if active else None, resolved.policy)
             shown = spans_through(spans or view.spans, state.head_seq)
-            entries = await _entries(records, conversation_id, shown, view, resolved.policy)
+            entries = await _entries(session, conversation_id, shown, view, resolved.policy)
         return await self._with_shortened(
             CompactionInput(tenant_id, conversation, resolved, view, tuple(entries), active)
         )
@@ -117,14 +117,14 @@ class CompactionInputs:
 
 
 async def _entries(
-    records: Repositories, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
+    session: Repositories, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
 ) -> list[Entry]:
     """Return the entries in these spans of a view, the results of excluded tools marked."""
     entries: list[Entry] = []
     names: dict[int, str] = {}
     tools = policy.tool_output.exclude_tools
     for span in spans:
-        entries += await records.log.entries(conversation_id, span.start, span.end)
+        entries += await session.log.entries(conversation_id, span.start, span.end)
         if tools:
-            names.update(await records.log.tool_names(conversation_id, span.start, span.end))
+            names.update(await session.log.tool_names(conversation_id, span.start, span.end))
     return with_excluded(entries, excluded_seqs(entries, view, names, tools))

@@ -22,19 +22,19 @@ class JobService:
         Raises NotFound for a conversation that this tenant does not have.
         """
         job_id = self._new_id()
-        async with self._database.transaction() as records:
-            if await records.conversations.find(tenant_id, conversation_id, None) is None:
+        async with self._database.transaction() as session:
+            if await session.conversations.find(tenant_id, conversation_id, None) is None:
                 raise NotFound.conversation(conversation_id)
-            await records.jobs.add(tenant_id, conversation_id, job_id, kind, ask)
-            job = await records.jobs.find(tenant_id, job_id)
+            await session.jobs.add(tenant_id, conversation_id, job_id, kind, ask)
+            job = await session.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
         return job
 
     async def get(self, tenant_id: str, job_id: str) -> Job:
         """Return a job; raises NotFound for what this tenant does not have."""
-        async with self._database.session() as records:
-            job = await records.jobs.find(tenant_id, job_id)
+        async with self._database.session() as session:
+            job = await session.jobs.find(tenant_id, job_id)
         if job is None:
             raise NotFound(f"No job {job_id}", {"job_id": job_id})
         return job

@@ -76,8 +76,8 @@ class Leases:
     async def claim(self) -> Claim | None:
         """Return the work that waits longest under a lease on it, None where none waits."""
         ends_at = asyncio.get_running_loop().time() + self._seconds
-        async with self._database.session() as records:
-            claim = await records.jobs.claim(self._new_id(), self._seconds)
+        async with self._database.session() as session:
+            claim = await session.jobs.claim(self._new_id(), self._seconds)
         return replace(claim, ends_at=ends_at) if claim is not None else None
 
     @asynccontextmanager
@@ -98,19 +98,19 @@ class Leases:
     async def retry_later(self, claim: Claim, seconds: float) -> None:
         """Release the lease of a claim, so that its work is claimed again after some seconds."""
         with suppress(ServiceUnavailable):
-            async with self._database.session() as records:
-                await records.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
+            async with self._database.session() as session:
+                await session.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
 
     async def _release(self, conversation_id: str, holder: str, *, notifies: bool = False) -> None:
         with suppress(ServiceUnavailable):  # then it expires
-            async with self._database.session() as records:
-                await records.jobs.release_lease(conversation_id, holder)
+            async with self._database.session() as session:
+                await session.jobs.release_lease(conversation_id, holder)
                 if notifies:
-                    await records.jobs.notify()
+                    await session.jobs.notify()
 
     async def _take(self, conversation_id: str, holder: str) -> bool:
-        async with self._database.session() as records:
-            return await records.jobs.take_lease(conversation_id, holder, self._seconds)
+        async with self._database.session() as session:
+            return await session.jobs.take_lease(conversation_id, holder, self._seconds)
 
     @asynccontextmanager
     async def _renewed(

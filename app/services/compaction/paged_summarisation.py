@@ -39,8 +39,8 @@ async def summarise_paged(
         for start in range(span.start, span.end, PAGE_MESSAGES)
     ]
     for page in pages:
-        async with database.session() as records:
-            rows = await records.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        async with database.session() as session:
+            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
         kept = frozenset(index for index, row in enumerate(rows) if row.seq in kept_seqs)
         if len(kept) == len(rows):
             continue

@@ -15,7 +15,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows, shown_of
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -41,19 +41,19 @@ class ReceiptService:
 
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""
-        async with self._database.session() as records:
-            await self._conversation(records, tenant_id, conversation_id)
-            return await records.jobs.find_failure(conversation_id)
+        async with self._database.session() as session:
+            await self._conversation(session, tenant_id, conversation_id)
+            return await session.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None without one."""
-        async with self._database.session() as records:
-            conversation = await self._conversation(records, tenant_id, conversation_id)
+        async with self._database.session() as session:
+            conversation = await self._conversation(session, tenant_id, conversation_id)
         conversation = await self._active.settled(tenant_id, conversation)
         if conversation.state.compaction_id is None:
             return None
-        async with self._database.session() as records:
-            receipt = await records.contexts.find_compaction(
+        async with self._database.session() as session:
+            receipt = await session.contexts.find_compaction(
                 conversation_id, conversation.state.compaction_id
             )
         if receipt is None or receipt.created_at is None or receipt.summary is None:
@@ -73,12 +73,12 @@ class ReceiptService:
         conversation_id: str,
         limit: int,
         before: str | None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
-        async with self._database.session() as records:
-            conversation = await self._conversation(records, tenant_id, conversation_id)
-            page = await records.contexts.compactions(
+        async with self._database.session() as session:
+            conversation = await self._conversation(session, tenant_id, conversation_id)
+            page = await session.contexts.compactions(
                 conversation_id, limit, before, Bound(read.max_bytes)
             )
         return Page(
@@ -87,9 +87,9 @@ class ReceiptService:
 
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Return one receipt; raises NotFound."""
-        async with self._database.session() as records:
-            conversation = await self._conversation(records, tenant_id, conversation_id)
-            receipt = await _receipt(records, conversation_id, compaction_id)
+        async with self._database.session() as session:
+            conversation = await self._conversation(session, tenant_id, conversation_id)
+            receipt = await _receipt(session, conversation_id, compaction_id)
         return _with_status(conversation, receipt)
 
     async def expand(
@@ -99,15 +99,15 @@ class ReceiptService:
         compaction_id: str,
         after_seq: int,
         limit: int,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return the original messages of a receipt's range, those after a seq.
 
         Messages outside the active window of that time are not part of it.
         """
-        async with self._database.session() as records:
-            conversation = await self._conversation(records, tenant_id, conversation_id)
-            receipt = await _receipt(records, conversation_id, compaction_id)
+        async with self._database.session() as session:
+            conversation = await self._conversation(session, tenant_id, conversation_id)
+            receipt = await _receipt(session, conversation_id, compaction_id)
         spans = overlap((receipt.span,), receipt.view.window)
         ahead = [
             (max(after_seq, span.start - 1), span.end)
@@ -130,13 +130,13 @@ class ReceiptService:
         end: int,
         limit: int,
         page: Page[StoredMessage],
-        read: Read,
+        read: ReadPermit,
     ) -> Page[StoredMessage]:
         """Return more messages for a page, as many as its bytes allow."""
 
         async def read_page(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as records:
-                return await records.log.page(conversation_id, first, end, "asc", limit, bound)
+            async with self._database.session() as session:
+                return await session.log.page(conversation_id, first, end, "asc", limit, bound)
 
         if not page:
             return await read.page(read_page)
@@ -149,42 +149,42 @@ class ReceiptService:
         Automatic compaction and clearing are suspended until the log has grown. Raises Conflict
         for a compaction that is not the active one. [compaction.undo-suspends]
         """
-        async with self._database.transaction() as records:
-            conversation = await records.log.lock(
+        async with self._database.transaction() as session:
+            conversation = await session.log.lock(
                 tenant_id, conversation_id, self._resolver.default_model
             )
             if conversation is None:
                 raise NotFound.conversation(conversation_id)
-            receipt = await _receipt(records, conversation_id, compaction_id)
+            receipt = await _receipt(session, conversation_id, compaction_id)
             if conversation.state.compaction_id != compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
                     {"active": conversation.state.compaction_id},
                 )
-            await self._show_before(records, conversation, receipt)
-            await records.contexts.mark_undone(conversation_id, compaction_id)
+            await self._show_before(session, conversation, receipt)
+            await session.contexts.mark_undone(conversation_id, compaction_id)
             data = json_text.dumps({"compaction_id": compaction_id})
-            await records.events.add(conversation_id, EventType.UNDONE, data)
+            await session.events.add(conversation_id, EventType.UNDONE, data)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
     async def _show_before(
-        self, records: Repositories, conversation: Conversation, receipt: Compaction
+        self, session: Repositories, conversation: Conversation, receipt: Compaction
     ) -> None:
         """Show the view of a receipt's parent, with the pins that were set since."""
         conversation_id, state = conversation.conversation_id, conversation.state
         parent = None
         if receipt.parent_id is not None:
-            parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
+            parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
         resolved = await self._resolver.of(conversation)
         kept: tuple[int, ...] = ()
         if parent is not None:
-            pinned = await records.contexts.pinned(conversation_id)
+            pinned = await session.contexts.pinned(conversation_id)
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
         before = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(records, self._resolver, before, parent)
+        shown = await shown_of(session, self._resolver, before, parent)
         limits = resolved.policy_limits
-        applied = await records.contexts.show(
+        applied = await session.contexts.show(
             conversation_id,
             shown,
             view_version=state.view_version,
@@ -194,9 +194,9 @@ class ReceiptService:
         assert applied, "the conversation is locked, and the view shows every pin"
 
     async def _conversation(
-        self, records: Repositories, tenant_id: str, conversation_id: str
+        self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
-        found = await records.conversations.find(
+        found = await session.conversations.find(
             tenant_id, conversation_id, self._resolver.default_model
         )
         if found is None:
@@ -204,8 +204,8 @@ class ReceiptService:
         return found
 
 
-async def _receipt(records: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
-    found = await records.contexts.find_compaction(conversation_id, compaction_id)
+async def _receipt(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
+    found = await session.contexts.find_compaction(conversation_id, compaction_id)
     if found is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return found

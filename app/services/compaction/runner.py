@@ -67,8 +67,8 @@ class CompactionRunner:
         [compaction.backs-off]
         """
         seconds = min(MIN_PAUSE_SECONDS * 2 ** min(source.state.failures, 16), MAX_PAUSE_SECONDS)
-        async with self.database.session() as records:
-            await records.jobs.postpone(source.conversation.conversation_id, seconds)
+        async with self.database.session() as session:
+            await session.jobs.postpone(source.conversation.conversation_id, seconds)
 
     def start(
         self, source: CompactionInput, trigger: Trigger, request: CompactRequest | None = None

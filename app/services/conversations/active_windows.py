@@ -44,13 +44,13 @@ class ActiveWindows:
         """Return the conversation with an up-to-date window; raises NotFound."""
         if not conversation.is_outdated(self.now()):
             return conversation
-        async with self._database.transaction() as records:
+        async with self._database.transaction() as session:
             found = await lock_conversation(
-                records, tenant_id, conversation.conversation_id, self._resolver.default_model
+                session, tenant_id, conversation.conversation_id, self._resolver.default_model
             )
-            return await self.settle(records, found)
+            return await self.settle(session, found)
 
-    async def settle(self, records: Repositories, conversation: Conversation) -> Conversation:
+    async def settle(self, session: Repositories, conversation: Conversation) -> Conversation:
         """Do the same in a transaction that holds the lock of the conversation's state."""
         now = self.now()
         if not conversation.is_outdated(now):
@@ -58,47 +58,47 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window_seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
-        is_built = await records.windows.has_epochs(conversation_id)
+        is_built = await session.windows.has_epochs(conversation_id)
         steps_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
         marker = marker_of(state.cleared_at, seconds, now, steps_ahead=steps_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
-            since = await records.windows.start_after(
+            since = await session.windows.start_after(
                 conversation_id, window.since, state.head_seq, marker
             )
-            gaps = await records.windows.late_groups(conversation_id, since, state.head_seq, marker)
+            gaps = await session.windows.late_groups(conversation_id, since, state.head_seq, marker)
             window = ActiveWindow(since, tuple(gaps))
         restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
-        oldest_at = await records.windows.oldest_at(conversation_id, window.since, marker)
+        oldest_at = await session.windows.oldest_at(conversation_id, window.since, marker)
         oldest_at = _oldest(oldest_at, *(item.at for item in restored))
-        return await self._move(records, conversation, window, oldest_at, "window_moved")
+        return await self._move(session, conversation, window, oldest_at, "window_moved")
 
     async def rejoin(
-        self, records: Repositories, conversation: Conversation, spans: Sequence[Span]
+        self, session: Repositories, conversation: Conversation, spans: Sequence[Span]
     ) -> Conversation:
         """Put ranges of the log back into the window, with whole call groups.
 
         Call it in a transaction that holds the lock of the conversation's state.
         """
-        conversation = await self.settle(records, conversation)
+        conversation = await self.settle(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
         now = after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
+        whole = await session.windows.whole_groups(conversation_id, stored, head_seq)
         after = window.with_restored(whole, now)
         if after == window:
             return conversation
         oldest_at = _oldest(state.oldest_at, now)
-        named = await records.windows.mentions_in(conversation_id, whole)
+        named = await session.windows.mentions_in(conversation_id, whole)
         mentions = tuple(dict.fromkeys((*state.mentions, *sorted(named))))
         conversation = replace(conversation, state=replace(state, mentions=mentions))
-        return await self._move(records, conversation, after, oldest_at, "restored")
+        return await self._move(session, conversation, after, oldest_at, "restored")
 
     async def _move(
         self,
-        records: Repositories,
+        session: Repositories,
         conversation: Conversation,
         window: ActiveWindow,
         oldest_at: datetime | None,
@@ -107,43 +107,43 @@ class ActiveWindows:
         """Store a window, and return the conversation with it."""
         conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
-            await with_window(records, conversation_id, state, window),
+            await with_window(session, conversation_id, state, window),
             window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
-        shown = await self._shown(records, conversation, moved)
+        shown = await self._shown(session, conversation, moved)
         changes = window.spans != state.window.spans
         moved = _showing(moved, shown, cause if changes else None)
-        await records.windows.move(conversation_id, moved)
+        await session.windows.move(conversation_id, moved)
         return replace(conversation, state=moved)
 
     async def _shown(
-        self, records: Repositories, conversation: Conversation, state: ConversationState
+        self, session: Repositories, conversation: Conversation, state: ConversationState
     ) -> VisibleState:
         """Return the view of a moved window."""
         active = None
         if state.compaction_id is not None:
-            active = await records.contexts.find_compaction(
+            active = await session.contexts.find_compaction(
                 conversation.conversation_id, state.compaction_id
             )
-        return await shown_of(records, self._resolver, replace(conversation, state=state), active)
+        return await shown_of(session, self._resolver, replace(conversation, state=state), active)
 
 
 async def with_window(
-    records: Repositories, conversation_id: str, state: ConversationState, window: ActiveWindow
+    session: Repositories, conversation_id: str, state: ConversationState, window: ActiveWindow
 ) -> ConversationState:
     """Return the state with this window, and with the counts of messages outside it."""
     spans = spans_through(window.spans, state.head_seq)
     return replace(
         state,
         window=window,
-        outside_tokens=state.tokens - await records.windows.tokens_in(conversation_id, spans),
+        outside_tokens=state.tokens - await session.windows.tokens_in(conversation_id, spans),
         outside_messages=state.head_seq - count_in(spans),
     )
 
 
 async def shown_of(
-    records: Repositories,
+    session: Repositories,
     resolver: SettingsResolver,
     conversation: Conversation,
     receipt: Compaction | None,
@@ -164,7 +164,7 @@ async def shown_of(
         return nothing
     entries: list[Entry] = []
     for span in spans_through(view.spans, state.head_seq):
-        entries += await records.log.entries(conversation.conversation_id, span.start, span.end)
+        entries += await session.log.entries(conversation.conversation_id, span.start, span.end)
     left = shown_entries(entries, view)
     return VisibleState(
         view,

@@ -15,7 +15,7 @@ from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import StoredSettings
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -76,7 +76,7 @@ class AgentService(ConfigurableService[Agent]):
         tenant_id: str,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
         async with self._database.session() as repositories:

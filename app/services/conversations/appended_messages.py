@@ -52,12 +52,12 @@ class Appended:
 
 
 async def stored_with_ids(
-    records: Repositories, conversation_id: str, ids: Sequence[str]
+    session: Repositories, conversation_id: str, ids: Sequence[str]
 ) -> AsyncIterator[StoredMessage]:
     """Yield the stored messages with these ids; only one page of them is in memory."""
     after_seq, has_more = 0, bool(ids)
     while has_more:
-        found = await records.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
+        found = await session.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
         for message in found:
             after_seq = message.seq
             yield message

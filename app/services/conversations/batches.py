@@ -163,8 +163,8 @@ class Batches:
 
     async def _open_calls(self, conversation_id: str) -> dict[str, str]:
         """Return the tool names of the open calls by call id."""
-        async with self._database.session() as records:
-            return dict(await records.log.open_calls(conversation_id))
+        async with self._database.session() as session:
+            return dict(await session.log.open_calls(conversation_id))
 
 
 def has_results(message: Any, format: FormatName) -> bool:
@@ -222,17 +222,17 @@ def _weight(message: Any) -> int:
 
 
 async def attach_blobs(
-    records: Repositories, conversation_id: str, batch: Batch, new: Sequence[Draft]
+    session: Repositories, conversation_id: str, batch: Batch, new: Sequence[Draft]
 ) -> None:
     """Store that new messages refer to blobs; raises ValidationError if one was collected."""
     refs = [entry.attaches for entry in new if entry.attaches is not None]
     if not refs:
         return
-    found = await records.blobs.find_all(conversation_id, refs)
+    found = await session.blobs.find_all(conversation_id, refs)
     there = {blob.id for blob in found if blob.collected_at is None}
     missing = {*refs} - (there - batch.collected)
     for entry in batch.drafts:
         if entry.attaches in missing:
             detail = f"Blob {entry.attaches!r} was collected: upload it again"
             raise ValidationError.at(f"{entry.place}/output_ref", detail)
-    await records.blobs.attach(conversation_id, refs)
+    await session.blobs.attach(conversation_id, refs)

@@ -184,9 +184,9 @@ class ConfigurableService(ABC, Generic[Resource]):
         body: str,
         expected_version: int | None,
     ) -> ListVersion:
-        async with self._database.transaction() as records:
-            repository = self._repository(records)
-            found = await self._get(records, tenant_id, resource_id, lock=True)
+        async with self._database.transaction() as session:
+            repository = self._repository(session)
+            found = await self._get(session, tenant_id, resource_id, lock=True)
             before = newest_version(found, kind)
             after = before.replaced(kind, body, expected_version)
             if after == before:

@@ -13,7 +13,7 @@ from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import CounterName
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.settings import StoredSettings
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -63,7 +63,7 @@ class ConversationService(ConfigurableService[Conversation]):
         agent_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Conversation]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
         async with self._database.session() as repositories:

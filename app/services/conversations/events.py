@@ -19,7 +19,7 @@ from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
-from app.services.common.tenant_shares import Shares
+from app.services.common.tenant_shares import TenantShares
 from app.services.ports import Database
 
 _READS_AT_ONCE = 2
@@ -36,7 +36,7 @@ class EventService:
         now: Callable[[], datetime],
         *,
         poll_seconds: float,
-        shares: Shares,
+        shares: TenantShares,
         page_rows: int = 500,
     ) -> None:
         self._database = database
@@ -62,8 +62,8 @@ class EventService:
         beyond the newest one, RateLimited at the tenant's maximum of streams, and
         ServiceUnavailable at the maximum of the process.
         """
-        async with self._reads, self._database.session() as records:
-            newest = await records.events.find_head(tenant_id, conversation_id)
+        async with self._reads, self._database.session() as session:
+            newest = await session.events.find_head(tenant_id, conversation_id)
         if newest is None:
             raise NotFound.conversation(conversation_id)
         if after is not None and after.is_beyond(newest):
@@ -91,8 +91,8 @@ class EventService:
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
         """Return the page after a cursor, None for a deleted conversation."""
-        async with self._reads, self._database.session() as records:
-            return await records.events.page(tenant_id, conversation_id, after, self._page_rows)
+        async with self._reads, self._database.session() as session:
+            return await session.events.page(tenant_id, conversation_id, after, self._page_rows)
 
     async def _watch(self) -> None:
         """Poll all followed conversations while there are streams (rule 2)."""
@@ -113,8 +113,8 @@ class EventService:
         followed = tuple(self._streams)
         if not followed:
             return
-        async with self._database.session() as records:
-            heads = await records.events.heads({stream.conversation_id for stream in followed})
+        async with self._database.session() as session:
+            heads = await session.events.heads({stream.conversation_id for stream in followed})
         for stream in followed:
             stream.notice(heads.get(stream.conversation_id))
 

@@ -24,7 +24,7 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.observers import UNOBSERVED
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.appended_messages import (
     Appended,
@@ -130,7 +130,7 @@ class LogService:
         before_seq: int,
         order: str,
         limit: int,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation."""
         found = await self._find(tenant_id, conversation_id)
@@ -140,23 +140,23 @@ class LogService:
         return found, page
 
     async def _page(self, *wanted: Any) -> Page[StoredMessage]:
-        async with self._database.session() as records:
-            return await records.log.page(*wanted)
+        async with self._database.session() as session:
+            return await session.log.page(*wanted)
 
     async def originals(
         self,
         conversation_id: str,
         messages: Sequence[StoredMessage],
         content: Content,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> list[Original]:
         """Return messages as the caller sent them, as many as fit a page but at least one."""
         return await self._outputs.originals(conversation_id, messages, content, read)
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             return await get_conversation(
-                records, tenant_id, conversation_id, self._resolver.default_model
+                session, tenant_id, conversation_id, self._resolver.default_model
             )
 
     async def _settings(self, conversation: Conversation | None) -> AppendSettings:
@@ -183,8 +183,8 @@ class LogService:
         before = done.appended
         try:
             settled = await self._active.settled(tenant_id, done.conversation)
-            async with self._database.session() as records:
-                answer = await self._answer(records, settled, before.messages, before.warnings)
+            async with self._database.session() as session:
+                answer = await self._answer(session, settled, before.messages, before.warnings)
         except ServiceUnavailable:
             return done
         return _Done(settled, replace(answer, head_seq=before.head_seq))
@@ -204,11 +204,11 @@ class LogService:
             now = (await self._settings(after)).threshold
             is_overlooked = now != threshold and not after.state.is_due and now.reached(after.state)
             if after.state.became_due or is_overlooked:
-                async with self._database.session() as records:
-                    if is_overlooked and not await records.jobs.set_due(after.conversation_id):
+                async with self._database.session() as session:
+                    if is_overlooked and not await session.jobs.set_due(after.conversation_id):
                         return done.appended
-                    await records.events.add(after.conversation_id, EventType.DUE, "{}")
-                    await records.jobs.notify()
+                    await session.events.add(after.conversation_id, EventType.DUE, "{}")
+                    await session.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
         return done.appended
@@ -234,9 +234,9 @@ class LogService:
         settings: AppendSettings,
     ) -> _Done | dict[str, Any]:
         if request.idempotency_key is None and not batch.attaches:
-            async with self._database.session() as records:
+            async with self._database.session() as session:
                 done = await self._append(
-                    records, tenant_id, conversation_id, request, batch, settings, batch.has_results
+                    session, tenant_id, conversation_id, request, batch, settings, batch.has_results
                 )
             if done is not None:
                 return done
@@ -244,7 +244,7 @@ class LogService:
 
     async def _append(
         self,
-        records: Repositories,
+        session: Repositories,
         tenant_id: str,
         conversation_id: str,
         request: Append,
@@ -258,7 +258,7 @@ class LogService:
             held = self._database.held(tenant_id, conversation_id)
             if held is None or (await self._settings(held)).output != settings.output:
                 return None  # they were read again while the batch was prepared
-        after = await records.log.append(
+        after = await session.log.append(
             tenant_id,
             conversation_id,
             request.format,
@@ -276,16 +276,16 @@ class LogService:
         if after is None:
             return None
         placed = appended_drafts(after, drafts, ids)
-        return _Done(after, await self._answer(records, after, placed, batch.warnings), placed)
+        return _Done(after, await self._answer(session, after, placed, batch.warnings), placed)
 
     async def _answer(
         self,
-        records: Repositories,
+        session: Repositories,
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
     ) -> Appended:
-        status = await read_budget(self._resolver, records, conversation)
+        status = await read_budget(self._resolver, session, conversation)
         pressure = status.pressure if status else None
         return Appended(
             messages=messages,
@@ -310,12 +310,12 @@ class LogService:
         key, request_hash = request.idempotency_key, ""
         if key is not None:
             request_hash = await asyncio.to_thread(_request_hash, request)
-        async with self._database.transaction() as records:
+        async with self._database.transaction() as session:
             current = await lock_conversation(
-                records, tenant_id, conversation_id, self._resolver.default_model
+                session, tenant_id, conversation_id, self._resolver.default_model
             )
             if key is not None:
-                kept = await records.log.kept_answer(conversation_id, key)
+                kept = await session.log.kept_answer(conversation_id, key)
                 if kept is not None:
                     return _replayed(kept, request_hash)
             now = await self._settings(current)
@@ -323,15 +323,15 @@ class LogService:
                 batch.has_results and now.output != settings.output
             ):
                 raise _SettingsChanged(current)
-            done = await self._append_checked(records, tenant_id, current, request, batch, now)
+            done = await self._append_checked(session, tenant_id, current, request, batch, now)
             if key is not None:
                 text = json_text.dumps(done.appended)
-                await records.log.keep_answer(conversation_id, key, request_hash, text)
+                await session.log.keep_answer(conversation_id, key, request_hash, text)
         return done
 
     async def _append_checked(
         self,
-        records: Repositories,
+        session: Repositories,
         tenant_id: str,
         current: Conversation,
         request: Append,
@@ -342,7 +342,7 @@ class LogService:
         given = [entry.id for entry in batch.drafts if entry.id is not None]
         known: dict[str, AppendedMessage] = {}
         drafts = {entry.id: entry for entry in batch.drafts}
-        async for stored in stored_with_ids(records, conversation_id, given):
+        async for stored in stored_with_ids(session, conversation_id, given):
             entry = drafts[stored.id]
             if not await is_same_message(stored, entry, request.format):
                 raise Conflict(
@@ -352,12 +352,12 @@ class LogService:
         new = [entry for entry in batch.drafts if entry.id is None or entry.id not in known]
         if known and len(known) == len(batch.drafts):
             placed = list(known.values())
-            return _Done(current, await self._answer(records, current, placed))
+            return _Done(current, await self._answer(session, current, placed))
         check_position(current, request, batch_shape(new))
-        await attach_blobs(records, conversation_id, batch, new)
+        await attach_blobs(session, conversation_id, batch, new)
         left = replace(batch, drafts=new)
         done = await self._append(
-            records, tenant_id, conversation_id, request, left, settings, as_held=False
+            session, tenant_id, conversation_id, request, left, settings, as_held=False
         )
         assert done is not None, "the head is locked and was checked"
         if known:

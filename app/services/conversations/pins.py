@@ -39,24 +39,24 @@ class PinService:
         Messages that a compaction hid or cleared are shown again. Raises NotFound, or
         ValidationError when pins would take more than half of the history budget.
         """
-        async with self._database.transaction() as records:
-            found, seq = await self._locked(records, tenant_id, conversation_id, message_id)
-            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+        async with self._database.transaction() as session:
+            found, seq = await self._locked(session, tenant_id, conversation_id, message_id)
+            around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
             seqs = [entry.seq for entry in around]
-            await records.contexts.pin(conversation_id, seqs)
-            await self._check_share(records, found)
+            await session.contexts.pin(conversation_id, seqs)
+            await self._check_share(session, found)
             receipt = None
             if found.state.compaction_id is not None:
-                receipt = await records.contexts.find_compaction(
+                receipt = await session.contexts.find_compaction(
                     conversation_id, found.state.compaction_id
                 )
             if receipt is not None:
                 view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
                 kept, tokens, messages = kept_with_pins(view, found.state.kept, around)
                 if kept != found.state.kept:
-                    await records.contexts.keep(conversation_id, kept, tokens, messages)
+                    await session.contexts.keep(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})
-            await records.events.add(conversation_id, EventType.PINNED, event)
+            await session.events.add(conversation_id, EventType.PINNED, event)
         return seqs
 
     async def unpin(
@@ -66,34 +66,34 @@ class PinService:
 
         The view changes with the next compaction. Raises NotFound.
         """
-        async with self._database.transaction() as records:
-            _, seq = await self._locked(records, tenant_id, conversation_id, message_id)
-            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+        async with self._database.transaction() as session:
+            _, seq = await self._locked(session, tenant_id, conversation_id, message_id)
+            around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
             seqs = [entry.seq for entry in around]
-            if await records.contexts.unpin(conversation_id, seqs):
+            if await session.contexts.unpin(conversation_id, seqs):
                 event = json_text.dumps({"seqs": seqs})
-                await records.events.add(conversation_id, EventType.UNPINNED, event)
+                await session.events.add(conversation_id, EventType.UNPINNED, event)
         return seqs
 
     async def _locked(
-        self, records: Repositories, tenant_id: str, conversation_id: str, message_id: str
+        self, session: Repositories, tenant_id: str, conversation_id: str, message_id: str
     ) -> tuple[Conversation, int]:
         found = await lock_conversation(
-            records, tenant_id, conversation_id, self._resolver.default_model
+            session, tenant_id, conversation_id, self._resolver.default_model
         )
-        messages = await records.log.by_ids(conversation_id, [message_id])
+        messages = await session.log.by_ids(conversation_id, [message_id])
         if not messages:
             raise NotFound(f"No message {message_id!r}", {"id": message_id})
-        return await self._active.settle(records, found), messages[0].seq
+        return await self._active.settle(session, found), messages[0].seq
 
-    async def _check_share(self, records: Repositories, conversation: Conversation) -> None:
+    async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""
         resolved = await self._resolver.of(conversation)
         limits = resolved.policy_limits
         if limits is None:
             return
         window = conversation.state.window
-        every = await records.contexts.pinned(conversation.conversation_id)
+        every = await session.contexts.pinned(conversation.conversation_id)
         pinned = [entry for entry in every if window.holds(entry.seq)]
         tokens = resolved.usage(sum(entry.tokens for entry in pinned), 0).conversation
         max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)

@@ -33,7 +33,7 @@ from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term, lexemes
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.common.lookup import get_conversation
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -65,7 +65,7 @@ class SearchService:
         before_seq: int,
         order: str,
         limit: int,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, that match a query.
 
@@ -100,8 +100,8 @@ class SearchService:
         """Return a function that finds messages by their words within a bound."""
 
         async def find(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as records:
-                return await records.search.find(conversation_id, query, **where, bound=bound)
+            async with self._database.session() as session:
+                return await session.search.find(conversation_id, query, **where, bound=bound)
 
         return find
 
@@ -119,8 +119,8 @@ class SearchService:
         shown: dict[int, Recalled] = {}
         left = sorted(item.seq for item in best)
         while left:
-            async with self._database.session() as records:
-                found = await records.search.by_seqs(conversation_id, left, BATCH_BYTES)
+            async with self._database.session() as session:
+                found = await session.search.by_seqs(conversation_id, left, BATCH_BYTES)
             shown |= await asyncio.to_thread(_shown, found, terms, worth)
             left = [seq for seq in left if found and seq > found[-1].message.seq]
         return [shown[item.seq] for item in best if item.seq in shown]
@@ -132,44 +132,44 @@ class SearchService:
             await self._index(conversation_id, min(state.head_seq, state.span.end - 1))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             return await get_conversation(
-                records, tenant_id, conversation_id, self._resolver.default_model
+                session, tenant_id, conversation_id, self._resolver.default_model
             )
 
     async def _index(self, conversation_id: str, through_seq: int) -> None:
         """Index all messages up to a seq that are not indexed yet."""
         while True:
-            async with self._database.session() as records:
-                batch = await records.search.unindexed(
+            async with self._database.session() as session:
+                batch = await session.search.unindexed(
                     conversation_id, through_seq, BATCH, BATCH_BYTES
                 )
             if not batch:
                 return
             words = await asyncio.to_thread(_words, batch)
-            async with self._database.session() as records:
-                await records.search.add(conversation_id, words)
+            async with self._database.session() as session:
+                await session.search.add(conversation_id, words)
 
     async def _best(
         self, conversation_id: str, terms: Sequence[Term], head_seq: int
     ) -> tuple[list[Candidate], list[float]]:
         """Return the best messages, and the weight of each term."""
-        async with self._database.session() as records:
-            postings = await records.search.postings(
+        async with self._database.session() as session:
+            postings = await session.search.postings(
                 conversation_id, [[term] for term in terms], head_seq, MAX_POSTINGS
             )
             having_all: Sequence[int] = ()
             known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
             if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
                 # Every term is common: messages older than the postings may have all terms.
-                (posting,) = await records.search.postings(
+                (posting,) = await session.search.postings(
                     conversation_id, [known_terms], head_seq, MAX_POSTINGS
                 )
                 having_all = posting.seqs
             found = ranked(candidates(postings, having_all), postings, head_seq)
             known = {item.seq: item for item in found[:MAX_CANDIDATES]}
             cut = [number for number, item in enumerate(postings) if item.is_cut]
-            held = await records.search.holding(
+            held = await session.search.holding(
                 conversation_id, list(known), [terms[number] for number in cut]
             )
         with_terms = [

@@ -36,8 +36,8 @@ class Statuses:
         activities = self._cache.get(key)
         if activities is None:
             seconds = conversation.rolling_window_seconds or DEFAULT_ROLLING_WINDOW_SECONDS
-            async with self._database.session() as records:
-                activities = await records.windows.activities(
+            async with self._database.session() as session:
+                activities = await session.windows.activities(
                     tenant_id,
                     conversation.agent_id,
                     self._now() - timedelta(seconds=seconds),

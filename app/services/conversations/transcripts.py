@@ -24,7 +24,7 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import Span, View
 from app.domain.conversations.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -36,7 +36,7 @@ LOOKED_BACK = (16, 512)
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
 
-Originals = Callable[[str, Sequence[StoredMessage], Content, Read], Awaitable[list[Original]]]
+Originals = Callable[[str, Sequence[StoredMessage], Content, ReadPermit], Awaitable[list[Original]]]
 """Returns the originals of messages; fewer where a page would become too large."""
 
 
@@ -102,27 +102,27 @@ class TranscriptService:
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[PageMessage]:
         """Return messages of all the agent's conversations by time; raises NotFound.
 
         The page starts after the time, conversation and seq of `after`.
         """
-        async with self._database.session() as records:
-            if await records.agents.find(tenant_id, agent_id) is None:
+        async with self._database.session() as session:
+            if await session.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
 
         async def read_page(bound: Bound) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
-            async with self._database.session() as records:
-                return await records.transcripts.of_agent(
+            async with self._database.session() as session:
+                return await session.transcripts.of_agent(
                     tenant_id, agent_id, after, order, limit, bound
                 )
 
         while True:
             page = await read.page(read_page)
             ids = {conversation_id for conversation_id, _, _ in page}
-            async with self._database.session() as records:
-                found = await records.transcripts.conversations(
+            async with self._database.session() as session:
+                found = await session.transcripts.conversations(
                     tenant_id, ids, self._resolver.default_model
                 )
             if len(found) == len(ids):
@@ -136,7 +136,7 @@ class TranscriptService:
         tenant_id: str,
         page: Sequence[PageMessage],
         content: Content,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> list[Shown]:
         """Return the messages of a page with originals and visibility.
 
@@ -147,9 +147,9 @@ class TranscriptService:
             return []
         found = await self._with_originals(page, content, read)
         parts = await self._conversations_of(tenant_id, [listed for listed, _ in found])
-        async with self._database.session() as records:
-            pinned = await self._with_pins(records, parts)
-            await self._read_causes(records, parts)
+        async with self._database.session() as session:
+            pinned = await self._with_pins(session, parts)
+            await self._read_causes(session, parts)
         visibility = {part.conversation_id: part.visibilities() for part in parts}
         shown = []
         for listed, original in found:
@@ -159,7 +159,7 @@ class TranscriptService:
         return shown
 
     async def _with_originals(
-        self, page: Sequence[PageMessage], content: Content, read: Read
+        self, page: Sequence[PageMessage], content: Content, read: ReadPermit
     ) -> list[tuple[PageMessage, Original]]:
         """Return messages with their originals, up to the size of a page."""
         found: list[tuple[PageMessage, Original]] = []
@@ -189,11 +189,11 @@ class TranscriptService:
         return list(parts.values())
 
     async def _with_pins(
-        self, records: Repositories, parts: Sequence[_ConversationPage]
+        self, session: Repositories, parts: Sequence[_ConversationPage]
     ) -> frozenset[tuple[str, int]]:
         """Set the pins of all entries, and return the pinned messages."""
         places = [(part.conversation_id, item.seq) for part in parts for item in part.entries]
-        pinned = await records.transcripts.pinned(places)
+        pinned = await session.transcripts.pinned(places)
         for part in parts:
             part.entries = [
                 entry(item.seq, item.role, item.tokens, (part.conversation_id, item.seq) in pinned)
@@ -201,13 +201,13 @@ class TranscriptService:
             ]
         return pinned
 
-    async def _read_causes(self, records: Repositories, parts: Sequence[_ConversationPage]) -> None:
+    async def _read_causes(self, session: Repositories, parts: Sequence[_ConversationPage]) -> None:
         """Compute the views of conversations, and read the receipts behind them (rule 2)."""
         heads = {part.conversation_id: part.conversation.state for part in parts}
         newest = {key: state.compaction_id for key, state in heads.items() if state.compaction_id}
-        await _read_back(records, parts, newest, 1)
+        await _read_back(session, parts, newest, 1)
         for part in parts:
-            await self._set_view(records, part)
+            await self._set_view(session, part)
         for limit in LOOKED_BACK:
             parents = {
                 part.conversation_id: parent_id
@@ -215,9 +215,9 @@ class TranscriptService:
                 if part.receipts and (parent_id := part.receipts[-1].parent_id) is not None
                 if not all(item.is_explained for item in part.visibilities().values())
             }
-            await _read_back(records, parts, parents, limit)
+            await _read_back(session, parts, parents, limit)
 
-    async def _set_view(self, records: Repositories, part: _ConversationPage) -> None:
+    async def _set_view(self, session: Repositories, part: _ConversationPage) -> None:
         """Compute the view of a conversation from its active receipt."""
         conversation, policy = part.conversation, self._resolver.policy_of(part.conversation)
         if part.receipts and part.receipts[0].policy_strategy != policy.strategy:
@@ -226,28 +226,28 @@ class TranscriptService:
         part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _slid_to(records, conversation, part.view.spans, count)
-            whole_from = await _slid_to(records, conversation, part.view.window, count)
+            shown_from = await _slid_to(session, conversation, part.view.spans, count)
+            whole_from = await _slid_to(session, conversation, part.view.window, count)
             part.slid = Slid(shown_from, whole_from)
 
 
 async def _read_back(
-    records: Repositories, parts: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
+    session: Repositories, parts: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
 ) -> None:
     """Read receipts of conversations: `newest` and the receipts they are based on."""
     if not newest:
         return
-    chains = await records.transcripts.chains(newest, limit)
+    chains = await session.transcripts.chains(newest, limit)
     for part in parts:
         part.receipts += chains.get(part.conversation_id, ())
 
 
 async def _slid_to(
-    records: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
+    session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return the seq at which the last messages of these spans begin, with a whole call group."""
     seq = last_from(spans, conversation.state.head_seq, count)
-    group = await records.contexts.around(conversation.conversation_id, seq, whole_turn=False)
+    group = await session.contexts.around(conversation.conversation_id, seq, whole_turn=False)
     return group[0].seq if group else seq
 
 

@@ -38,21 +38,21 @@ class BuildReplayService:
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
         named = build_name(build_id)
-        async with self._database.session() as records:
-            conversation = await self._found(records, tenant_id, conversation_id)
+        async with self._database.session() as session:
+            conversation = await self._found(session, tenant_id, conversation_id)
             epoch = None
             if named is not None:
-                epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
+                epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
             if named is None or epoch is None or not _holds(epoch, named, conversation):
                 raise _unknown(build_id)
             model = epoch.payload_stream.partition(":")[2]
-            conversation = await self._found(records, tenant_id, conversation_id, model)
+            conversation = await self._found(session, tenant_id, conversation_id, model)
             start = start_from(epoch.start_json)
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
-            texts = await records.contexts.texts(conversation_id, [*hashes, named.tail or ""])
+            texts = await session.contexts.texts(conversation_id, [*hashes, named.tail or ""])
             rows: list[LogRow] = []
             for span in spans_through(start.view.spans, named.through_seq):
-                rows += await records.contexts.rows(
+                rows += await session.contexts.rows(
                     conversation_id,
                     span.start,
                     span.end,
@@ -70,9 +70,9 @@ class BuildReplayService:
         return _body(epoch, named, build_id, payload)
 
     async def _found(
-        self, records: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
+        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
-        found = await records.conversations.find(
+        found = await session.conversations.find(
             tenant_id, conversation_id, self._resolver.default_model, model
         )
         if found is None:

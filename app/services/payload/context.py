@@ -43,15 +43,15 @@ class ContextService:
     async def budget(self, tenant_id: str, conversation_id: str) -> BudgetStatus | None:
         """Return the budget of the stored settings, None while no context window is known."""
         resolver, database = self._deps.resolver, self._deps.database
-        async with database.session() as records:
-            conversation = await records.conversations.find(
+        async with database.session() as session:
+            conversation = await session.conversations.find(
                 tenant_id, conversation_id, resolver.default_model
             )
         if conversation is None:
             raise NotFound.conversation(conversation_id)
         conversation = await self._deps.active.settled(tenant_id, conversation)
-        async with database.session() as records:
-            return await read_budget(resolver, records, conversation)
+        async with database.session() as session:
+            return await read_budget(resolver, session, conversation)
 
     async def build(
         self,

@@ -117,30 +117,30 @@ class UsageService:
         Raises NotFound, or ValidationError for impossible usage or an unknown build.
         """
         given = _text(report.usage) if report.usage is not None else ""
-        async with self._database.transaction() as records:
-            report = await self._with_build(records, tenant_id, conversation_id, report)
-            conversation = await self._get(records, tenant_id, conversation_id, report)
-            format = await self._format(records, conversation_id, report)
+        async with self._database.transaction() as session:
+            report = await self._with_build(session, tenant_id, conversation_id, report)
+            conversation = await self._get(session, tenant_id, conversation_id, report)
+            format = await self._format(session, conversation_id, report)
             settings = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
             resolved = await self._resolved(conversation, settings)
             if report.usage is None:
-                stored = await records.usage.newest(conversation_id)
+                stored = await session.usage.newest(conversation_id)
                 counted = _Counted(None, None)
             else:
                 stored, counted = await self._store(
-                    records, conversation, resolved, report, settings.format, given
+                    session, conversation, resolved, report, settings.format, given
                 )
             reported = None
             if stored is not None:
-                reported = await read_reported(records, conversation, stored)
+                reported = await read_reported(session, conversation, stored)
             shown = (
-                await read_visible_tokens(records, resolved, conversation)
+                await read_visible_tokens(session, resolved, conversation)
                 if resolved is not None
                 else 0
             )
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, because other reports of the model wait for the end of this transaction.
-                calibration = await records.usage.calibrate(
+                calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
                     conversation.counter,
@@ -155,20 +155,20 @@ class UsageService:
         return judged
 
     async def _with_build(
-        self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
+        self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Report:
         """Return the report with the fields that its build id stands for."""
         if report.build_id is None:
             return report
-        await self._get(records, tenant_id, conversation_id, report)
+        await self._get(session, tenant_id, conversation_id, report)
         named = build_name(report.build_id)
         epoch = None
         if named is not None:
-            epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
+            epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
         if named is None or epoch is None:
             raise ValidationError.at("/build_id", "No build of this conversation has this id")
         hashes = [hash for hash in (named.tail, start_from(epoch.start_json).dynamic) if hash]
-        texts = await records.contexts.texts(conversation_id, hashes)
+        texts = await session.contexts.texts(conversation_id, hashes)
         said = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
         return replace(
             report,
@@ -180,9 +180,9 @@ class UsageService:
         )
 
     async def _get(
-        self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
+        self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
-        found = await records.conversations.find(
+        found = await session.conversations.find(
             tenant_id, conversation_id, self._resolver.default_model, report.model
         )
         if found is None:
@@ -191,14 +191,14 @@ class UsageService:
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
         if found.is_outdated(self._active.now()):
-            locked = await records.log.lock(tenant_id, conversation_id, None)
+            locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
-                settled = await self._active.settle(records, locked)
+                settled = await self._active.settle(session, locked)
                 return replace(found, state=settled.state)
         return found
 
     async def _format(
-        self, records: Repositories, conversation_id: str, report: Report
+        self, session: Repositories, conversation_id: str, report: Report
     ) -> FormatName | None:
         """Return the format of the call: as given, else by the shape of its usage object.
 
@@ -209,7 +209,7 @@ class UsageService:
             return report.format
         usual = usage_shape(report.usage).formats
         for formats in (usual, tuple(FormatName)):
-            if (built := await records.usage.last_format(conversation_id, formats)) is not None:
+            if (built := await session.usage.last_format(conversation_id, formats)) is not None:
                 return built
         return usual[0]
 
@@ -223,7 +223,7 @@ class UsageService:
 
     async def _store(
         self,
-        records: Repositories,
+        session: Repositories,
         conversation: Conversation,
         resolved: ResolvedSettings | None,
         report: Report,
@@ -238,7 +238,7 @@ class UsageService:
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
         conversation_id, state = conversation.conversation_id, conversation.state
-        newest = await records.usage.newest_epoch(
+        newest = await session.usage.newest_epoch(
             conversation_id, payload_stream_of(RequestSettings(format), model)
         )
         epoch = newest.epoch if newest is not None else None
@@ -252,10 +252,10 @@ class UsageService:
             counted = _Counted(None, "unknown_build")
         else:
             counted = await _counted(
-                records, conversation, resolved, newest, made, call, report.tail
+                session, conversation, resolved, newest, made, call, report.tail
             )
         made = replace(made, estimated_tokens=counted.tokens)
-        if not await records.usage.add(conversation_id, made):
+        if not await session.usage.add(conversation_id, made):
             raise NotFound.conversation(conversation_id)
         return made, counted
 
@@ -264,10 +264,10 @@ class UsageService:
         if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
             return
         try:
-            async with self._database.session() as records:
-                if await records.jobs.set_due(conversation_id):
-                    await records.events.add(conversation_id, EventType.DUE, "{}")
-                    await records.jobs.notify()
+            async with self._database.session() as session:
+                if await session.jobs.set_due(conversation_id):
+                    await session.events.add(conversation_id, EventType.DUE, "{}")
+                    await session.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
 
@@ -280,7 +280,7 @@ def _text(usage: Mapping[str, Any]) -> str:
 
 
 async def _counted(
-    records: Repositories,
+    session: Repositories,
     conversation: Conversation,
     resolved: ResolvedSettings | None,
     newest: Epoch | None,
@@ -302,11 +302,11 @@ async def _counted(
     conversation_id, through = conversation.conversation_id, report.through_seq
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
-    if replays and await records.usage.has_reasoning(
+    if replays and await session.usage.has_reasoning(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")
-    shown = await _tokens_shown_through(records, conversation, resolved, start, through)
+    shown = await _tokens_shown_through(session, conversation, resolved, start, through)
     tokens = counted_tokens(resolved, start, conversation.state, shown)
     if tail is not None:
         tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
@@ -316,14 +316,14 @@ async def _counted(
 
 
 async def _tokens_shown_through(
-    records: Repositories,
+    session: Repositories,
     conversation: Conversation,
     resolved: ResolvedSettings,
     start: Start,
     through: int,
 ) -> int:
     """Return the tokens of the log that a payload of this epoch showed up to a seq."""
-    state, log = conversation.state, records.log
+    state, log = conversation.state, session.log
     total = await log.total_at(conversation.conversation_id, through)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         first = start.view.spans[0].start

@@ -186,8 +186,8 @@ class StatelessService:
         if request.model is None:
             return None
         with suppress(ServiceUnavailable):
-            async with self._database.session() as records:
-                return await records.usage.find_calibration(
+            async with self._database.session() as session:
+                return await session.usage.find_calibration(
                     tenant_id, request.model, request.counter
                 )
         return None

@@ -71,8 +71,8 @@ class ValidationService:
 
     async def _model(self, tenant_id: str, model: str) -> ModelInfo:
         bundled = await asyncio.to_thread(self._models.find, model)
-        async with self._database.session() as records:
-            own = await records.tenants.find_model(tenant_id, model)
+        async with self._database.session() as session:
+            own = await session.tenants.find_model(tenant_id, model)
         if bundled is None and own is None:
             detail = "Nothing is known about this model: leave it out, or add it to /v1/models"
             raise ValidationError.at("/model", detail)

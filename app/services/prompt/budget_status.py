@@ -46,7 +46,7 @@ class BudgetStatus:
 
 
 async def read_budget(
-    resolver: SettingsResolver, records: Repositories, conversation: Conversation
+    resolver: SettingsResolver, session: Repositories, conversation: Conversation
 ) -> BudgetStatus | None:
     """Return the status for the stored settings, None if the context window is unknown."""
     try:
@@ -56,7 +56,7 @@ async def read_budget(
     if resolved.limits is None:
         return None
     usage = usage_of(
-        resolved, conversation, await read_visible_tokens(records, resolved, conversation)
+        resolved, conversation, await read_visible_tokens(session, resolved, conversation)
     )
     return BudgetStatus(
         measure(usage, resolved.limits), pressure_status(usage.total, resolved.limits)
@@ -64,7 +64,7 @@ async def read_budget(
 
 
 async def read_visible_tokens(
-    records: Repositories, resolved: ResolvedSettings, conversation: Conversation
+    session: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> int:
     """Return the tokens of the log in the next build, before the factor.
 
@@ -78,7 +78,7 @@ async def read_visible_tokens(
     if newest.start <= window[0].start:
         return state.shown_tokens
     visible = overlap(window, (newest,))
-    tokens = await records.windows.tokens_in(conversation.conversation_id, visible)
+    tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
     return min(tokens, state.shown_tokens)
 
 
@@ -119,13 +119,13 @@ class Reported:
 
 
 async def read_reported(
-    records: Repositories, conversation: Conversation, report: UsageReport
+    session: Repositories, conversation: Conversation, report: UsageReport
 ) -> Reported:
     """Return a report with the tokens appended since."""
     conversation_id, state = conversation.conversation_id, conversation.state
     payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
-    newest = await records.usage.newest_epoch(conversation_id, payload_stream)
-    before = await records.log.total_at(conversation_id, report.through_seq)
+    newest = await session.usage.newest_epoch(conversation_id, payload_stream)
+    before = await session.log.total_at(conversation_id, report.through_seq)
     return Reported(report, state.tokens - before, current_epoch(newest, state))
 
 
@@ -144,11 +144,11 @@ def judge(
 
 
 async def is_due_as_reported(
-    records: Repositories, resolved: ResolvedSettings, conversation: Conversation
+    session: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> bool:
     """Whether the last usage report alone makes a compaction due."""
-    report = await records.usage.newest(conversation.conversation_id)
+    report = await session.usage.newest(conversation.conversation_id)
     if report is None:
         return False
-    reported = await read_reported(records, conversation, report)
+    reported = await read_reported(session, conversation, report)
     return judge(resolved, conversation, 0, reported)[1]

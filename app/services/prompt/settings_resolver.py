@@ -66,10 +66,10 @@ class SettingsResolver:
         self.default_model = default_model
 
     async def find_conversation(
-        self, records: Repositories, tenant_id: str, conversation_id: str
+        self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
         """Return a conversation with its settings; raises NotFound."""
-        found = await records.conversations.find(tenant_id, conversation_id, self.default_model)
+        found = await session.conversations.find(tenant_id, conversation_id, self.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)
         return found

@@ -38,18 +38,18 @@ class ToolSearchService:
         `tools` is a JSON list of definitions, which replace stored ones of the same name. Raises
         NotFound, or ValidationError for an invalid definition.
         """
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
-                records, tenant_id, conversation_id
+                session, tenant_id, conversation_id
             )
-            sent = await records.contexts.newest_tools(conversation_id)
+            sent = await session.contexts.newest_tools(conversation_id)
         searched = tools if sent is None else _joined(sent, tools)
         resolved = await self._resolver.of(conversation, RequestSettings(tools=searched))
         names = await self._ranking.rank(query, resolved.tools, limit, key=resolved.tools_hash)
         promoted = conversation.state.promoted_now
         if promotes and not set(names) <= set(promoted):
-            async with self._database.session() as records:
-                promoted = await records.log.promote(conversation_id, names)
+            async with self._database.session() as session:
+                promoted = await session.log.promote(conversation_id, names)
         by_name = {tool.name: tool for tool in resolved.tools}
         return ToolSearchResult(
             tuple(by_name[name] for name in names), len(resolved.tools), promoted

@@ -135,12 +135,12 @@ class ForkService:
 
     async def _count(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
         """Count the bytes to copy (rule 5)."""
-        async with self._database.session() as records:
-            found = await self._find(records, tenant_id, conversation_id)
+        async with self._database.session() as session:
+            found = await self._find(session, tenant_id, conversation_id)
             if found is None:
                 raise NotFound.conversation(conversation_id)
             through = _seq_in(found.state, at_seq)
-            size = await records.forks.size(conversation_id, through)
+            size = await session.forks.size(conversation_id, through)
         await self._count_bytes(tenant_id, size)
 
     async def _existing_fork(
@@ -149,20 +149,20 @@ class ForkService:
         """Return the fork of a repeated idempotency key, whose source may be deleted."""
         if new.idempotency_key is None:
             return None
-        async with self._database.session() as records:
-            creation = await records.tenants.find_creation(tenant_id, new.idempotency_key)
+        async with self._database.session() as session:
+            creation = await session.tenants.find_creation(tenant_id, new.idempotency_key)
             if creation is None:
                 return None
             request_digest, resource = creation
             if request_digest != digest(json_text.dumps(_request(conversation_id, new))):
                 return None
-            return await self._replayed(records, tenant_id, conversation_id, resource)
+            return await self._replayed(session, tenant_id, conversation_id, resource)
 
     async def _replayed(
-        self, records: Repositories, tenant_id: str, conversation_id: str, resource: str
+        self, session: Repositories, tenant_id: str, conversation_id: str, resource: str
     ) -> Fork:
         fork_id, at_seq = resource.split()
-        if await self._find(records, tenant_id, fork_id) is None:
+        if await self._find(session, tenant_id, fork_id) is None:
             raise Conflict(
                 "The resource that the Idempotency-Key created was deleted",
                 {"conversation_id": fork_id},
@@ -173,23 +173,23 @@ class ForkService:
         self, tenant_id: str, conversation_id: str, fork_id: str, at_seq: int | None
     ) -> _Plan:
         """Read the source, and copy its blobs in the object store (rule 3)."""
-        async with self._database.session() as records:
-            found = await self._find(records, tenant_id, conversation_id)
+        async with self._database.session() as session:
+            found = await self._find(session, tenant_id, conversation_id)
         if found is None:
             raise NotFound.conversation(conversation_id)
         source = await self._active.settled(tenant_id, found)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
-        async with self._database.session() as records:
-            if await self._find(records, tenant_id, fork_id) is not None:
+        async with self._database.session() as session:
+            if await self._find(session, tenant_id, fork_id) is not None:
                 raise _taken(fork_id)
-            receipt = await self._receipt(records, source, fork.at_seq)
-            refs = await records.forks.refs(conversation_id, fork.at_seq)
-            blobs = await records.blobs.find_all(conversation_id, refs)
+            receipt = await self._receipt(session, source, fork.at_seq)
+            refs = await session.forks.refs(conversation_id, fork.at_seq)
+            blobs = await session.blobs.find_all(conversation_id, refs)
         copies = await self._copy_objects(tenant_id, fork, blobs)
         return _Plan(fork, source, receipt, tuple(copies))
 
     async def _receipt(
-        self, records: Repositories, source: Conversation, at_seq: int
+        self, session: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         """Return the newest compaction that covers no message after a seq.
 
@@ -197,21 +197,21 @@ class ForkService:
         may be any that was not undone.
         """
         if restores_log(source.state, at_seq):
-            return await self._newest_receipt(records, source, at_seq)
+            return await self._newest_receipt(session, source, at_seq)
         compaction_id = source.state.compaction_id
         while compaction_id is not None:
-            receipt = await records.contexts.find_compaction(source.conversation_id, compaction_id)
+            receipt = await session.contexts.find_compaction(source.conversation_id, compaction_id)
             if receipt is None or covers_only(receipt.view, at_seq):
                 return receipt
             compaction_id = receipt.parent_id
         return None
 
     async def _newest_receipt(
-        self, records: Repositories, source: Conversation, at_seq: int
+        self, session: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         strategy = self._resolver.policy_of(source).strategy
         before: str | None = None
-        while page := await records.contexts.compactions(source.conversation_id, _RECEIPTS, before):
+        while page := await session.contexts.compactions(source.conversation_id, _RECEIPTS, before):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.policy_strategy == strategy
                 if is_valid and covers_only(receipt.view, at_seq):
@@ -242,8 +242,8 @@ class ForkService:
                 tenant_id, fork.conversation_id, blob.content_id, object_key
             )
         except ServiceUnavailable:
-            async with self._database.session() as records:
-                if await records.blobs.holds_content(fork.source_id, blob.content_id):
+            async with self._database.session() as session:
+                if await session.blobs.holds_content(fork.source_id, blob.content_id):
                     raise
             raise _Changed from None
         return replace(blob, object_key=key)
@@ -252,29 +252,29 @@ class ForkService:
 
     async def _make(self, tenant_id: str, plan: _Plan, new: NewFork) -> Fork:
         fork, source = plan.fork, plan.source
-        async with self._database.transaction() as records:
+        async with self._database.transaction() as session:
             if new.idempotency_key is not None:
                 first = await claim_key(
-                    records,
+                    session,
                     tenant_id,
                     new.idempotency_key,
                     _request(fork.source_id, new),
                     f"{fork.conversation_id} {fork.at_seq}",
                 )
                 if first is not None:
-                    return await self._replayed(records, tenant_id, fork.source_id, first)
+                    return await self._replayed(session, tenant_id, fork.source_id, first)
             metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
-            if not await records.forks.add(
+            if not await session.forks.add(
                 tenant_id, fork.source_id, fork.conversation_id, metadata
             ):
                 raise _taken(fork.conversation_id)
-            await self._copy_rows(records, plan)
-            await self._show(records, tenant_id, plan)
-            await _check_agent(records, tenant_id, source)
+            await self._copy_rows(session, plan)
+            await self._show(session, tenant_id, plan)
+            await _check_agent(session, tenant_id, source)
         return fork
 
-    async def _copy_rows(self, records: Repositories, plan: _Plan) -> None:
-        fork, forks = plan.fork, records.forks
+    async def _copy_rows(self, session: Repositories, plan: _Plan) -> None:
+        fork, forks = plan.fork, session.forks
         ids = (fork.source_id, fork.conversation_id)
         for batch in blob_batches(plan.blobs):
             if not await forks.copy_blobs(*ids, batch):
@@ -288,34 +288,34 @@ class ForkService:
         if copied < fork.at_seq:
             raise NotFound.conversation(fork.source_id)
 
-    async def _show(self, records: Repositories, tenant_id: str, plan: _Plan) -> None:
+    async def _show(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
         """Set the head of the fork: the sums of its log, its window and its view."""
         before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
-        await records.forks.set_head(fork_id, state_at(before, at_seq))
-        conversation = await self._find(records, tenant_id, fork_id)
+        await session.forks.set_head(fork_id, state_at(before, at_seq))
+        conversation = await self._find(session, tenant_id, fork_id)
         assert conversation is not None, "it was added in this transaction"
         window = window_at(before, at_seq, self._active.now())
-        state = await _in_window(records, fork_id, conversation.state, window, before)
-        await records.windows.move(fork_id, state)
+        state = await _in_window(session, fork_id, conversation.state, window, before)
+        await session.windows.move(fork_id, state)
         if plan.receipt is not None:
-            await self._compact(records, replace(conversation, state=state), before, plan.receipt)
+            await self._compact(session, replace(conversation, state=state), before, plan.receipt)
 
     async def _compact(
         self,
-        records: Repositories,
+        session: Repositories,
         conversation: Conversation,
         before: ConversationState,
         receipt: Compaction,
     ) -> None:
         """Apply this compaction to the fork's view."""
         fork_id, state = conversation.conversation_id, conversation.state
-        pinned = await records.contexts.pinned(fork_id)
+        pinned = await session.contexts.pinned(fork_id)
         kept = kept_at(before, state.head_seq, receipt, pinned)
         base = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(records, self._resolver, base, receipt)
+        shown = await shown_of(session, self._resolver, base, receipt)
         if shown.compaction_id is None:
             return
-        applied = await records.contexts.show(
+        applied = await session.contexts.show(
             fork_id,
             shown,
             view_version=state.view_version,
@@ -325,9 +325,9 @@ class ForkService:
         assert applied, "no other transaction sees the fork, and the view shows every pin"
 
     async def _find(
-        self, records: Repositories, tenant_id: str, conversation_id: str
+        self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation | None:
-        return await records.conversations.find(
+        return await session.conversations.find(
             tenant_id, conversation_id, self._resolver.default_model
         )
 
@@ -349,21 +349,21 @@ def _taken(conversation_id: str) -> Conflict:
 
 
 async def _in_window(
-    records: Repositories,
+    session: Repositories,
     fork_id: str,
     state: ConversationState,
     window: ActiveWindow,
     before: ConversationState,
 ) -> ConversationState:
     """Return the state of a fork with its window and the messages in it."""
-    state = await with_window(records, fork_id, state, window)
+    state = await with_window(session, fork_id, state, window)
     oldest_at, mentions = before.oldest_at, before.mentions
     if (state.head_seq, window) != (before.head_seq, before.window):
         times = [item.at for item in window.restored]
-        first = await records.windows.oldest_at(fork_id, window.since, oldest_before(before))
+        first = await session.windows.oldest_at(fork_id, window.since, oldest_before(before))
         oldest_at = min([*times, first] if first is not None else times, default=None)
         spans = spans_through(window.spans, state.head_seq)
-        mentions = tuple(sorted(await records.windows.mentions_in(fork_id, spans)))
+        mentions = tuple(sorted(await session.windows.mentions_in(fork_id, spans)))
     return replace(
         state,
         oldest_at=oldest_at,
@@ -373,14 +373,14 @@ async def _in_window(
     )
 
 
-async def _check_agent(records: Repositories, tenant_id: str, source: Conversation) -> None:
+async def _check_agent(session: Repositories, tenant_id: str, source: Conversation) -> None:
     """Lock the source's agent, which orders this transaction and its deletion or clear.
 
     This is the last step, so that other requests do not wait for the copy of a long log.
     """
     if source.agent_id is None:
         return
-    agent = await records.agents.find(tenant_id, source.agent_id, lock=True)
+    agent = await session.agents.find(tenant_id, source.agent_id, lock=True)
     if agent is None:
         raise NotFound.conversation(source.conversation_id)
     cleared_at = source.state.cleared_at

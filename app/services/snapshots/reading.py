@@ -14,7 +14,7 @@ from app.domain.common.pages import Bound, Page
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.snapshots.entries import entry_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
-from app.services.common.read_permits import Read
+from app.services.common.read_permits import ReadPermit
 from app.services.ports import Database
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
@@ -38,7 +38,7 @@ async def log_entries(
     outputs: StoredResults,
     parts: Sequence[SnapshotPart],
     content: Content,
-    read: Read,
+    read: ReadPermit,
 ) -> AsyncGenerator[list[bytes]]:
     """Yield the messages of the parts as entries."""
     for part in parts:
@@ -49,14 +49,14 @@ async def log_entries(
 
 
 async def imported_entries(
-    database: Database, tenant_id: str, session_id: str, source_id: str | None, read: Read
+    database: Database, tenant_id: str, session_id: str, source_id: str | None, read: ReadPermit
 ) -> AsyncGenerator[list[bytes]]:
     """Yield the stored entries of an import, or those of one source conversation."""
     after = 0
 
     async def read_page(bound: Bound) -> Page[tuple[int, str]]:
-        async with database.session() as records:
-            return await records.snapshots.messages(
+        async with database.session() as session:
+            return await session.snapshots.messages(
                 tenant_id, session_id, after, PAGE_MESSAGES, source_id, bound
             )
 
@@ -73,7 +73,7 @@ async def originals_of(
     outputs: StoredResults,
     part: SnapshotPart,
     content: Content,
-    read: Read,
+    read: ReadPermit,
 ) -> AsyncIterator[list[Original]]:
     """Yield the messages of a part in batches; raise ServiceUnavailable if one was deleted."""
     for span in part.spans:
@@ -96,8 +96,8 @@ def _messages(
     database: Database, conversation_id: str, start: int, end: int
 ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
     async def read_page(bound: Bound) -> Page[StoredMessage]:
-        async with database.session() as records:
-            return await records.log.page(
+        async with database.session() as session:
+            return await session.log.page(
                 conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound
             )
 

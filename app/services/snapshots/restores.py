@@ -39,7 +39,7 @@ from app.domain.snapshots.copies import (
 )
 from app.domain.snapshots.entries import source_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
-from app.services.common.read_permits import BATCH_BYTES, Read
+from app.services.common.read_permits import BATCH_BYTES, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
@@ -166,8 +166,8 @@ class RestoreService:
             "restored": target.restored,
             "skipped": target.skipped,
         }
-        async with self._database.session() as records:
-            await records.events.add(
+        async with self._database.session() as session:
+            await session.events.add(
                 target.conversation_id, EventType.RESTORED, json_text.dumps(event)
             )
         return RestoredConversation(
@@ -177,8 +177,8 @@ class RestoreService:
     # --- targets ----------------------------------------------------------------------------
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
-        async with self._database.session() as records:
-            found = await records.conversations.find(
+        async with self._database.session() as session:
+            found = await session.conversations.find(
                 tenant_id, conversation_id, self._default_model
             )
         if found is None:
@@ -188,8 +188,8 @@ class RestoreService:
     async def _target(self, tenant_id: str, conversation_id: str) -> _Target:
         found = await self._active.settled(tenant_id, await self._find(tenant_id, conversation_id))
         spans = spans_through(found.state.window.spans, found.state.head_seq)
-        async with self._database.session() as records:
-            used = await records.snapshots.calls_in(conversation_id, spans)
+        async with self._database.session() as session:
+            used = await session.snapshots.calls_in(conversation_id, spans)
         return _Target(conversation_id, used)
 
     async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
@@ -215,15 +215,15 @@ class RestoreService:
         """Return the agent if it exists, and the default model of its conversations."""
         if agent_id is None:
             return None, self._default_model
-        async with self._database.session() as records:
-            agent = await records.agents.find(tenant_id, agent_id)
+        async with self._database.session() as session:
+            agent = await session.agents.find(tenant_id, agent_id)
         if agent is None:
             return None, self._default_model
         return agent_id, agent.settings.model or self._default_model
 
     async def _exists(self, tenant_id: str, conversation_id: str) -> bool:
-        async with self._database.session() as records:
-            found = await records.conversations.find(
+        async with self._database.session() as session:
+            found = await session.conversations.find(
                 tenant_id, conversation_id, self._default_model
             )
         return found is not None
@@ -232,20 +232,20 @@ class RestoreService:
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
-        async with self._database.transaction() as records:
-            found = await records.log.lock(tenant_id, conversation_id, self._default_model)
+        async with self._database.transaction() as session:
+            found = await session.log.lock(tenant_id, conversation_id, self._default_model)
             if found is None:
                 raise NotFound.conversation(conversation_id)
-            found = await self._active.settle(records, found)
+            found = await self._active.settle(session, found)
             outside = minus(spans, found.state.window.spans)
             if outside:
-                await self._active.rejoin(records, found, outside)
+                await self._active.rejoin(session, found, outside)
         return outside
 
     # --- sources ----------------------------------------------------------------------------
 
     async def _log_messages(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
-        read = Read(BATCH_BYTES, MAX_BATCH_BYTES)
+        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
         async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
             for original in page:
                 message, output = original.message, original.message.output
@@ -260,7 +260,7 @@ class RestoreService:
     async def _imported_messages(
         self, tenant_id: str, session_id: str, source_id: str
     ) -> AsyncIterator[SourceMessage]:
-        read = Read(BATCH_BYTES, MAX_BATCH_BYTES)
+        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
         pages = imported_entries(self._database, tenant_id, session_id, source_id, read)
         async for page in pages:
             for body in page:
@@ -301,19 +301,19 @@ class RestoreService:
 
     async def _start_epoch(self, tenant_id: str, conversation_id: str) -> None:
         """Make the next build of a conversation start an epoch (rule 4)."""
-        async with self._database.transaction() as records:
-            found = await records.log.lock(tenant_id, conversation_id, self._default_model)
+        async with self._database.transaction() as session:
+            found = await session.log.lock(tenant_id, conversation_id, self._default_model)
             if found is None:
                 raise NotFound.conversation(conversation_id)
             version = found.state.view_version + 1
             state = replace(found.state, view_version=version, view_cause="restored")
-            await records.windows.move(conversation_id, state)
+            await session.windows.move(conversation_id, state)
 
     async def _existing(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
         """Return the seqs of those copies that the target's log has (rule 2)."""
         ids = [message_id for copy in copies for message_id in copy.possible_ids]
-        async with self._database.session() as records:
-            seqs = await records.snapshots.seqs_of(target.conversation_id, ids)
+        async with self._database.session() as session:
+            seqs = await session.snapshots.seqs_of(target.conversation_id, ids)
         existing = {
             copy.id: [seqs[name] for name in copy.possible_ids if name in seqs] for copy in copies
         }

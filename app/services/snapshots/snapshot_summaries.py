@@ -138,8 +138,8 @@ class SnapshotSummaries:
         state, part = window.conversation.state, window.part
         if state.compaction_id is None or state.span is None:
             return None, part.spans
-        async with self._database.session() as records:
-            receipt = await records.contexts.find_compaction(
+        async with self._database.session() as session:
+            receipt = await session.contexts.find_compaction(
                 part.conversation_id, state.compaction_id
             )
         if receipt is None or receipt.summary is None:
@@ -149,12 +149,12 @@ class SnapshotSummaries:
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
         """Return the truncated messages of a span, read in batches."""
-        async with self._database.session() as records:
-            sizes = await records.log.sizes(conversation_id, span.start, span.end)
+        async with self._database.session() as session:
+            sizes = await session.log.sizes(conversation_id, span.start, span.end)
         messages: list[Message] = []
         for start, end in batches(sizes, BATCH_BYTES):
-            async with self._database.session() as records:
-                rows = await records.contexts.rows(conversation_id, start, end, as_chat=False)
+            async with self._database.session() as session:
+                rows = await session.contexts.rows(conversation_id, start, end, as_chat=False)
             messages += [truncated(row.message(), MAX_TEXT_CHARS) for row in rows]
         return messages
 

@@ -21,7 +21,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
 from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -114,10 +114,10 @@ class SnapshotService:
         Raises NotFound, or ValidationError when all of them are empty.
         """
         agent = await self._agent(tenant_id, agent_id)
-        async with self._database.session() as records:
-            ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
+        async with self._database.session() as session:
+            ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
             found = [
-                await records.conversations.find(tenant_id, each, self._resolver.default_model)
+                await session.conversations.find(tenant_id, each, self._resolver.default_model)
                 for each in ids
             ]
         conversations = sorted(
@@ -168,8 +168,8 @@ class SnapshotService:
         start = marker_of(cleared_at, seconds, now)
         if start is None:
             first = windows[0].part
-            async with self._database.session() as records:
-                start = await records.snapshots.first_at(
+            async with self._database.session() as session:
+                start = await session.snapshots.first_at(
                     first.conversation_id, first.spans[0].start
                 )
         return Snapshot(
@@ -199,13 +199,13 @@ class SnapshotService:
         agent_id: str | None,
     ) -> Snapshot:
         """Store a snapshot without the conversations that were deleted meanwhile."""
-        async with self._database.transaction() as records:
+        async with self._database.transaction() as session:
             # The lock orders this transaction and a deletion of the agent.
-            if agent_id is not None and not await records.agents.find(
+            if agent_id is not None and not await session.agents.find(
                 tenant_id, agent_id, lock=True
             ):
                 raise NotFound.agent(agent_id)
-            existing = await records.snapshots.lock_conversations(
+            existing = await session.snapshots.lock_conversations(
                 tenant_id, snapshot.conversation_ids
             )
             parts = [window.part for window in windows if window.part.conversation_id in existing]
@@ -221,7 +221,7 @@ class SnapshotService:
                         item for item in snapshot.models if item.conversation_id in existing
                     ),
                 )
-            await records.snapshots.add(tenant_id, snapshot, parts)
+            await session.snapshots.add(tenant_id, snapshot, parts)
         return snapshot
 
     async def add_import(self, tenant_id: str, new: SnapshotImport) -> Snapshot:
@@ -249,8 +249,8 @@ class SnapshotService:
             imported=True,
             models=models_of(new.models, messages, session_id),
         )
-        async with self._database.session() as records:
-            if not await records.snapshots.add(tenant_id, snapshot, messages=messages):
+        async with self._database.session() as session:
+            if not await session.snapshots.add(tenant_id, snapshot, messages=messages):
                 raise Conflict(f"The id {session_id} is taken", {"session_id": session_id})
         return snapshot
 
@@ -264,11 +264,11 @@ class SnapshotService:
         *,
         agent_id: str | None = None,
         conversation_id: str | None = None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Snapshot]:
         """Return a page, newest first, after the time and id that ended the previous page."""
-        async with self._database.session() as records:
-            return await records.snapshots.page(
+        async with self._database.session() as session:
+            return await session.snapshots.page(
                 tenant_id, agent_id, conversation_id, limit, before, Bound(read.max_bytes)
             )
 
@@ -278,7 +278,7 @@ class SnapshotService:
         agent_id: str,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Snapshot]:
         """Return a page of the snapshots of an agent and its conversations; raises NotFound."""
         await self._agent(tenant_id, agent_id)
@@ -290,14 +290,14 @@ class SnapshotService:
         conversation_id: str,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> Page[Snapshot]:
         """Return a page of the snapshots with messages of a conversation; raises NotFound."""
         await self._conversation(tenant_id, conversation_id)
         return await self.page(tenant_id, limit, before, conversation_id=conversation_id, read=read)
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content, read: Read = UNLIMITED
+        self, tenant_id: str, session_id: str, content: Content, read: ReadPermit = UNLIMITED
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
@@ -332,23 +332,23 @@ class SnapshotService:
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
-        async with self._database.session() as records:
-            deleted = await records.snapshots.remove(tenant_id, session_id)
+        async with self._database.session() as session:
+            deleted = await session.snapshots.remove(tenant_id, session_id)
         if not deleted["snapshots"]:
             raise _no_snapshot(session_id)
         return deleted
 
     async def _found(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
-        async with self._database.transaction() as records:
-            snapshot = await records.snapshots.find(tenant_id, session_id)
+        async with self._database.transaction() as session:
+            snapshot = await session.snapshots.find(tenant_id, session_id)
             if snapshot is None:
                 raise _no_snapshot(session_id)
-            parts = await records.snapshots.parts(tenant_id, session_id)
+            parts = await session.snapshots.parts(tenant_id, session_id)
         return snapshot, parts
 
     async def _conversation(self, tenant_id: str, conversation_id: str) -> Conversation:
-        async with self._database.session() as records:
-            found = await records.conversations.find(
+        async with self._database.session() as session:
+            found = await session.conversations.find(
                 tenant_id, conversation_id, self._resolver.default_model
             )
         if found is None:
@@ -356,8 +356,8 @@ class SnapshotService:
         return found
 
     async def _agent(self, tenant_id: str, agent_id: str) -> Agent:
-        async with self._database.session() as records:
-            found = await records.agents.find(tenant_id, agent_id)
+        async with self._database.session() as session:
+            found = await session.agents.find(tenant_id, agent_id)
         if found is None:
             raise NotFound.agent(agent_id)
         return found

@@ -134,20 +134,20 @@ class KeyService:
         """
         require_tenant_id(tenant_id)
         key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
-        async with self._database.transaction() as records:
-            await records.keys.add_tenant(tenant_id)
-            await records.keys.add(key)
+        async with self._database.transaction() as session:
+            await session.keys.add_tenant(tenant_id)
+            await session.keys.add(key)
         return key_text(key_id, secret)
 
     async def of_tenant(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
-        async with self._database.session() as records:
-            return await records.keys.of_tenant(tenant_id)
+        async with self._database.session() as session:
+            return await session.keys.of_tenant(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `held_seconds` in every process; raises NotFound."""
-        async with self._database.session() as records:
-            key = await records.keys.revoke(key_id, self._now())
+        async with self._database.session() as session:
+            key = await session.keys.revoke(key_id, self._now())
         if key is None:
             raise NotFound(f"No API key {key_id}", {"key_id": key_id})
         self._cached.pop(key_id, None)
@@ -155,15 +155,15 @@ class KeyService:
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
         """Return the uses of a key by hour and address, newest first; raises NotFound."""
-        async with self._database.session() as records:
-            if await records.keys.find(key_id) is None:
+        async with self._database.session() as session:
+            if await session.keys.find(key_id) is None:
                 raise NotFound(f"No API key {key_id}", {"key_id": key_id})
-            return await records.keys.uses(key_id, since)
+            return await session.keys.uses(key_id, since)
 
     async def has_keys(self) -> bool:
         """Return whether a key was ever created (rule 1)."""
-        async with self._database.session() as records:
-            return await records.keys.any()
+        async with self._database.session() as session:
+            return await session.keys.any()
 
     async def close(self) -> None:
         """Write the remaining counts of uses."""
@@ -211,8 +211,8 @@ class KeyService:
                 raise
 
     async def _look_up(self, key_id: str) -> ApiKey | None:
-        async with self._database.session() as records:
-            key = await records.keys.find(key_id)
+        async with self._database.session() as session:
+            key = await session.keys.find(key_id)
         if key is None:
             self._cached.pop(key_id, None)
             self._unknown[key_id] = True
@@ -304,8 +304,8 @@ class KeyUses:
             return
         at = self._now()
         try:
-            async with self._database.session() as records:
-                await records.keys.count_uses(_uses_of(batch), at)
+            async with self._database.session() as session:
+                await session.keys.count_uses(_uses_of(batch), at)
         except ServiceUnavailable:
             for use, counts in batch.items():
                 left = self._counts.setdefault(use, _Counts())

@@ -90,14 +90,14 @@ class QuotaService:
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
-        async with self._database.session() as records:
-            await records.keys.set_limits(tenant_id, limits)
+        async with self._database.session() as session:
+            await session.keys.set_limits(tenant_id, limits)
         self._limits.pop(tenant_id, None)
 
     async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
-        async with self._database.session() as records:
-            return await records.keys.list_limits()
+        async with self._database.session() as session:
+            return await session.keys.list_limits()
 
     async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Use a part of the quota; raises RateLimited when too little is left in the window."""
@@ -125,8 +125,8 @@ class QuotaService:
         limits, held_seconds = last_known, RETRY_SECONDS
         if not self._is_unavailable():
             with suppress(ServiceUnavailable):
-                async with self._session() as records:
-                    own = await records.keys.find_limits(tenant_id)
+                async with self._session() as session:
+                    own = await session.keys.find_limits(tenant_id)
                 limits = own.with_defaults(self._defaults) if own is not None else self._defaults
                 held_seconds = self._held_seconds
         self._limits[tenant_id] = found = limits, self._clock() + held_seconds
@@ -137,8 +137,8 @@ class QuotaService:
     ) -> None:
         reserved = share_of(share.limit, wanted)
         with suppress(ServiceUnavailable):
-            async with self._session() as records:
-                used = await records.keys.take(tenant_id, kind, share.window, reserved)
+            async with self._session() as session:
+                used = await session.keys.take(tenant_id, kind, share.window, reserved)
             granted = granted_of(share.limit, used, reserved)
             share.left += granted
             share.is_last = granted < reserved
@@ -151,8 +151,8 @@ class QuotaService:
     async def _session(self) -> AsyncIterator[Repositories]:
         self._attempts += 1
         try:
-            async with self._database.session() as records:
-                yield records
+            async with self._database.session() as session:
+                yield session
         except ServiceUnavailable:
             self._has_failed, self._retry_at = True, self._clock() + RETRY_SECONDS
             raise

@@ -61,16 +61,16 @@ class RetentionService:
     async def _delete(self, kind: RetainedKind, before: datetime) -> int:
         total, deleted = 0, _BATCH
         while deleted == _BATCH:
-            async with self._database.session() as records:
-                deleted = await records.retention.delete(kind, before, _BATCH)
+            async with self._database.session() as session:
+                deleted = await session.retention.delete(kind, before, _BATCH)
             total += deleted
         return total
 
     async def _delete_conversations(self, before: datetime) -> int:
         gone, after = 0, _FIRST
         while True:
-            async with self._database.session() as records:
-                page = await records.retention.list_conversations(after, before, _WALK_BATCH)
+            async with self._database.session() as session:
+                page = await session.retention.list_conversations(after, before, _WALK_BATCH)
             if not page:
                 return gone
             for tenant_id, conversation_id, is_idle in page:

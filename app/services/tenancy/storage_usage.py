@@ -81,9 +81,9 @@ class StorageQuota:
             with suppress(ServiceUnavailable):
                 more = True
                 while more:
-                    async with self._database.session() as records:
-                        more = await records.storage.measure(tenant_id)
-                async with self._database.session() as records:
-                    usage.total = await records.storage.total(tenant_id)
+                    async with self._database.session() as session:
+                        more = await session.storage.measure(tenant_id)
+                async with self._database.session() as session:
+                    usage.total = await session.storage.total(tenant_id)
                 # Bytes that were added during the read may not be in the sum.
                 usage.added -= added

@@ -37,8 +37,8 @@ class SummariserQuota:
         window = window_start(now, kind.window_seconds)
         try:
             limit = (await self._limits_of(call.tenant_id)).of(kind)
-            async with self._database.session() as records:
-                calls = await records.keys.take(call.tenant_id, kind, window, 1)
+            async with self._database.session() as session:
+                calls = await session.keys.take(call.tenant_id, kind, window, 1)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The call of the summariser cannot be counted", {"reason": "spend_guard"}

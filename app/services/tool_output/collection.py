@@ -56,20 +56,20 @@ class BlobCollector:
 
     async def remove(self, tenant_id: str, conversation_id: str, ref: str) -> Blob:
         """Delete an upload that no message refers to; raises Conflict for any other blob."""
-        async with self._database.session() as records:
-            await self._resolver.find_conversation(records, tenant_id, conversation_id)
-        async with self._database.transaction() as records:
-            await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
-            blob = await records.blobs.find(conversation_id, ref)
+        async with self._database.session() as session:
+            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        async with self._database.transaction() as session:
+            await session.log.lock(tenant_id, conversation_id, self._resolver.default_model)
+            blob = await session.blobs.find(conversation_id, ref)
             if blob is None:
-                if await find_message(records, conversation_id, ref) is not None:
+                if await find_message(session, conversation_id, ref) is not None:
                     raise Conflict(f"Output {ref} is part of the log", {"ref": ref})
                 raise NotFound(f"No blob {ref!r} in this conversation", {"ref": ref})
             if blob.collected_at is not None:
                 raise Gone(f"Output {ref} was collected", {"ref": ref})
             if blob.attached:
                 raise Conflict(f"A message refers to blob {ref}", {"ref": ref})
-            await records.blobs.collect(conversation_id, [ref])
+            await session.blobs.collect(conversation_id, [ref])
         await self._outputs.delete_objects([blob.object_key] if blob.object_key else [])
         return blob
 
@@ -85,20 +85,20 @@ class BlobCollector:
 
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
         """
-        async with self._database.transaction() as records:
-            conversation = await records.log.lock(
+        async with self._database.transaction() as session:
+            conversation = await session.log.lock(
                 tenant_id, conversation_id, self._resolver.default_model
             )
             if conversation is None:
                 raise NotFound.conversation(conversation_id)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
-            blobs = await records.blobs.collectable(
+            blobs = await session.blobs.collectable(
                 conversation_id, uploaded_before, compacted=compacted
             )
             begun_before = self._now() - self._upload_ttl
-            uploads = await records.blobs.stale_uploads(conversation_id, begun_before)
+            uploads = await session.blobs.stale_uploads(conversation_id, begun_before)
             if not dry_run:
-                await _delete(records, conversation_id, blobs, uploads)
+                await _delete(session, conversation_id, blobs, uploads)
         if not dry_run:
             keys = [blob.object_key for blob in blobs if blob.object_key]
             await self._outputs.delete_objects(keys)
@@ -110,8 +110,8 @@ class BlobCollector:
         collected = 0
         seen: set[str] = set()
         while True:
-            async with self._database.session() as records:
-                due = await records.blobs.list_due(before, _SWEEP_BATCH)
+            async with self._database.session() as session:
+                due = await session.blobs.list_due(before, _SWEEP_BATCH)
             fresh = [item for item in due if item[1] not in seen]
             if not fresh:
                 break
@@ -134,20 +134,20 @@ class BlobCollector:
         if dropped := await self._store.drop_parts(older_than):
             _log.info("upload_parts_dropped", extra={"data": {"parts": dropped}})
         async for key, conversation_id, content_id in self._store.orphans(older_than):
-            async with self._database.session() as records:
-                is_used = await records.blobs.holds_content(conversation_id, content_id)
+            async with self._database.session() as session:
+                is_used = await session.blobs.holds_content(conversation_id, content_id)
             if not is_used:
                 await self._outputs.delete_objects([key])
 
 
 async def _delete(
-    records: Repositories, conversation_id: str, blobs: list[Blob], uploads: list[str]
+    session: Repositories, conversation_id: str, blobs: list[Blob], uploads: list[str]
 ) -> None:
     if blobs:
-        await records.blobs.collect(conversation_id, [blob.id for blob in blobs])
+        await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
         size = sum(blob.byte_size for blob in blobs)
         data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
-        await records.events.add(conversation_id, EventType.GC, data)
+        await session.events.add(conversation_id, EventType.GC, data)
     for content_id in uploads:
-        await records.blobs.drop_upload(conversation_id, content_id)
-    await records.blobs.mark_swept(conversation_id)
+        await session.blobs.drop_upload(conversation_id, content_id)
+    await session.blobs.mark_swept(conversation_id)

@@ -84,30 +84,30 @@ class BlobReader:
         self, tenant_id: str, conversation_id: str, limit: int, before: str | None
     ) -> list[Blob]:
         """Return blobs, newest first, after the one with the id `before`."""
-        async with self._database.session() as records:
-            await self._resolver.find_conversation(records, tenant_id, conversation_id)
-            return await records.blobs.page(conversation_id, limit, before)
+        async with self._database.session() as session:
+            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            return await session.blobs.page(conversation_id, limit, before)
 
     async def check(self, tenant_id: str, conversation_id: str) -> None:
         """Raise NotFound if the conversation does not exist."""
-        async with self._database.session() as records:
-            await self._resolver.find_conversation(records, tenant_id, conversation_id)
+        async with self._database.session() as session:
+            await self._resolver.find_conversation(session, tenant_id, conversation_id)
 
     async def find(self, tenant_id: str, conversation_id: str, ref: str) -> Source:
         """Return the output of a ref; raises NotFound, or Gone if it was collected."""
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
-                records, tenant_id, conversation_id
+                session, tenant_id, conversation_id
             )
-            blob = await records.blobs.find(conversation_id, ref)
+            blob = await session.blobs.find(conversation_id, ref)
             message = None
             if blob is None:
-                message = await find_message(records, conversation_id, ref)
+                message = await find_message(session, conversation_id, ref)
                 # Only an offloaded result has a stored output with a ref to a blob.
                 if message is not None and message.stored_output is not None:
                     blob_ref = stored_output_from(message.stored_output).ref
                     if blob_ref is not None:
-                        blob = await records.blobs.find(conversation_id, blob_ref)
+                        blob = await session.blobs.find(conversation_id, blob_ref)
         if blob is not None:
             if blob.collected_at is not None:
                 raise Gone(f"Output {ref} was collected", {"ref": ref})
@@ -219,8 +219,8 @@ class BlobReader:
         """Return the number of the chunk in which a line begins, and the newlines before it."""
         if source.blob is None or line == 0:
             return 0, 0
-        async with self._database.session() as records:
-            found = await records.blobs.chunk_before_line(
+        async with self._database.session() as session:
+            found = await session.blobs.chunk_before_line(
                 source.conversation.conversation_id, source.blob.content_id, line
             )
         return found or (0, 0)
@@ -258,15 +258,15 @@ class BlobReader:
 
 
 async def find_message(
-    records: Repositories, conversation_id: str, ref: str
+    session: Repositories, conversation_id: str, ref: str
 ) -> StoredMessage | None:
     """Return the message of a ref, which has its seq or its id."""
     if match := _SEQ.fullmatch(ref):
         seq = int(match[1])
-        found = await records.log.page(conversation_id, seq - 1, seq + 1, "asc", 1)
+        found = await session.log.page(conversation_id, seq - 1, seq + 1, "asc", 1)
         if found and (found[0].role == Role.TOOL or message_ref(found[0].id, seq) == ref):
             return found[0]
-    found = await records.log.by_ids(conversation_id, [ref])
+    found = await session.log.by_ids(conversation_id, [ref])
     return found[0] if found else None
 
 

@@ -20,7 +20,7 @@ from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
 from app.domain.tool_output.offloading import AttachedBlob
 from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolPreview
 from app.domain.tool_output.restoring import restore_result
-from app.services.common.read_permits import UNLIMITED, Read
+from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
 
 DeleteConversations = Callable[[str, Sequence[str]], Awaitable[None]]
@@ -117,8 +117,8 @@ class StoredResults:
 
         A collected blob has an empty preview: only a message that refers to it already may name it.
         """
-        async with self._database.session() as records:
-            blobs = await records.blobs.find_all(conversation_id, refs)
+        async with self._database.session() as session:
+            blobs = await session.blobs.find_all(conversation_id, refs)
         return {blob.id: await self._with_preview(conversation_id, blob, policy) for blob in blobs}
 
     async def _with_preview(
@@ -130,8 +130,8 @@ class StoredResults:
                 await self._feed(conversation_id, blob, builder)
             except Gone:
                 # It was collected meanwhile; if it was stored again, it has another content id.
-                async with self._database.session() as records:
-                    current = await records.blobs.find(conversation_id, blob.id)
+                async with self._database.session() as session:
+                    current = await session.blobs.find(conversation_id, blob.id)
                 if current is None:
                     raise
                 blob = current
@@ -152,7 +152,7 @@ class StoredResults:
         conversation_id: str,
         messages: Sequence[StoredMessage],
         content: Content,
-        read: Read = UNLIMITED,
+        read: ReadPermit = UNLIMITED,
     ) -> list[Original]:
         """Return messages with their original results, as far as `content` includes them.
 
@@ -180,8 +180,8 @@ class StoredResults:
     async def _blobs(self, conversation_id: str, refs: Sequence[str]) -> Mapping[str, Blob]:
         if not refs:
             return {}
-        async with self._database.session() as records:
-            return {blob.id: blob for blob in await records.blobs.find_all(conversation_id, refs)}
+        async with self._database.session() as session:
+            return {blob.id: blob for blob in await session.blobs.find_all(conversation_id, refs)}
 
     async def _original(
         self, conversation_id: str, message: StoredMessage, blob: Blob | None, *, is_whole: bool
@@ -216,8 +216,8 @@ class StoredResults:
         at = first
         end = -(-blob.byte_size // CHUNK_BYTES)
         while at < end:
-            async with self._database.session() as records:
-                chunks = await records.blobs.chunks(conversation_id, blob.content_id, at, count)
+            async with self._database.session() as session:
+                chunks = await session.blobs.chunks(conversation_id, blob.content_id, at, count)
             if not chunks:
                 raise Gone(f"Output {blob.id} was collected", {"ref": blob.id})
             yield await self._decompressed(conversation_id, blob, chunks)
@@ -230,8 +230,8 @@ class StoredResults:
             return await self._store.read(blob.object_key, chunks)
         except ServiceUnavailable:
             # An object is deleted after its rows: without rows this is a collected blob.
-            async with self._database.session() as records:
-                if await records.blobs.holds_content(conversation_id, blob.content_id):
+            async with self._database.session() as session:
+                if await session.blobs.holds_content(conversation_id, blob.content_id):
                     raise
             raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
 

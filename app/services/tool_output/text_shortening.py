@@ -31,9 +31,9 @@ async def shortened_messages(
     messages as a build in the format openai_chat does.
     """
     rows: list[LogRow] = []
-    async with database.session() as records:
+    async with database.session() as session:
         for seq in costs:
-            rows += await records.contexts.rows(conversation_id, seq, seq + 1, as_chat=as_chat)
+            rows += await session.contexts.rows(conversation_id, seq, seq + 1, as_chat=as_chat)
     if sum(len(row.text) for row in rows) > _THREAD_BYTES:
         return await asyncio.to_thread(_shorts, rows, costs, resolved)
     return _shorts(rows, costs, resolved)

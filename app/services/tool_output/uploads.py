@@ -65,14 +65,14 @@ class BlobUploads:
         Raises NotFound, PayloadTooLarge or ServiceUnavailable. An upload that fails or is cancelled
         leaves nothing stored. One whose declared size is too large is refused before it is read.
         """
-        async with self._database.session() as records:
+        async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
-                records, tenant_id, conversation_id
+                session, tenant_id, conversation_id
             )
         self._check_size(declared_bytes)
         content_id = self._new_id()
-        async with self._database.session() as records:
-            if not await records.blobs.begin_upload(tenant_id, conversation_id, content_id):
+        async with self._database.session() as session:
+            if not await session.blobs.begin_upload(tenant_id, conversation_id, content_id):
                 raise NotFound.conversation(conversation_id)
         try:
             rules = PreviewRules.of(self._resolver.policy_of(conversation).tool_output)
@@ -91,16 +91,16 @@ class BlobUploads:
                 tool_call_id=tool_call_id,
                 object_key=key,
             )
-            async with self._database.session() as records:
-                stored_content_id = await records.blobs.end_upload(conversation_id, blob)
+            async with self._database.session() as session:
+                stored_content_id = await session.blobs.end_upload(conversation_id, blob)
         except BaseException:
             await self._drop(conversation_id, content_id)
             raise
         if stored_content_id != content_id and key is not None:
             await self._outputs.delete_objects([key])
         # A blob with the same bytes may have been stored before, with another tool's name.
-        async with self._database.session() as records:
-            blob = await records.blobs.find(conversation_id, blob.id) or blob
+        async with self._database.session() as session:
+            blob = await session.blobs.find(conversation_id, blob.id) or blob
         return UploadedOutput(blob, preview.finish(blob.ref, blob.tool_name).texts[0])
 
     def _check_size(self, byte_size: int) -> None:
@@ -123,8 +123,8 @@ class BlobUploads:
 
             async def flush() -> None:
                 stored = await writer.write(pending)
-                async with self._database.session() as records:
-                    await records.blobs.add_chunks(conversation_id, content_id, stored)
+                async with self._database.session() as session:
+                    await session.blobs.add_chunks(conversation_id, content_id, stored)
                 pending.clear()
 
             async for piece in pieces:
@@ -141,7 +141,7 @@ class BlobUploads:
     async def _drop(self, conversation_id: str, content_id: str) -> None:
         """Drop an unfinished upload; if that fails, a collection drops it later."""
         try:
-            async with asyncio.timeout(_DROP_SECONDS), self._database.session() as records:
-                await records.blobs.drop_upload(conversation_id, content_id)
+            async with asyncio.timeout(_DROP_SECONDS), self._database.session() as session:
+                await session.blobs.drop_upload(conversation_id, content_id)
         except (ServiceUnavailable, TimeoutError):
             _log.warning("upload_not_dropped")

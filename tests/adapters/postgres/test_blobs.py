@@ -67,8 +67,8 @@ async def cid(database: PostgresDatabase) -> str:
 async def conversation(database: PostgresDatabase) -> str:
     """Make a conversation and return its id."""
     made = new_id()
-    async with database.session() as records:
-        assert await records.conversations.add(
+    async with database.session() as session:
+        assert await session.conversations.add(
             TENANT, made, None, "bytes_4", StoredSettings(), "{}"
         )
     return made
@@ -84,10 +84,10 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> bytes:
     """Return a blob's bytes."""
-    async with database.session() as records:
-        blob = await records.blobs.find(conversation_id, ref)
+    async with database.session() as session:
+        blob = await session.blobs.find(conversation_id, ref)
         assert blob is not None and blob.collected_at is None
-        chunks = await records.blobs.chunks(conversation_id, blob.content_id, 0, 1000)
+        chunks = await session.blobs.chunks(conversation_id, blob.content_id, 0, 1000)
     return b"".join(await RowStore().read(None, chunks))
 
 
@@ -96,8 +96,8 @@ async def put(
 ) -> Blob:
     """Store some bytes, and return their blob as it was offered."""
     blob, chunks = await blob_of(data, attached=attached)
-    async with database.session() as records:
-        await records.blobs.add(conversation_id, blob, chunks)
+    async with database.session() as session:
+        await session.blobs.add(conversation_id, blob, chunks)
     return blob
 
 
@@ -105,12 +105,12 @@ async def collect(
     database: PostgresDatabase, conversation_id: str, refs: Sequence[str] | None = None
 ) -> list[str]:
     """Collect blobs as a collection does, by default all unattached ones; return their ids."""
-    async with database.transaction() as records:
-        assert await records.log.lock(TENANT, conversation_id, None) is not None
+    async with database.transaction() as session:
+        assert await session.log.lock(TENANT, conversation_id, None) is not None
         if refs is None:
-            found = await records.blobs.collectable(conversation_id, None, compacted=False)
+            found = await session.blobs.collectable(conversation_id, None, compacted=False)
             refs = [blob.id for blob in found]
-        await records.blobs.collect(conversation_id, refs)
+        await session.blobs.collect(conversation_id, refs)
     return list(refs)
 
 
@@ -182,14 +182,14 @@ async def test_a_blob_comes_back_as_it_was(
 ) -> None:
     """What is known of a blob and each of its bytes are stored and come back."""
     blob, chunks = await blob_of(data)
-    async with database.session() as records:
-        assert await records.blobs.add(cid, blob, chunks) == blob.content_id
-        found = await records.blobs.find(cid, blob.id)
+    async with database.session() as session:
+        assert await session.blobs.add(cid, blob, chunks) == blob.content_id
+        found = await session.blobs.find(cid, blob.id)
         assert found is not None and found.created_at is not None
         assert replace(found, created_at=None) == blob
-        assert await records.blobs.chunks(cid, blob.content_id, 0, 1000) == chunks
-        assert await records.blobs.find(cid, "blob_unknown") is None
-        assert await records.blobs.find(new_id(), blob.id) is None
+        assert await session.blobs.chunks(cid, blob.content_id, 0, 1000) == chunks
+        assert await session.blobs.find(cid, "blob_unknown") is None
+        assert await session.blobs.find(new_id(), blob.id) is None
     assert await read(database, cid, blob.id) == data
 
 
@@ -198,14 +198,14 @@ async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: st
     blob, _ = await blob_of(b"text")
     blob = replace(blob, object_key="default/a/b", attached=True)
     chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
-    async with database.session() as records:
-        await records.blobs.add(cid, blob, chunks)
-        found = await records.blobs.find(cid, blob.id)
+    async with database.session() as session:
+        await session.blobs.add(cid, blob, chunks)
+        found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert replace(found, created_at=None) == blob
-        assert await records.blobs.chunks(cid, blob.content_id, 1, 2) == chunks[1:]
-        assert await records.blobs.chunks(cid, blob.content_id, 2, 50) == chunks[2:]
-        assert await records.blobs.chunks(cid, blob.content_id, 3, 1) == []
+        assert await session.blobs.chunks(cid, blob.content_id, 1, 2) == chunks[1:]
+        assert await session.blobs.chunks(cid, blob.content_id, 2, 50) == chunks[2:]
+        assert await session.blobs.chunks(cid, blob.content_id, 3, 1) == []
 
 
 async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) -> None:
@@ -213,13 +213,13 @@ async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) ->
     blob, chunks = await blob_of(b"text")
     strange = "a\x00b\ud800"
     blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
-    async with database.session() as records:
-        await records.blobs.add(cid, blob, chunks)
-        found = await records.blobs.find(cid, blob.id)
+    async with database.session() as session:
+        await session.blobs.add(cid, blob, chunks)
+        found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
-        assert await records.blobs.find(cid, strange) is None
-        assert await records.blobs.page(cid, 10, strange) == []
+        assert await session.blobs.find(cid, strange) is None
+        assert await session.blobs.page(cid, 10, strange) == []
 
 
 async def test_the_same_content_is_stored_once(
@@ -229,10 +229,10 @@ async def test_the_same_content_is_stored_once(
     data = b"line\n" * 50_000
     first = await put(database, cid, data)
     second, chunks = await blob_of(data, attached=True)
-    async with database.session() as records:
-        assert await records.blobs.add(cid, second, chunks) == first.content_id
-        assert await records.blobs.add(cid, replace(second, attached=False), chunks)
-        found = await records.blobs.find(cid, first.id)
+    async with database.session() as session:
+        assert await session.blobs.add(cid, second, chunks) == first.content_id
+        assert await session.blobs.add(cid, replace(second, attached=False), chunks)
+        found = await session.blobs.find(cid, first.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(first, attached=True)
     assert await counts(connection) == (1, 4, 0)
@@ -249,8 +249,8 @@ async def test_two_who_store_the_same_at_once(
     made = [await blob_of(data) for _ in range(8)]
 
     async def add(blob: Blob, chunks: list[StoredChunk]) -> str:
-        async with database.session() as records:
-            return await records.blobs.add(cid, blob, chunks)
+        async with database.session() as session:
+            return await session.blobs.add(cid, blob, chunks)
 
     contents = await asyncio.gather(*(add(blob, chunks) for blob, chunks in made))
     assert len(set(contents)) == 1
@@ -262,11 +262,11 @@ async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: s
     """Of many refs the known ones are found, collected ones among them. [tool-output.collect]"""
     made = [await put(database, cid, b"%d" % n) for n in range(4)]
     await collect(database, cid, [made[1].id])
-    async with database.session() as records:
-        found = await records.blobs.find_all(
+    async with database.session() as session:
+        found = await session.blobs.find_all(
             cid, [made[0].id, "blob_unknown", made[1].id, made[0].id]
         )
-        assert await records.blobs.find_all(cid, []) == []
+        assert await session.blobs.find_all(cid, []) == []
     assert {blob.id: blob.collected_at is not None for blob in found} == {
         made[0].id: False,
         made[1].id: True,
@@ -279,10 +279,10 @@ async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str)
     await put(database, await conversation(database), b"of another")
     await collect(database, cid, [made[2]])
     seen: list[str] = []
-    async with database.session() as records:
-        while page := await records.blobs.page(cid, 4, seen[-1] if seen else None):
+    async with database.session() as session:
+        while page := await session.blobs.page(cid, 4, seen[-1] if seen else None):
             seen += [blob.id for blob in page]
-        assert await records.blobs.page(cid, 4, "blob_unknown") == []
+        assert await session.blobs.page(cid, 4, "blob_unknown") == []
     assert seen == [ref for ref in reversed(made) if ref != made[2]]
 
 
@@ -294,15 +294,15 @@ async def test_a_collected_blob_leaves_a_tombstone(
     other = await put(database, cid, b"stays")
     await collect(database, cid, [blob.id])
     assert await counts(connection) == (2, 1, 0)
-    async with database.session() as records:
-        first = await records.blobs.find(cid, blob.id)
+    async with database.session() as session:
+        first = await session.blobs.find(cid, blob.id)
         assert first is not None and first.collected_at is not None
         assert first.ref == blob.ref
-        assert not await records.blobs.holds_content(cid, blob.content_id)
-        assert await records.blobs.holds_content(cid, other.content_id)
+        assert not await session.blobs.holds_content(cid, blob.content_id)
+        assert await session.blobs.holds_content(cid, other.content_id)
     await collect(database, cid, [blob.id, "blob_unknown"])
-    async with database.session() as records:
-        assert await records.blobs.find(cid, blob.id) == first
+    async with database.session() as session:
+        assert await session.blobs.find(cid, blob.id) == first
     assert await read(database, cid, other.id) == b"stays"
 
 
@@ -315,9 +315,9 @@ async def test_a_collected_blob_comes_back_to_life(
     await collect(database, cid, [first.id])
     again, chunks = await blob_of(data)
     again = replace(again, object_key="default/x/y", tool_name="other")
-    async with database.session() as records:
-        assert await records.blobs.add(cid, again, chunks) == again.content_id
-        found = await records.blobs.find(cid, again.id)
+    async with database.session() as session:
+        assert await session.blobs.add(cid, again, chunks) == again.content_id
+        found = await session.blobs.find(cid, again.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(again, attached=True)
     assert await read(database, cid, again.id) == data
@@ -330,16 +330,16 @@ async def test_storing_waits_for_a_collection(
     """Bytes stored again while they are collected are never without their chunks."""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
-    async with database.transaction() as records:
-        await records.log.lock(TENANT, cid, None)
+    async with database.transaction() as session:
+        await session.log.lock(TENANT, cid, None)
         late = asyncio.create_task(put(database, cid, data))
         await waited_for(connection)
-        await records.blobs.collect(cid, [blob.id])
+        await session.blobs.collect(cid, [blob.id])
     again = await late
     assert await read(database, cid, blob.id) == data
-    async with database.session() as records:
-        assert not await records.blobs.holds_content(cid, blob.content_id)
-        assert await records.blobs.holds_content(cid, again.content_id)
+    async with database.session() as session:
+        assert not await session.blobs.holds_content(cid, blob.content_id)
+        assert await session.blobs.holds_content(cid, again.content_id)
     assert await counts(connection) == (1, 4, 0)
 
 
@@ -348,8 +348,8 @@ async def test_a_collection_waits_for_who_stores(
 ) -> None:
     """A collection that comes while bytes are being stored sees them, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
-    async with database.transaction() as records:
-        await records.blobs.add(cid, blob, chunks)
+    async with database.transaction() as session:
+        await session.blobs.add(cid, blob, chunks)
         late = asyncio.create_task(collect(database, cid))
         await waited_for(connection)
     assert await late == [blob.id]
@@ -363,28 +363,28 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
     upload = new_id()
     ended = replace((await blob_of(b"an upload"))[0], content_id=upload)
     _, chunks = await blob_of(b"more")
-    async with database.session() as records:
-        assert await records.blobs.begin_upload(TENANT, cid, upload)
+    async with database.session() as session:
+        assert await session.blobs.begin_upload(TENANT, cid, upload)
 
     async def add_chunks() -> None:
-        async with database.session() as records:
-            await records.blobs.add_chunks(cid, upload, chunks)
+        async with database.session() as session:
+            await session.blobs.add_chunks(cid, upload, chunks)
 
     async def end() -> None:
-        async with database.session() as records:
-            await records.blobs.end_upload(cid, ended)
+        async with database.session() as session:
+            await session.blobs.end_upload(cid, ended)
 
-    async with database.transaction() as records:
-        await records.log.lock(TENANT, cid, None)
-        await records.conversations.remove(cid)
+    async with database.transaction() as session:
+        await session.log.lock(TENANT, cid, None)
+        await session.conversations.remove(cid)
         tasks = [asyncio.create_task(work) for work in (put(database, cid, b"x"), end())]
         tasks.append(asyncio.create_task(add_chunks()))
         await waited_for(connection, 3)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(item) for item in found] == [Blob, NotFound, type(None)]
     assert await counts(connection) == (0, 0, 0)
-    async with database.session() as records:
-        assert not await records.blobs.begin_upload(TENANT, cid, new_id())
+    async with database.session() as session:
+        assert not await session.blobs.begin_upload(TENANT, cid, new_id())
 
 
 async def test_deleting_a_conversation_takes_its_blobs(
@@ -396,10 +396,10 @@ async def test_deleting_a_conversation_takes_its_blobs(
         await put(database, conversation_id, b"line\n" * 50_000)
         gone = await put(database, conversation_id, b"gone")
         await collect(database, conversation_id, [gone.id])
-        async with database.session() as records:
-            await records.blobs.begin_upload(TENANT, conversation_id, new_id())
-    async with database.transaction() as records:
-        removed = await records.conversations.remove(cid)
+        async with database.session() as session:
+            await session.blobs.begin_upload(TENANT, conversation_id, new_id())
+    async with database.transaction() as session:
+        removed = await session.conversations.remove(cid)
     assert (removed["blobs"], removed["blob_chunks"], removed["blob_uploads"]) == (2, 4, 1)
     assert await counts(connection) == (2, 4, 1)
 
@@ -409,15 +409,15 @@ async def test_an_upload_becomes_a_blob(
 ) -> None:
     """Chunks come in before anybody knows the hash; the blob appears with its end."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
-    async with database.session() as records:
-        assert not await records.blobs.begin_upload("another", cid, blob.content_id)
-        assert await records.blobs.begin_upload(TENANT, cid, blob.content_id)
+    async with database.session() as session:
+        assert not await session.blobs.begin_upload("another", cid, blob.content_id)
+        assert await session.blobs.begin_upload(TENANT, cid, blob.content_id)
         for first in range(0, len(chunks), 3):
-            await records.blobs.add_chunks(cid, blob.content_id, chunks[first : first + 3])
-        assert await records.blobs.find(cid, blob.id) is None
-        assert await records.blobs.holds_content(cid, blob.content_id)
-        assert await records.blobs.end_upload(cid, blob) == blob.content_id
-        assert await records.blobs.holds_content(cid, blob.content_id)
+            await session.blobs.add_chunks(cid, blob.content_id, chunks[first : first + 3])
+        assert await session.blobs.find(cid, blob.id) is None
+        assert await session.blobs.holds_content(cid, blob.content_id)
+        assert await session.blobs.end_upload(cid, blob) == blob.content_id
+        assert await session.blobs.holds_content(cid, blob.content_id)
     assert await read(database, cid, blob.id) == b"line\n" * 50_000
     assert await counts(connection) == (1, 4, 0)
 
@@ -425,10 +425,10 @@ async def test_an_upload_becomes_a_blob(
 async def upload(database: PostgresDatabase, cid: str, stored: Stored) -> str:
     """Upload a blob from beginning to end, and return the content that holds it."""
     blob, chunks = stored
-    async with database.session() as records:
-        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
-        await records.blobs.add_chunks(cid, blob.content_id, chunks)
-        return await records.blobs.end_upload(cid, blob)
+    async with database.session() as session:
+        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
+        await session.blobs.add_chunks(cid, blob.content_id, chunks)
+        return await session.blobs.end_upload(cid, blob)
 
 
 async def test_uploads_of_the_same_content_keep_one(
@@ -461,19 +461,19 @@ async def test_a_dropped_upload_is_over(
 ) -> None:
     """An upload that is dropped takes no more chunks and never ends; one that ended stays."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
-    async with database.session() as records:
-        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
-        await records.blobs.add_chunks(cid, blob.content_id, chunks[:2])
-        await records.blobs.drop_upload(cid, blob.content_id)
+    async with database.session() as session:
+        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
+        await session.blobs.add_chunks(cid, blob.content_id, chunks[:2])
+        await session.blobs.drop_upload(cid, blob.content_id)
         assert await counts(connection) == (0, 0, 0)
-        await records.blobs.add_chunks(cid, blob.content_id, chunks[2:])
+        await session.blobs.add_chunks(cid, blob.content_id, chunks[2:])
         with pytest.raises(NotFound, match="dropped"):
-            await records.blobs.end_upload(cid, blob)
+            await session.blobs.end_upload(cid, blob)
         assert await counts(connection) == (0, 0, 0)
         again = await blob_of(b"line\n" * 50_000)
         await upload(database, cid, again)
-        await records.blobs.drop_upload(cid, again[0].content_id)
-        await records.blobs.drop_upload(cid, new_id())
+        await session.blobs.drop_upload(cid, again[0].content_id)
+        await session.blobs.drop_upload(cid, new_id())
     assert await counts(connection) == (1, 4, 0)
 
 
@@ -484,13 +484,13 @@ async def test_dropping_an_upload_that_still_grows(
     blob, chunks = await blob_of(b"line\n" * 50_000)
 
     async def drop() -> None:
-        async with database.session() as records:
-            await records.blobs.drop_upload(cid, blob.content_id)
+        async with database.session() as session:
+            await session.blobs.drop_upload(cid, blob.content_id)
 
-    async with database.session() as records:
-        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
-    async with database.transaction() as records:
-        await records.blobs.add_chunks(cid, blob.content_id, chunks)
+    async with database.session() as session:
+        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
+    async with database.transaction() as session:
+        await session.blobs.add_chunks(cid, blob.content_id, chunks)
         late = asyncio.create_task(drop())
         await waited_for(connection)
     await late
@@ -502,8 +502,8 @@ async def test_chunks_of_a_known_line(database: PostgresDatabase, cid: str) -> N
     text = b"a" * (CHUNK_BYTES + 5) + b"\n" + b"b\n" * CHUNK_BYTES + b"c" * 3 * CHUNK_BYTES
     blob = await put(database, cid, text)
     empty = await put(database, cid, b"")
-    async with database.session() as records:
-        find = records.blobs.chunk_before_line
+    async with database.session() as session:
+        find = session.blobs.chunk_before_line
         assert await find(cid, blob.content_id, 0) == (0, 0)
         assert await find(cid, blob.content_id, 1) == (1, 0)
         last = await find(cid, blob.content_id, CHUNK_BYTES + 1)
@@ -544,9 +544,9 @@ async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
         text = any_text(chance)
         blob = await put(database, cid, text)
         few = [chance.randint(0, blob.line_count + 1) for _ in range(12)]
-        async with database.session() as records:
+        async with database.session() as session:
             for line in (0, 1, 2, blob.line_count, blob.line_count + 1, *few):
-                found = await records.blobs.chunk_before_line(cid, blob.content_id, line)
+                found = await session.blobs.chunk_before_line(cid, blob.content_id, line)
                 assert found == plainly(text, line), (seed, line)
 
 
@@ -597,15 +597,15 @@ async def test_uploads_nobody_refers_to_are_collectable(
         EARLIER - timedelta(hours=1),
         [made[1].id, made[2].id],
     )
-    async with database.session() as records:
-        await records.blobs.attach(cid, [made[2].id, "blob_unknown"])
-        await records.blobs.attach(cid, [])
-        found = await records.blobs.collectable(cid, None, compacted=False)
+    async with database.session() as session:
+        await session.blobs.attach(cid, [made[2].id, "blob_unknown"])
+        await session.blobs.attach(cid, [])
+        found = await session.blobs.collectable(cid, None, compacted=False)
         assert [blob.id for blob in found] == [made[n].id for n in (0, 1, 3)]
-        old = await records.blobs.collectable(cid, EARLIER, compacted=True)
+        old = await session.blobs.collectable(cid, EARLIER, compacted=True)
         assert [blob.id for blob in old] == [made[1].id]
         await collect(database, cid, [made[1].id])
-        assert await records.blobs.collectable(cid, EARLIER, compacted=False) == []
+        assert await session.blobs.collectable(cid, EARLIER, compacted=False) == []
 
 
 async def test_an_upload_again_is_young_again(
@@ -617,8 +617,8 @@ async def test_an_upload_again_is_young_again(
     await connection.execute("UPDATE blobs SET created_at = $1", EARLIER - timedelta(hours=1))
     for data in (b"unattached", b"attached"):
         await put(database, cid, data)
-    async with database.session() as records:
-        assert await records.blobs.collectable(cid, EARLIER, compacted=False) == []
+    async with database.session() as session:
+        assert await session.blobs.collectable(cid, EARLIER, compacted=False) == []
     ages = "SELECT created_at < $1 FROM blobs ORDER BY content_id"
     assert [row[0] for row in await connection.fetch(ages, EARLIER)] == [False, True]
 
@@ -645,11 +645,11 @@ async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Co
         for seq in range(1, 8):
             refs = [other.id, *([blob.id] if seq in seqs else [])]
             await add_message(connection, cid, seq, refs if seq in {1, *seqs} else None)
-        async with database.session() as records:
-            assert await records.blobs.collectable(cid, None, compacted=True) == []
+        async with database.session() as session:
+            assert await session.blobs.collectable(cid, None, compacted=True) == []
             await hide(connection, cid, 2, 6, kept)
-            assert await records.blobs.collectable(cid, None, compacted=False) == []
-            found = await records.blobs.collectable(cid, EARLIER, compacted=True)
+            assert await session.blobs.collectable(cid, None, compacted=False) == []
+            found = await session.blobs.collectable(cid, EARLIER, compacted=True)
         assert [item.id for item in found] == ([blob.id] if hidden else []), (seqs, kept)
 
 
@@ -662,19 +662,19 @@ async def test_where_a_scheduled_collection_looks(
     await put(database, made[1], b"attached", attached=True)
     await hide(connection, made[3], 1, 2, [])
     content = new_id()
-    async with database.session() as records:
-        await records.blobs.begin_upload(TENANT, made[2], content)
-        due = records.blobs.list_due
+    async with database.session() as session:
+        await session.blobs.begin_upload(TENANT, made[2], content)
+        due = session.blobs.list_due
         assert await due(EARLIER, 10) == [(TENANT, made[3])]
         found = await due(LATER, 10)
         assert sorted(found) == [(TENANT, made[n]) for n in (0, 2, 3)]
         assert len(await due(LATER, 2)) == 2
-        assert await records.blobs.stale_uploads(made[2], LATER) == [content]
-        assert await records.blobs.stale_uploads(made[2], EARLIER) == []
-        assert await records.blobs.stale_uploads(made[0], LATER) == []
+        assert await session.blobs.stale_uploads(made[2], LATER) == [content]
+        assert await session.blobs.stale_uploads(made[2], EARLIER) == []
+        assert await session.blobs.stale_uploads(made[0], LATER) == []
 
-        await records.blobs.drop_upload(made[2], content)
-        await records.blobs.mark_swept(made[3])
+        await session.blobs.drop_upload(made[2], content)
+        await session.blobs.mark_swept(made[3])
         await collect(database, made[0])
         assert await due(LATER, 10) == []
         await hide(connection, made[3], 1, 3, [])
@@ -733,16 +733,16 @@ async def test_an_append_revives_what_is_being_collected(
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     offered = await blob_of(data)
-    async with database.transaction() as records:
-        await records.log.lock(TENANT, cid, None)
+    async with database.transaction() as session:
+        await session.log.lock(TENANT, cid, None)
         late = asyncio.create_task(append(store, cid, 0, [offered]))
         await waited_for(connection)
-        await records.blobs.collect(cid, [blob.id])
+        await session.blobs.collect(cid, [blob.id])
     assert await late
     assert await read(database, cid, blob.id) == data
     assert await counts(connection) == (1, 4, 0)
-    async with database.session() as records:
-        assert await records.blobs.collectable(cid, None, compacted=True) == []
+    async with database.session() as session:
+        assert await session.blobs.collectable(cid, None, compacted=True) == []
 
 
 async def test_appends_and_uploads_of_the_same_blobs_at_once(

@@ -27,23 +27,23 @@ BEGINNING = Cursor(0, 0)
 @pytest_asyncio.fixture(autouse=True)
 async def conversations(database: PostgresDatabase) -> None:
     """Two conversations without messages."""
-    async with database.session() as records:
+    async with database.session() as session:
         for conversation_id in (CID, OTHER):
-            await records.conversations.add(
+            await session.conversations.add(
                 TENANT, conversation_id, None, "tokenizer", StoredSettings(), "{}"
             )
 
 
 async def add(database: PostgresDatabase, conversation_id: str = CID, data: str = "{}") -> None:
     """Add an event in a statement of its own."""
-    async with database.session() as records:
-        await records.events.add(conversation_id, "due", data)
+    async with database.session() as session:
+        await session.events.add(conversation_id, "due", data)
 
 
 async def numbers(database: PostgresDatabase, conversation_id: str = CID) -> list[int]:
     """Return the numbers of a conversation's events."""
-    async with database.session() as records:
-        page = await records.events.page(TENANT, conversation_id, BEGINNING, 1000)
+    async with database.session() as session:
+        page = await session.events.page(TENANT, conversation_id, BEGINNING, 1000)
     assert page is not None
     assert page.newest.event_seq == len(page.stored)
     return [row.seq for row in page.stored]
@@ -54,8 +54,8 @@ async def test_events_added_at_once_have_no_gaps(database: PostgresDatabase) -> 
     await asyncio.gather(*(add(database, data=f'{{"n":{n}}}') for n in range(40)))
     assert await numbers(database) == list(range(1, 41))
     assert await numbers(database, OTHER) == []
-    async with database.session() as records:
-        page = await records.events.page(TENANT, CID, BEGINNING, 1000)
+    async with database.session() as session:
+        page = await session.events.page(TENANT, CID, BEGINNING, 1000)
     assert page is not None
     times = [row.created_at for row in page.stored]
     assert times == sorted(times)
@@ -67,29 +67,29 @@ async def test_an_event_is_part_of_its_transaction(database: PostgresDatabase) -
     await add(database)
     waiting: asyncio.Task[None] | None = None
     with pytest.raises(ZeroDivisionError):
-        async with database.transaction() as records:
-            await records.events.add(CID, "started", "{}")
+        async with database.transaction() as session:
+            await session.events.add(CID, "started", "{}")
             waiting = asyncio.create_task(add(database))
             raise ZeroDivisionError
     assert waiting is not None
     await waiting
-    async with database.transaction() as records:
-        await records.events.add(CID, "started", "{}")
-        await records.events.add(CID, "compacted", "{}")
+    async with database.transaction() as session:
+        await session.events.add(CID, "started", "{}")
+        await session.events.add(CID, "compacted", "{}")
         assert await numbers(database) == [1, 2]
     assert await numbers(database) == [1, 2, 3, 4]
 
 
 async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase) -> None:
     """An event that waits for a deletion to end finds no conversation, and is dropped."""
-    async with database.transaction() as records:
-        await records.log.lock(TENANT, CID, None)
+    async with database.transaction() as session:
+        await session.log.lock(TENANT, CID, None)
         late = asyncio.create_task(add(database))
-        await records.conversations.remove(CID)
+        await session.conversations.remove(CID)
     await late
-    async with database.session() as records:
-        assert await records.events.page(TENANT, CID, BEGINNING, 10) is None
-        await records.conversations.add(TENANT, CID, None, "tokenizer", StoredSettings(), "{}")
+    async with database.session() as session:
+        assert await session.events.page(TENANT, CID, BEGINNING, 10) is None
+        await session.conversations.add(TENANT, CID, None, "tokenizer", StoredSettings(), "{}")
     assert await numbers(database) == []
 
 
@@ -99,8 +99,8 @@ async def test_deleting_a_conversation_takes_its_events(
     """The events of a deleted conversation are counted and gone, those of others stay."""
     for conversation_id in (CID, CID, OTHER):
         await add(database, conversation_id)
-    async with database.transaction() as records:
-        removed = await records.conversations.remove(CID)
+    async with database.transaction() as session:
+        removed = await session.conversations.remove(CID)
     assert removed["events"] == 2
     left = await execute(database_url, "SELECT conversation_id FROM events")
     assert [row["conversation_id"] for row in left] == [UUID(OTHER)]
@@ -110,13 +110,13 @@ async def test_a_page_is_bounded_and_knows_its_tenant(database: PostgresDatabase
     """A page starts after its cursor and ends at its limit; another tenant sees none."""
     for _ in range(5):
         await add(database)
-    async with database.session() as records:
-        page = await records.events.page(TENANT, CID, Cursor(0, 1), 3)
-        last = await records.events.page(TENANT, CID, Cursor(0, 4), 3)
-        assert await records.events.page("another", CID, BEGINNING, 3) is None
-        assert await records.events.find_head("another", CID) is None
-        assert await records.events.find_head(TENANT, CID) == Cursor(0, 5)
-        heads = await records.events.heads([CID, OTHER, CID.replace("5b", "5d")])
+    async with database.session() as session:
+        page = await session.events.page(TENANT, CID, Cursor(0, 1), 3)
+        last = await session.events.page(TENANT, CID, Cursor(0, 4), 3)
+        assert await session.events.page("another", CID, BEGINNING, 3) is None
+        assert await session.events.find_head("another", CID) is None
+        assert await session.events.find_head(TENANT, CID) == Cursor(0, 5)
+        heads = await session.events.heads([CID, OTHER, CID.replace("5b", "5d")])
     assert page is not None and last is not None
     assert [row.seq for row in page.stored] == [2, 3, 4]
     assert not page.is_last and last.is_last

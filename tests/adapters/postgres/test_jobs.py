@@ -27,8 +27,8 @@ def new_id() -> str:
 async def conversation_id(database: PostgresDatabase) -> str:
     """The id of a new conversation."""
     made = new_id()
-    async with database.session() as records:
-        assert await records.conversations.add(
+    async with database.session() as session:
+        assert await session.conversations.add(
             TENANT, made, None, "bytes_4", StoredSettings(), "{}"
         )
     return made
@@ -46,8 +46,8 @@ async def test_a_due_compaction_is_claimed_until_it_is_cleared(
     database: PostgresDatabase, conversation_id: str
 ) -> None:
     """It becomes due once, and stays due until a look at the newest message clears it."""
-    async with database.session() as records:
-        jobs, holder = records.jobs, new_id()
+    async with database.session() as session:
+        jobs, holder = session.jobs, new_id()
         assert await jobs.claim(holder, 30) is None
         assert await jobs.set_due(conversation_id)
         assert not await jobs.set_due(conversation_id)
@@ -66,22 +66,22 @@ async def test_a_failure_postpones_and_is_counted(
     database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
     """What failed is not due again before its time, and failures are counted."""
-    async with database.session() as records:
-        await records.jobs.set_due(conversation_id)
-        await records.jobs.postpone(conversation_id, 60)
-        assert await records.jobs.claim(new_id(), 30) is None
-        assert not await records.jobs.set_due(conversation_id)
-        await records.jobs.clear_due(conversation_id, head_seq=0)
-        await records.jobs.postpone(conversation_id, -1)
-        assert await records.jobs.claim(new_id(), 30) is not None
+    async with database.session() as session:
+        await session.jobs.set_due(conversation_id)
+        await session.jobs.postpone(conversation_id, 60)
+        assert await session.jobs.claim(new_id(), 30) is None
+        assert not await session.jobs.set_due(conversation_id)
+        await session.jobs.clear_due(conversation_id, head_seq=0)
+        await session.jobs.postpone(conversation_id, -1)
+        assert await session.jobs.claim(new_id(), 30) is not None
     assert await connection.fetchval("SELECT failures FROM heads") == 2
 
 
 async def claims(database: PostgresDatabase) -> list[tuple[str, str | None]]:
     """Claim all there is, and return the conversation and job of each in order."""
     found = []
-    async with database.session() as records:
-        while claim := await records.jobs.claim(new_id(), 30):
+    async with database.session() as session:
+        while claim := await session.jobs.claim(new_id(), 30):
             found.append((claim.conversation_id, claim.job_id))
     return found
 
@@ -92,12 +92,12 @@ async def test_jobs_come_first_and_then_the_oldest(
     """What waits longest is claimed first, by the indexes; a caller waits for a job."""
     made = [new_id() for _ in range(4)]
     jobs = [new_id() for _ in range(2)]
-    async with database.session() as records:
+    async with database.session() as session:
         for age, each in enumerate(made):
-            await records.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
-            await records.jobs.postpone(each, -age - 1)
+            await session.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
+            await session.jobs.postpone(each, -age - 1)
         for job_id in jobs:
-            await records.jobs.add(TENANT, made[1], job_id, "compact", "{}")
+            await session.jobs.add(TENANT, made[1], job_id, "compact", "{}")
     assert await claims(database) == [
         (made[1], jobs[0]),
         (made[3], None),
@@ -112,12 +112,12 @@ async def test_jobs_come_first_and_then_the_oldest(
 async def test_workers_at_once_claim_different_work(database: PostgresDatabase) -> None:
     """Each piece of work goes to one of many workers."""
     made = [new_id() for _ in range(12)]
-    async with database.session() as records:
+    async with database.session() as session:
         for number, each in enumerate(made):
-            await records.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
+            await session.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
             if number % 2:
-                await records.jobs.add(TENANT, each, new_id(), "compact", "{}")
-            await records.jobs.set_due(each)
+                await session.jobs.add(TENANT, each, new_id(), "compact", "{}")
+            await session.jobs.set_due(each)
     found = await asyncio.gather(*(claims(database) for _ in range(4)))
     assert sorted(each for part in found for each, _ in part) == sorted(made)
 
@@ -127,10 +127,10 @@ async def test_a_claim_waits_for_nobody(
 ) -> None:
     """What an append or another claim has locked is skipped."""
     other = new_id()
-    async with database.session() as records:
-        await records.conversations.add(TENANT, other, None, "bytes_4", StoredSettings(), "{}")
-        await records.jobs.postpone(conversation_id, -2)
-        await records.jobs.postpone(other, -1)
+    async with database.session() as session:
+        await session.conversations.add(TENANT, other, None, "bytes_4", StoredSettings(), "{}")
+        await session.jobs.postpone(conversation_id, -2)
+        await session.jobs.postpone(other, -1)
         async with connection.transaction():
             await connection.execute(
                 "UPDATE heads SET tokens = tokens + 1 WHERE conversation_id = $1", conversation_id
@@ -145,13 +145,13 @@ async def test_work_of_a_dead_worker_is_claimed_again(
 ) -> None:
     """Once its lease has expired; the attempts are counted."""
     job_id = new_id()
-    async with database.session() as records:
-        await records.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
+    async with database.session() as session:
+        await session.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
         for attempt in (1, 2, 3):
-            claim = await records.jobs.claim(new_id(), -1)
+            claim = await session.jobs.claim(new_id(), -1)
             assert claim is not None
             assert (claim.job_id, claim.attempts) == (job_id, attempt)
-            job = await records.jobs.find(TENANT, job_id)
+            job = await session.jobs.find(TENANT, job_id)
             assert job is not None and job.status == "running"
 
 
@@ -162,13 +162,13 @@ async def test_workers_are_notified(
     notified, closed = asyncio.Event(), asyncio.Event()
     async with (
         asyncio.timeout(20),
-        database.session() as records,
+        database.session() as session,
         listening(database_url, notified.set, closed.set),
     ):
-        await records.jobs.notify()
+        await session.jobs.notify()
         await notified.wait()
         notified.clear()
-        await records.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
+        await session.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
         await notified.wait()
         assert not closed.is_set()
         await execute(
@@ -185,17 +185,17 @@ async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_i
     holders = [new_id() for _ in range(8)]
 
     async def take(holder: str) -> bool:
-        async with database.session() as records:
-            return await records.jobs.take_lease(conversation_id, holder, 30)
+        async with database.session() as session:
+            return await session.jobs.take_lease(conversation_id, holder, 30)
 
     taken = await asyncio.gather(*(take(holder) for holder in holders))
     assert taken.count(True) == 1
     holder, other = holders[taken.index(True)], holders[taken.index(False)]
     assert await take(holder)
-    async with database.session() as records:
-        await records.jobs.release_lease(conversation_id, other)
+    async with database.session() as session:
+        await session.jobs.release_lease(conversation_id, other)
         assert not await take(other)
-        await records.jobs.release_lease(conversation_id, holder)
+        await session.jobs.release_lease(conversation_id, holder)
     assert await take(other)
 
 
@@ -204,21 +204,21 @@ async def test_an_expired_lease_belongs_to_nobody(
 ) -> None:
     """A holder that died loses the lease to the next who asks, and cannot renew it then."""
     dead, next_holder = new_id(), new_id()
-    async with database.session() as records:
-        assert await records.jobs.take_lease(conversation_id, dead, -1)
-        assert await records.jobs.take_lease(conversation_id, next_holder, 30)
-        assert not await records.jobs.take_lease(conversation_id, dead, 30)
+    async with database.session() as session:
+        assert await session.jobs.take_lease(conversation_id, dead, -1)
+        assert await session.jobs.take_lease(conversation_id, next_holder, 30)
+        assert not await session.jobs.take_lease(conversation_id, dead, 30)
 
 
 async def test_no_lease_is_left_behind_without_its_conversation(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
     """Nobody competes for a conversation that is not there, and no row is written for it."""
-    async with database.session() as records:
+    async with database.session() as session:
         gone = new_id()
-        assert await records.jobs.take_lease(gone, new_id(), 30)
-        assert await records.jobs.take_lease(gone, new_id(), 30)
-        await records.jobs.add(TENANT, gone, new_id(), "compact", "{}")
+        assert await session.jobs.take_lease(gone, new_id(), 30)
+        assert await session.jobs.take_lease(gone, new_id(), 30)
+        await session.jobs.add(TENANT, gone, new_id(), "compact", "{}")
     assert await connection.fetchval("SELECT count(*) FROM compaction_leases") == 0
     assert await connection.fetchval("SELECT count(*) FROM jobs") == 0
 
@@ -229,15 +229,15 @@ async def test_a_lease_does_not_wait_for_an_append(
     """Appends go on meanwhile; a head locked by one does not keep a lease waiting."""
     async with connection.transaction():
         await connection.execute("UPDATE heads SET tokens = tokens + 1")
-        async with asyncio.timeout(5), database.session() as records:
-            assert await records.jobs.take_lease(conversation_id, new_id(), 30)
+        async with asyncio.timeout(5), database.session() as session:
+            assert await session.jobs.take_lease(conversation_id, new_id(), 30)
 
 
 async def test_a_job_stays_as_it_ended(database: PostgresDatabase, conversation_id: str) -> None:
     """A job is found by its tenant only, moves on, and its first end is its last."""
     job_id = new_id()
-    async with database.session() as records:
-        jobs = records.jobs
+    async with database.session() as session:
+        jobs = session.jobs
         await jobs.add(TENANT, conversation_id, job_id, "compact", '{"model":null}')
         job = await jobs.find(TENANT, job_id)
         assert job is not None

@@ -375,8 +375,8 @@ def test_work_in_pgqueuers_tables_is_claimed_after_the_upgrade(url: str) -> None
 
     async def claimed() -> set[tuple[str, bool]]:
         store, found = Store(url), set()
-        async with PostgresDatabase(store).session() as records:
-            while claim := await records.jobs.claim(str(uuid4()), 60):
+        async with PostgresDatabase(store).session() as session:
+            while claim := await session.jobs.claim(str(uuid4()), 60):
                 found.add((claim.conversation_id[-1], claim.job_id is not None))
         await store.close()
         return found

@@ -135,12 +135,12 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
 async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
     """Claims and notifications need no session of their own; only listening does."""
     conversation_id, holder = new_id(), new_id()
-    async with PostgresDatabase(pooled_store).session() as records:
-        await records.conversations.add("t", conversation_id, None, "bytes_4", Layer(), "{}")
-        assert await records.jobs.set_due(conversation_id)
-        await records.jobs.notify()
-        assert await records.jobs.claim(holder, 30) == Claim("t", conversation_id, None, holder, 1)
-        assert await records.jobs.claim(new_id(), 30) is None
+    async with PostgresDatabase(pooled_store).session() as session:
+        await session.conversations.add("t", conversation_id, None, "bytes_4", Layer(), "{}")
+        assert await session.jobs.set_due(conversation_id)
+        await session.jobs.notify()
+        assert await session.jobs.claim(holder, 30) == Claim("t", conversation_id, None, holder, 1)
+        assert await session.jobs.claim(new_id(), 30) is None
 
 
 async def test_the_schema_is_looked_at_through_the_pooler(

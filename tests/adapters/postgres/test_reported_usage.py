@@ -39,8 +39,8 @@ async def test_the_statement_adds_as_the_tally_does(
     tally, model = Tally(), new_id()
     for reported, counted in payloads:
         tally = tally.with_report(reported, counted)
-        async with database.session() as records:
-            made = await records.usage.calibrate("t", model, "tokenizer", reported, counted)
+        async with database.session() as session:
+            made = await session.usage.calibrate("t", model, "tokenizer", reported, counted)
         expected = tally.calibration
         assert made.reports == expected.reports
         assert made.factor == pytest.approx(expected.factor, rel=1e-12)
@@ -51,8 +51,8 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
     """Equal reports from many sessions at once end where they would have ended in turn."""
 
     async def calibrate() -> Calibration:
-        async with database.session() as records:
-            return await records.usage.calibrate("t", "m", "tokenizer", 1_300, 1_000)
+        async with database.session() as session:
+            return await session.usage.calibrate("t", "m", "tokenizer", 1_300, 1_000)
 
     made = await asyncio.gather(*(calibrate() for _ in range(20)))
     assert sorted(item.reports for item in made) == list(range(1, 21))
@@ -68,21 +68,21 @@ async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> Non
     conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
     full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, 99, '{"a":"\\u0000"}')
     bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), None, "{}")
-    async with database.session() as records:
-        assert not await records.usage.add(conversation_id, full)
-        assert await records.usage.newest(conversation_id) is None
-        await records.conversations.add(
+    async with database.session() as session:
+        assert not await session.usage.add(conversation_id, full)
+        assert await session.usage.newest(conversation_id) is None
+        await session.conversations.add(
             "t", conversation_id, None, "tokenizer", StoredSettings(), "{}"
         )
         for report in (full, bare):
-            assert await records.usage.add(conversation_id, report)
-            found = await records.usage.newest(conversation_id)
+            assert await session.usage.add(conversation_id, report)
+            found = await session.usage.newest(conversation_id)
             assert found is not None and found.created_at is not None
             names = ("report_id", "model", "format", "epoch", "through_seq", "usage", "given")
             for name in (*names, "estimated_tokens"):
                 assert getattr(found, name) == getattr(report, name)
-        assert await records.usage.newest_epoch(conversation_id, "openai_chat:m") is None
-        assert await records.usage.last_format(conversation_id, list(FormatName)) is None
+        assert await session.usage.newest_epoch(conversation_id, "openai_chat:m") is None
+        assert await session.usage.last_format(conversation_id, list(FormatName)) is None
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ async def test_reasoning_is_looked_for_in_spans(
             str(seq),
             tokens,
         )
-    async with database.session() as records:
+    async with database.session() as session:
 
         async def found(spans: tuple[Span, ...], after: int, through: int) -> bool:
-            return await records.usage.has_reasoning(conversation_id, spans, after, through)
+            return await session.usage.has_reasoning(conversation_id, spans, after, through)
 
         assert await found(WHOLE, 0, 5)
         assert not await found(WHOLE, 0, 1)

@@ -60,8 +60,8 @@ async def test_searches_go_by_word_and_by_seq(
 async def talk(database: PostgresDatabase) -> str:
     """Create a conversation whose log is empty: words need no messages."""
     made = new_id()
-    async with database.session() as records:
-        assert await records.conversations.add(
+    async with database.session() as session:
+        assert await session.conversations.add(
             TENANT, made, None, "bytes_4", StoredSettings(), "{}"
         )
     return made
@@ -71,8 +71,8 @@ async def seqs(
     database: PostgresDatabase, cid: str, term: Term, head: int, most: int = 10**6
 ) -> Postings:
     """Return which messages have a term."""
-    async with database.session() as records:
-        (found,) = await records.search.postings(cid, [[term]], head, most)
+    async with database.session() as session:
+        (found,) = await session.search.postings(cid, [[term]], head, most)
     return found
 
 
@@ -83,8 +83,8 @@ async def test_blocks_are_searched_from_the_newest_on(
     """Words on both sides of each border of blocks are found once, the newest first."""
     cid = await talk(database)
     there = sorted({1, *(BLOCK * number + step for number in range(1, 40) for step in (-1, 0, 1))})
-    async with database.session() as records:
-        await records.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
+    async with database.session() as session:
+        await session.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
     head = there[-1]
     found = await seqs(database, cid, Term("zeb", is_prefix=True), head, most)
     assert found.seqs == tuple(there[::-1][:most])
@@ -99,9 +99,9 @@ async def test_keys_that_are_alike_do_no_harm(
     """Conversations whose blocks have one key are told apart by their rows."""
     monkeypatch.setattr(search, "_key", lambda cid, block: f"same{block}/")
     mine, other = await talk(database), await talk(database)
-    async with database.session() as records:
+    async with database.session() as session:
         for cid in (mine, other):
-            await records.search.add(cid, {seq: ("zebra",) for seq in (1, 5000, 9000)})
+            await session.search.add(cid, {seq: ("zebra",) for seq in (1, 5000, 9000)})
     assert (await seqs(database, mine, Term("zebra", is_prefix=False), 9000)).seqs == (
         9000,
         5000,
@@ -115,9 +115,9 @@ async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatab
     text = " ".join(f"{number:05}{'я' * 60}" for number in range(MAX_LEXEMES + 10))
     words = lexemes(text)
     assert len(words) == MAX_LEXEMES
-    async with database.session() as records:
-        await records.search.add(cid, {1: words, 2: ()})
-        await records.search.add(cid, {1: ("late",), 2: ("late",)})
+    async with database.session() as session:
+        await session.search.add(cid, {1: words, 2: ()})
+        await session.search.add(cid, {1: ("late",), 2: ("late",)})
     for place in (0, MAX_LEXEMES - 1):
         (term,) = query_from(f"{place:05}{'я' * 60}").words
         assert (await seqs(database, cid, term, 2)).seqs == (1,)
@@ -127,9 +127,9 @@ async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatab
 async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
     """The size of messages, and which of the terms they have. [search.recall]"""
     cid = await talk(database)
-    async with database.session() as records:
-        await records.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
-        found = await records.search.holding(
+    async with database.session() as session:
+        await session.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
+        found = await session.search.holding(
             cid,
             [1, 2 * BLOCK, 3 * BLOCK, 77],
             [Term("zeb", is_prefix=True), Term("lion", is_prefix=False)],
@@ -144,10 +144,10 @@ async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
 async def test_deleted_conversations_get_no_words(database: PostgresDatabase) -> None:
     """Where there is no head, no row is left behind [transcript.visibility]."""
     cid = new_id()
-    async with database.session() as records:
-        await records.search.add(cid, {1: ("zebra",)})
-        assert await records.search.by_seqs(cid, [1], 10) == []
-        assert await records.search.unindexed(cid, 10, 10, 10) == []
+    async with database.session() as session:
+        await session.search.add(cid, {1: ("zebra",)})
+        assert await session.search.by_seqs(cid, [1], 10) == []
+        assert await session.search.unindexed(cid, 10, 10, 10) == []
     async with database._store.session() as session:
         rows = await session._connection.fetch(
             "SELECT FROM message_words WHERE conversation_id = $1", UUID(cid)
@@ -158,9 +158,9 @@ async def test_deleted_conversations_get_no_words(database: PostgresDatabase) ->
 async def test_a_page_without_matches_is_empty(database: PostgresDatabase) -> None:
     """An unknown conversation has no messages to find. [transcript.visibility]"""
     query = Query((Term("zebra", is_prefix=True),))
-    async with database.session() as records:
+    async with database.session() as session:
         for order in ("asc", "desc"):
-            found = await records.search.find(
+            found = await session.search.find(
                 new_id(), query, after_seq=0, before_seq=10**5, order=order, limit=5
             )
             assert found == []

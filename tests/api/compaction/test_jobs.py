@@ -34,9 +34,9 @@ async def job(client: httpx.AsyncClient, database: PostgresDatabase) -> Job:
     """A job that nobody works on."""
     conversation_id = (await new_conversation(client)).rpartition("/")[2]
     job_id = new_id()
-    async with database.session() as records:
-        await records.jobs.add("default", conversation_id, job_id, "compact", "{}")
-        found = await records.jobs.find("default", job_id)
+    async with database.session() as session:
+        await session.jobs.add("default", conversation_id, job_id, "compact", "{}")
+        found = await session.jobs.find("default", job_id)
     assert found is not None
     return found
 
@@ -51,8 +51,8 @@ async def working(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 async def change(database: PostgresDatabase, job: Job, status: str, **more: Any) -> None:
     """Store how far a job has come."""
     texts = {name: json_text.dumps(value) for name, value in more.items()}
-    async with database.session() as records:
-        await records.jobs.change(job.conversation_id, job.job_id, status, **texts)
+    async with database.session() as session:
+        await session.jobs.change(job.conversation_id, job.job_id, status, **texts)
 
 
 async def test_a_job_from_queued_to_done(
@@ -136,9 +136,9 @@ async def test_a_job_is_done_beside_the_api(
     path = await new_conversation(working, policy={"budget": {"context_window": 8000}})
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()
-    async with database.session() as records:
+    async with database.session() as session:
         ask = json_text.dumps(asdict(CompactRequest()))
-        await records.jobs.add("default", conversation_id, job_id, "compact", ask)
+        await session.jobs.add("default", conversation_id, job_id, "compact", ask)
     async with asyncio.timeout(20):
         while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":
             assert shown["status"] != "failed", shown

@@ -223,10 +223,10 @@ async def test_restored_messages(
     await append(client, path, user("new"))
     harness = Harness(WatchedDatabase(database), clock=clock)
     clock.pass_seconds(60)
-    async with harness.database.transaction() as records:
-        locked = await records.log.lock(TENANT, path.rpartition("/")[2], None)
+    async with harness.database.transaction() as session:
+        locked = await session.log.lock(TENANT, path.rpartition("/")[2], None)
         assert locked is not None
-        await harness.active.rejoin(records, locked, [Span(3, 5)])
+        await harness.active.rejoin(session, locked, [Span(3, 5)])
     found = [item["visibility"] for item in await read(client, path)]
     outside, verbatim = "outside", "verbatim"
     assert [mark["state"] for mark in found] == [

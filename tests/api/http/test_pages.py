@@ -20,7 +20,7 @@ from app.api.http.pacing import SLICE_BYTES, ReaderStalled, paced
 from app.api.snapshots.snapshots import _pieces
 from app.domain.common.errors import ServiceUnavailable
 from app.main import create_app
-from app.services.common.read_permits import MAX_PAGES, Reads
+from app.services.common.read_permits import MAX_PAGES, ReadPermits
 from app.settings import Settings
 from tests.conftest import started
 
@@ -110,7 +110,7 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
         loop = asyncio.get_running_loop()
 
         async def check(path: str, budget: int, limit: int) -> None:
-            app.state.reads = Reads(budget)
+            app.state.reads = ReadPermits(budget)
             found = await pages(client, path.partition("#")[0], limit=limit, **lists[path])
             assert [item for _, page in found for item in page] == whole[path]
             assert all(page for _, page in found)
@@ -138,7 +138,7 @@ async def test_a_snapshot_does_not_depend_on_the_batches(app: FastAPI, budget: i
         session_id = (await client.get("/v1/snapshots")).json()["data"][0]["session_id"]
         path = f"/v1/snapshots/{session_id}?download=true"
         whole = (await client.get(path)).json()
-        app.state.reads = Reads(budget)
+        app.state.reads = ReadPermits(budget)
         assert (await client.get(path)).json() == whole
         assert len(whole["messages"]) == len(SIZES)
         imported = await client.post("/v1/snapshots", json=whole | {"session_id": "imported-1"})
@@ -159,7 +159,7 @@ async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
                 {"role": "tool", "tool_call_id": f"call_{number}", "content": text},
             ]
             assert (await client.post(path, json={"messages": messages})).status_code == 201
-        app.state.reads = Reads(100_000)
+        app.state.reads = ReadPermits(100_000)
         found = await pages(client, path, limit=1000, content="full")
         shown = [item["content"] for _, page in found for item in page if item["role"] == "tool"]
         assert shown == texts
@@ -168,7 +168,7 @@ async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
 
 async def test_excess_reads_wait_and_are_then_refused() -> None:
     """Pages hold their permits until they are sent; a read that waits too long is a 503."""
-    reads = Reads(1000, wait_seconds=0.05)
+    reads = ReadPermits(1000, wait_seconds=0.05)
     entered, leave = asyncio.Semaphore(0), asyncio.Event()
 
     async def hold(tenant_id: str) -> None:

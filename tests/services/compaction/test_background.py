@@ -179,8 +179,8 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
     assert isinstance(first, Appended) and first.pressure == "due"
-    async with harness.database.session() as records:
-        await records.jobs.clear_due(cid, first.head_seq)
+    async with harness.database.session() as session:
+        await session.jobs.clear_due(cid, first.head_seq)
     await harness.log.append(TENANT, cid, batch)
     assert not await is_due(harness, cid)
     assert await kinds(harness, cid) == ["due"]
@@ -651,8 +651,8 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid)
-    async with harness.database.session() as records:
-        await records.jobs.change(cid, job.job_id, "running")
+    async with harness.database.session() as session:
+        await session.jobs.change(cid, job.job_id, "running")
     await another(harness).work(cid, job.job_id)
     assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "done"
     assert (await harness.receipt(cid)).trigger == "forced"

@@ -59,8 +59,8 @@ async def receipt(harness: Harness, cid: str) -> Compaction:
     """Return the active receipt."""
     state = (await harness.stored(cid)).state
     assert state.compaction_id is not None
-    async with harness.database.session() as records:
-        found = await records.contexts.find_compaction(cid, state.compaction_id)
+    async with harness.database.session() as session:
+        found = await session.contexts.find_compaction(cid, state.compaction_id)
     assert found is not None
     return found
 
@@ -302,8 +302,8 @@ async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness)
     await harness.append(cid, user("hello"))
     build = await harness.build(cid)
     assert [item["content"] for item in build.messages] == ["hello"]
-    async with harness.database.session() as records:
-        removed = await records.conversations.remove(cid)
+    async with harness.database.session() as session:
+        removed = await session.conversations.remove(cid)
     assert removed["compactions"] == 0
 
 
@@ -337,8 +337,8 @@ async def test_any_log_compacted_at_any_time_builds_on(
             check(build, exact=True)
             assert build["summary_used"] == ((await harness.stored(cid)).state.span is not None)
         state = (await harness.stored(cid)).state
-        async with harness.database.session() as records:
-            entries = await records.log.entries(cid, 1, state.head_seq + 1)
+        async with harness.database.session() as session:
+            entries = await session.log.entries(cid, 1, state.head_seq + 1)
         hidden = [e for e in entries if state.span and state.span.start <= e.seq < state.span.end]
         assert state.tokens == sum(entry.tokens for entry in entries)
         assert state.hidden_tokens == sum(entry.tokens for entry in hidden)

@@ -37,10 +37,10 @@ class Watched(PostgresDatabase):
         self.was_asked.set()
         if self.is_away:
             raise ServiceUnavailable("The database does not answer")
-        async with super().session() as records:
+        async with super().session() as session:
             self.open_sessions += 1
             try:
-                yield records
+                yield session
             finally:
                 self.open_sessions -= 1
 
@@ -55,8 +55,8 @@ def watched(store: Store) -> Watched:
 async def conversation_id(database: PostgresDatabase) -> str:
     """The id of a new conversation."""
     made = new_id()
-    async with database.session() as records:
-        assert await records.conversations.add(
+    async with database.session() as session:
+        assert await session.conversations.add(
             TENANT, made, None, "bytes_4", StoredSettings(), "{}"
         )
     return made
@@ -220,8 +220,8 @@ async def claimed(leases: Leases) -> Claim:
 async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> None:
     """Claimed work excludes builds and requests, outlives the time of its lease, and ends it."""
     leases = Leases(watched, new_id, seconds=0.3)
-    async with watched.session() as records:
-        await records.jobs.set_due(conversation_id)
+    async with watched.session() as session:
+        await session.jobs.set_due(conversation_id)
     async with leases.renewed(await claimed(leases)):
         for _ in range(6):
             watched.was_asked.clear()
@@ -236,8 +236,8 @@ async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> Non
 async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id: str) -> None:
     """What a worker that stops cancels is claimed by another, as its first attempt."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
-    async with watched.session() as records:
-        await records.jobs.set_due(conversation_id)
+    async with watched.session() as session:
+        await session.jobs.set_due(conversation_id)
 
     async def work() -> None:
         async with leases.renewed(await claimed(leases)):
@@ -257,8 +257,8 @@ async def test_failed_work_is_claimed_again_later(
 ) -> None:
     """Its attempts are counted, and it excludes nobody while it waits for the next one."""
     leases = Leases(watched, new_id)
-    async with watched.session() as records:
-        await records.jobs.set_due(conversation_id)
+    async with watched.session() as session:
+        await session.jobs.set_due(conversation_id)
     with pytest.raises(KeyError):
         async with leases.renewed(claim := await claimed(leases)):
             raise KeyError

@@ -515,8 +515,8 @@ async def test_a_failure_while_applying_leaves_nothing(harness: Harness) -> None
     await harness.talk(cid, 10)
     before = await harness.build(cid)
     running = await _during(harness, cid)
-    async with harness.database.session() as records:
-        await records.contexts.hide_compaction(cid, 0)  # the view moves on
+    async with harness.database.session() as session:
+        await session.contexts.hide_compaction(cid, 0)  # the view moves on
     harness.gateway.release.set()
     with pytest.raises(Conflict):
         await running

@@ -816,8 +816,8 @@ class Story:
             build = await self.harness.build(self.cid, ask)
         except ContextOverflow as overflow:
             budget = overflow.facts["budget"]
-            async with self.harness.database.session() as records:
-                entries = await records.log.entries(self.cid, 1, 10**9)
+            async with self.harness.database.session() as session:
+                entries = await session.log.entries(self.cid, 1, 10**9)
             newest = next(item for item in reversed(entries) if item.role is Role.USER)
             least = sum(item.tokens for item in entries if item.pinned or item is newest)
             assert least > 0.65 * budget.effective_window - 100

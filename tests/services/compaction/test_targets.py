@@ -44,8 +44,8 @@ def harness(database: PostgresDatabase) -> Harness:
 
 async def entries_of(harness: Harness, cid: str) -> list[Entry]:
     """Return what planning knows of the whole log."""
-    async with harness.database.session() as records:
-        return list(await records.log.entries(cid, 1, 10**6))
+    async with harness.database.session() as session:
+        return list(await session.log.entries(cid, 1, 10**6))
 
 
 async def compacted_as_shown(harness: Harness, cid: str, **ask: Any) -> CompactResult:

@@ -465,10 +465,10 @@ async def test_a_sliding_window_counts_what_is_in_the_active_one(harness: Harnes
 
 async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:
     """Put spans back into the window."""
-    async with harness.database.transaction() as records:
-        locked = await records.log.lock(TENANT, conversation_id, None)
+    async with harness.database.transaction() as session:
+        locked = await session.log.lock(TENANT, conversation_id, None)
         assert locked is not None
-        return await harness.active.rejoin(records, locked, spans)
+        return await harness.active.rejoin(session, locked, spans)
 
 
 class Story:

@@ -121,13 +121,13 @@ class Sentences(Counter[str]):
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Repositories]:
-        async with self._open[0]() as records:
-            yield cast(Repositories, _Heard(records, self))
+        async with self._open[0]() as session:
+            yield cast(Repositories, _Heard(session, self))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Repositories]:
-        async with self._open[1]() as records:
-            yield cast(Repositories, _Heard(records, self))
+        async with self._open[1]() as session:
+            yield cast(Repositories, _Heard(session, self))
 
 
 class _Heard:
@@ -237,8 +237,8 @@ async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_break
 
 
 async def _entries(harness: Harness, cid: str) -> Any:
-    async with harness.database.session() as records:
-        return await records.log.entries(cid, 1, 10_000)
+    async with harness.database.session() as session:
+        return await session.log.entries(cid, 1, 10_000)
 
 
 async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> None:

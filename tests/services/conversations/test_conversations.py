@@ -304,8 +304,8 @@ class FailingChange:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction in which `change` fails."""
-        async with self._database.transaction() as records:
-            yield cast(Repositories, _Failing(records))
+        async with self._database.transaction() as session:
+            yield cast(Repositories, _Failing(session))
 
 
 class _Failing:

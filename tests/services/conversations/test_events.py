@@ -24,7 +24,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
-from app.services.common.tenant_shares import Shares
+from app.services.common.tenant_shares import TenantShares
 from app.services.conversations.events import EventService
 from tests.conftest import Server, execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
@@ -44,7 +44,7 @@ def events_of(
     database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
 ) -> EventService:
     """Return the event service of one more process, which looks often."""
-    shares = Shares("event_streams", "event streams", most_streams, most_per_tenant)
+    shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
         database, lambda: NOW, poll_seconds=0.01, shares=shares, page_rows=page_rows
     )
@@ -58,8 +58,8 @@ def events(harness: Harness) -> EventService:
 
 async def happen(harness: Harness, cid: str, number: int = 0) -> None:
     """Let something happen that has an event."""
-    async with harness.database.session() as records:
-        await records.events.add(cid, "due", f'{{"n":{number}}}')
+    async with harness.database.session() as session:
+        await session.events.add(cid, "due", f'{{"n":{number}}}')
 
 
 @dataclass

@@ -266,9 +266,9 @@ async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
     for name in "abcd":
         own = [text for text in texts if text.startswith(name) and not text.endswith("!")]
         assert own == [f"{name}{number}" for number in range(8)]
-    async with harness.database.session() as records:
-        entries = await records.log.entries(cid, 1, 1000)
-        assert await records.log.total_at(cid, 64) == sum(entry.tokens for entry in entries)
+    async with harness.database.session() as session:
+        entries = await session.log.entries(cid, 1, 1000)
+        assert await session.log.total_at(cid, 64) == sum(entry.tokens for entry in entries)
 
 
 async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:

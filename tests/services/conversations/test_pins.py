@@ -439,8 +439,8 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
     assert facts["limit"] == (1000 - fixed) // 2
     assert facts["pinned_tokens"] > facts["limit"]
     assert pinned == [1, 2, 3, 4]
-    async with harness.database.session() as records:
-        assert [entry.seq for entry in await records.contexts.pinned(cid)] == pinned
+    async with harness.database.session() as session:
+        assert [entry.seq for entry in await session.contexts.pinned(cid)] == pinned
     kinds = [kind for kind, _ in await harness.told(cid)]
     assert kinds.count("pinned") == 4
     with pytest.raises(ValidationError):
@@ -516,5 +516,5 @@ async def test_pins_go_with_their_conversation(harness: Harness) -> None:
     assert removed["pins"] == 1
     await harness.conversation(policy(20_000), conversation_id=cid)
     await fill(harness, cid, 100)
-    async with harness.database.session() as records:
-        assert await records.contexts.pinned(cid) == []
+    async with harness.database.session() as session:
+        assert await session.contexts.pinned(cid) == []

@@ -270,8 +270,8 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
         assert not done
         await harness.background.work(tenant_id, conversation_id, job_id)
 
-    async with harness.database.session() as records:
-        await records.jobs.add(TENANT, planted, new_id(), "compact", CompactRequest().as_json())
+    async with harness.database.session() as session:
+        await session.jobs.add(TENANT, planted, new_id(), "compact", CompactRequest().as_json())
     claim = await harness.leases.claim()
     assert claim is not None
     database = PostgresDatabase(harness.database.store)
@@ -305,8 +305,8 @@ async def test_batches_are_bounded_by_bytes(
     monkeypatch.setattr(search, "BATCH_BYTES", 10)
     cid = await harness.conversation()
     await harness.append(cid, *(user(f"number {'é' * 100} {number}") for number in range(7)))
-    async with harness.database.session() as records:
-        assert len(await records.search.unindexed(cid, 7, 500, 10)) == 1
+    async with harness.database.session() as session:
+        assert len(await session.search.unindexed(cid, 7, 500, 10)) == 1
     assert await seqs(service, cid, "number") == [*range(1, 8)]
 
 
@@ -314,13 +314,13 @@ async def test_a_deletion_leaves_no_words(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
     """Words go with their conversation, and none come after it [search.words]."""
-    async with harness.database.session() as records:
-        batch = await records.search.unindexed(planted, 10, 500, 10**6)
+    async with harness.database.session() as session:
+        batch = await session.search.unindexed(planted, 10, 500, 10**6)
     await seqs(service, planted, "staging")
     await harness.conversations.remove(TENANT, planted)
     assert await words_of(harness, planted) == 0
-    async with harness.database.session() as records:
-        await records.search.add(planted, {item.message.seq: ("late",) for item in batch})
+    async with harness.database.session() as session:
+        await session.search.add(planted, {item.message.seq: ("late",) for item in batch})
     assert await words_of(harness, planted) == 0
 
 

@@ -26,7 +26,7 @@ from app.domain.conversations.turns import group_boundary_before
 from app.domain.conversations.view import Span
 from app.domain.conversations.visibility import State, Visibility
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.common.read_permits import Read
+from app.services.common.read_permits import ReadPermit
 from app.services.conversations import transcripts
 from app.services.conversations.transcripts import PageMessage, Shown, TranscriptService
 from app.services.tool_output.stored_results import Content
@@ -176,10 +176,10 @@ class Story:
     async def _rejoin(self, first: int, last: int) -> None:
         log = [_Spoken(role) for role in self.roles]
         start, end = (group_boundary_before(log, index) + 1 for index in (first - 1, last))
-        async with self.harness.database.transaction() as records:
-            locked = await records.log.lock(TENANT, self.id, None)
+        async with self.harness.database.transaction() as session:
+            locked = await session.log.lock(TENANT, self.id, None)
             assert locked is not None
-            await self.harness.active.rejoin(records, locked, [Span(start, end)])
+            await self.harness.active.rejoin(session, locked, [Span(start, end)])
 
 
 class _Spoken:
@@ -359,7 +359,7 @@ async def test_pages_of_large_results_end_early(harness: Harness) -> None:
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
     whole = await service(harness).shown(TENANT, page, Content.AUTO)
     assert len(whole) == len(page) == 12
-    short = await service(harness).shown(TENANT, page, Content.AUTO, Read(100_000, 100_000))
+    short = await service(harness).shown(TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000))
     assert len(short) == 6
     assert [item.listed for item in short] == page[:6]
 

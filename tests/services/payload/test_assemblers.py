@@ -317,8 +317,8 @@ async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
     await harness.append(conversation_id, user("Hello"))
     first = await built(harness, conversation_id)
     assert "tool_19" not in tool_names(first)
-    async with harness.database.session() as records:
-        await records.log.promote(conversation_id, ["tool_19"])
+    async with harness.database.session() as session:
+        await session.log.promote(conversation_id, ["tool_19"])
     second = await built(harness, conversation_id)
     assert "tool_19" in tool_names(second)
     assert second["cache_break_reason"] == "tools_changed"
@@ -422,8 +422,8 @@ async def test_unknown_builds_are_not_found(harness: Harness) -> None:
     build_id = (await built(harness, conversation_id))["build_id"]
     earlier = BuildReplayService(harness.database, harness.resolver)
     epoch_id = build_id.partition(".")[0]
-    async with harness.database.session() as records:
-        epoch = await records.contexts.find_epoch(conversation_id, epoch_id)
+    async with harness.database.session() as session:
+        epoch = await session.contexts.find_epoch(conversation_id, epoch_id)
     assert epoch is not None
     no_tails = [
         f"{epoch_id}.1.{hash}" for hash in (epoch.sections_hash, epoch.policy_hash, "0" * 64)

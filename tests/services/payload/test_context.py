@@ -145,8 +145,8 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
     try:
         check(await harness.build(cid, ASKS[format]), exact=format is CHAT)
     except ContextOverflow:
-        async with harness.database.session() as records:
-            entries = await records.log.entries(cid, 1, 10_000)
+        async with harness.database.session() as session:
+            entries = await session.log.entries(cid, 1, 10_000)
         spoken = [item.tokens for item in entries if item.role is Role.USER]
         beside = 64 + 32 + 100  # a summary, the note, tools and what a provider counts more
         assert not spoken or spoken[-1] > 571 - beside

@@ -72,8 +72,8 @@ def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
 async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> Judged:
     """Report usage of a build at the log's head, or have the last one judged again."""
     if usage is not None and "through_seq" not in told and "build_id" not in told:
-        async with service._database.session() as records:
-            found = await records.conversations.find(TENANT, cid, MODEL)
+        async with service._database.session() as session:
+            found = await session.conversations.find(TENANT, cid, MODEL)
         told["through_seq"] = found.state.head_seq if found is not None else None
     return await service.report(TENANT, cid, Report(usage, **told))
 
@@ -87,8 +87,8 @@ async def talk(harness: Harness, own: Mapping[str, Any] | None = None, **more: A
 
 async def last(harness: Harness, cid: str) -> UsageReport:
     """Return the report that was stored last."""
-    async with harness.database.session() as records:
-        found = await records.usage.newest(cid)
+    async with harness.database.session() as session:
+        found = await session.usage.newest(cid)
     assert found is not None
     return found
 
@@ -276,8 +276,8 @@ async def test_a_provider_that_counts_more_is_learnt(
 
 async def stored_for(harness: Harness, cid: str, model: str) -> Any:
     """Return the conversation with the calibration of a model."""
-    async with harness.database.session() as records:
-        return await records.conversations.find(TENANT, cid, MODEL, model)
+    async with harness.database.session() as session:
+        return await session.conversations.find(TENANT, cid, MODEL, model)
 
 
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
@@ -397,9 +397,9 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
     same = await harness.conversation()
     calibration = (await harness.stored(same)).calibration
     assert calibration is not None and calibration.reports == 1
-    async with harness.database.session() as records:
-        assert await records.usage.find_calibration(TENANT, MODEL, "tokenizer") == calibration
-        assert await records.usage.find_calibration("other", MODEL, "tokenizer") is None
+    async with harness.database.session() as session:
+        assert await session.usage.find_calibration(TENANT, MODEL, "tokenizer") == calibration
+        assert await session.usage.find_calibration("other", MODEL, "tokenizer") is None
 
 
 async def test_every_read_knows_the_newest_calibration(
@@ -436,10 +436,10 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
     again = await report(service, cid)
     assert again.should_compact
     assert [kind for kind, _ in await harness.told(cid)] == ["due"]
-    async with harness.database.session() as records:
-        found = await records.conversations.find(TENANT, cid, MODEL)
+    async with harness.database.session() as session:
+        found = await session.conversations.find(TENANT, cid, MODEL)
         assert found is not None
-        assert await is_due_as_reported(records, await harness.resolver.of(found), found)
+        assert await is_due_as_reported(session, await harness.resolver.of(found), found)
 
 
 async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
@@ -546,8 +546,8 @@ class FailingSentence:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction in which that sentence fails."""
-        async with self._database.transaction() as records:
-            yield cast(Repositories, _Failing(records, self._sentence))
+        async with self._database.transaction() as session:
+            yield cast(Repositories, _Failing(session, self._sentence))
 
 
 class _Failing:
@@ -600,11 +600,11 @@ async def test_a_lost_notification_does_not_matter(harness: Harness, service: Us
 async def test_settings_that_stopped_working(harness: Harness, service: UsageService) -> None:
     """A report is stored even where the layers no longer work together. [usage.answer]"""
     cid = await talk(harness)
-    async with harness.database.transaction() as records:
-        found = await records.log.lock(TENANT, cid, MODEL)
+    async with harness.database.transaction() as session:
+        found = await session.log.lock(TENANT, cid, MODEL)
         assert found is not None
         broken = replace(found.settings, policy='{"budget":{"context_window":-1}}')
-        await records.conversations.change(TENANT, replace(found, settings=broken))
+        await session.conversations.change(TENANT, replace(found, settings=broken))
     judged = await report(service, cid, chat(900))
     assert judged.token_usage == TokenUsage(900)
     assert (judged.estimate, judged.judged_tokens, judged.should_compact) == (None, None, False)

@@ -61,8 +61,8 @@ def calls(*names: str) -> dict[str, Any]:
 
 async def promoted(database: Database, cid: str, *names: str) -> tuple[str, ...]:
     """Promote tools and return all that are."""
-    async with database.session() as records:
-        return await records.log.promote(cid, names)
+    async with database.session() as session:
+        return await session.log.promote(cid, names)
 
 
 async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None:
@@ -137,14 +137,14 @@ async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
 async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
     """The newest call counts, parallel ones too; results and plain messages do not."""
     cid = await harness.conversation()
-    async with harness.database.session() as records:
-        assert await records.log.last_used(cid) == {}
-        assert await records.log.last_used(NOWHERE) == {}
+    async with harness.database.session() as session:
+        assert await session.log.last_used(cid) == {}
+        assert await session.log.last_used(NOWHERE) == {}
     done = [result("c0"), result("c1")]
     await harness.append(cid, user("go"), calls("a", "b"), *done, calls("a", "\x00"), *done)
     await harness.append(cid, says("done"))
-    async with harness.database.session() as records:
-        assert await records.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
+    async with harness.database.session() as session:
+        assert await session.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
 
 
 async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harness) -> None:
@@ -153,8 +153,8 @@ async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harnes
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
     for _ in range(MAX_LOOKED_AT // 1000):
         await harness.append(cid, *([says("x")] * 997))
-    async with harness.database.session() as records:
-        assert await records.log.last_used(cid) == {"old": 2, "new": 4}
+    async with harness.database.session() as session:
+        assert await session.log.last_used(cid) == {"old": 2, "new": 4}
     await harness.append(cid, *([says("x")] * 12))
-    async with harness.database.session() as records:
-        assert await records.log.last_used(cid) == {"new": 4}
+    async with harness.database.session() as session:
+        assert await session.log.last_used(cid) == {"new": 4}

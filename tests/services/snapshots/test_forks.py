@@ -403,10 +403,10 @@ async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
     await harness.append(cid, user("3"), user("4") | too_late, user("5"), user("6") | too_late)
     await harness.append(cid, user("7"))
     await built(harness, cid)
-    async with harness.database.transaction() as records:
-        locked = await records.log.lock(TENANT, cid, None)
+    async with harness.database.transaction() as session:
+        locked = await session.log.lock(TENANT, cid, None)
         assert locked is not None
-        await harness.active.rejoin(records, locked, [Span(2, 3)])
+        await harness.active.rejoin(session, locked, [Span(2, 3)])
     assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
     for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
         copy = await fork(harness, cid, at_seq)
@@ -434,8 +434,8 @@ async def test_promoted_tools_stay_promoted_for_their_turn(harness: Harness) -> 
     """Tools promoted in a turn are promoted in a fork of it, not in one of an earlier turn."""
     cid = await harness.conversation()
     await harness.talk(cid, 3)
-    async with harness.database.session() as records:
-        await records.log.promote(cid, ["found"])
+    async with harness.database.session() as session:
+        await session.log.promote(cid, ["found"])
     copies = [await fork(harness, cid, at_seq) for at_seq in (6, 5, 4, 0)]
     heads = [(await harness.stored(copy)).state for copy in copies]
     assert [state.promoted_now for state in heads] == [("found",), ("found",), (), ()]
@@ -450,13 +450,13 @@ async def check_sums(harness: Harness, cid: str) -> None:
     """Compare what a head says with what its rows say."""
     found = await harness.stored(cid)
     state = found.state
-    async with harness.database.session() as records:
-        entries = await records.log.entries(cid, 1, state.head_seq + 1)
-        page = await records.log.page(cid, 0, 10**9, "asc", 10_000)
-        pinned = await records.contexts.pinned(cid)
+    async with harness.database.session() as session:
+        entries = await session.log.entries(cid, 1, state.head_seq + 1)
+        page = await session.log.page(cid, 0, 10**9, "asc", 10_000)
+        pinned = await session.contexts.pinned(cid)
         receipt = None
         if state.compaction_id is not None:
-            receipt = await records.contexts.find_compaction(cid, state.compaction_id)
+            receipt = await session.contexts.find_compaction(cid, state.compaction_id)
             assert receipt is not None
     assert [item.seq for item in entries] == list(range(1, state.head_seq + 1))
     assert state.tokens == sum(item.tokens for item in entries)
@@ -889,8 +889,8 @@ async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
 async def of_another_tenant(harness: Harness) -> str:
     """Return a conversation of another tenant."""
     own = new_id()
-    async with harness.database.session() as records:
-        await records.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
+    async with harness.database.session() as session:
+        await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
     return own
 
 

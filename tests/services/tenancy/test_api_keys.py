@@ -323,8 +323,8 @@ async def test_a_key_that_falls_silent_is_audited(database: PostgresDatabase, cl
 
 async def counted(database: PostgresDatabase) -> int:
     """Return how many uses of the key are written."""
-    async with database.session() as records:
-        return sum(use.admitted for use in await records.keys.uses(ID, LONG_AGO))
+    async with database.session() as session:
+        return sum(use.admitted for use in await session.keys.uses(ID, LONG_AGO))
 
 
 async def test_what_lasts_asks_again(

@@ -14,7 +14,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tenancy import storage_usage as statements
 from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLimitReached
 from app.domain.tenancy.quotas import TenantLimits
-from app.services.common.tenant_shares import Shares
+from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
 from app.services.tenancy.storage_usage import StorageQuota
 from tests.conftest import execute
@@ -38,10 +38,10 @@ def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> S
 
 async def measured(database: PostgresDatabase) -> int:
     """Measure all, and return the sum of the tenant."""
-    async with database.session() as records:
-        while await records.storage.measure(TENANT):
+    async with database.session() as session:
+        while await session.storage.measure(TENANT):
             pass
-        return await records.storage.total(TENANT)
+        return await session.storage.total(TENANT)
 
 
 async def in_rows(database_url: str) -> int:
@@ -91,10 +91,10 @@ async def test_a_long_log_is_measured_in_parts(
     rounds = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statements, "MEASURE", small)
-        async with database.session() as records:
-            while await records.storage.measure(TENANT):
+        async with database.session() as session:
+            while await session.storage.measure(TENANT):
                 rounds += 1
-            assert await records.storage.total(TENANT) == await in_rows(database_url)
+            assert await session.storage.total(TENANT) == await in_rows(database_url)
     assert rounds == 8
 
 
@@ -138,7 +138,7 @@ async def test_without_a_limit_nothing_is_asked(database: PostgresDatabase) -> N
 
 def test_a_tenant_has_its_share() -> None:
     """Beyond its share a tenant is told to wait, and others still find a place."""
-    shares = Shares("things", "things", 3, 2)
+    shares = TenantShares("things", "things", 3, 2)
     with shares.held("a"), shares.held("a"):
         with pytest.raises(RateLimited) as refused:
             shares.check_limits("a")

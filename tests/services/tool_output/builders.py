@@ -139,8 +139,8 @@ class GatedDatabase(WatchedDatabase):
     async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and count it."""
         self.sessions += 1
-        async with super().session() as records:
-            yield records
+        async with super().session() as session:
+            yield session
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
@@ -148,8 +148,8 @@ class GatedDatabase(WatchedDatabase):
         gate, self.before_transaction = self.before_transaction, None
         if gate is not None:
             await gate()
-        async with super().transaction() as records:
-            yield records
+        async with super().transaction() as session:
+            yield session
 
 
 class Process:

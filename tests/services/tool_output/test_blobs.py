@@ -495,8 +495,8 @@ async def test_a_scheduled_collection_visits_due_conversations(
     cid, refs = await process.compacted(DROP)
     loose = await process.harness.conversation()
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
-    async with process.database.session() as records:
-        assert await records.blobs.begin_upload(TENANT, loose, new_id())
+    async with process.database.session() as session:
+        assert await session.blobs.begin_upload(TENANT, loose, new_id())
     assert await process.collector.collect_due() == 2
     for gone in refs[:2]:
         assert isinstance(await refused(process.read(cid, gone)), Gone)

@@ -57,10 +57,10 @@ async def find_excluded(deps: BuildDependencies, state: BuildState) -> BuildStat
     last = entries[-1].seq if entries else 0
     shown = [Span(max(span.start, after + 1), span.end) for span in state.view.spans]
     if missing := spans_through(shown, last):
-        async with deps.database.session() as records:
+        async with deps.database.session() as session:
             for span in missing:
                 names.update(
-                    await records.log.tool_names(
+                    await session.log.tool_names(
                         state.attempt.conversation_id, span.start, span.end
                     )
                 )

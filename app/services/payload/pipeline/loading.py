@@ -67,8 +67,8 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
     _check_prompt(resolved, limits, attempt)
     if read.compacted_for is not None and read.compacted_for != resolved.policy.strategy:
         # Another strategy made the active summary.
-        async with deps.database.session() as records:
-            await records.contexts.hide_compaction(
+        async with deps.database.session() as session:
+            await session.contexts.hide_compaction(
                 conversation.conversation_id, conversation.state.view_version
             )
         raise Restart(attempt)
@@ -85,8 +85,8 @@ async def _read(
     """
     cached = deps.cache.find(attempt.cache_key)
     cached_epoch_id = cached.epoch_id if cached else ""
-    async with deps.database.session() as records:
-        read = await records.contexts.read(
+    async with deps.database.session() as session:
+        read = await session.contexts.read(
             attempt.tenant_id,
             attempt.conversation_id,
             format=attempt.settings.format,

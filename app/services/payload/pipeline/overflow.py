@@ -34,8 +34,8 @@ async def refusal(
     seqs = [part.seq for part in largest if part.seq]
     ids: Mapping[int, str] = {}
     if seqs:
-        async with deps.database.session() as records:
-            ids = await records.log.ids(state.attempt.conversation_id, seqs)
+        async with deps.database.session() as session:
+            ids = await session.log.ids(state.attempt.conversation_id, seqs)
     return context_overflow(resolved, state.limits, usage, largest, ids)
 
 

@@ -35,8 +35,8 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     epoch = choice.last
     if epoch is None or choice.reason is not None:
         epoch = _new_epoch(deps, state, choice)
-        async with deps.database.session() as records:
-            if not await records.contexts.add_epoch(
+        async with deps.database.session() as session:
+            if not await session.contexts.add_epoch(
                 state.attempt.conversation_id, epoch, choice.start.view, _texts(state)
             ):
                 raise state.restart()
@@ -85,7 +85,7 @@ async def _record_tail(
     body = json_text.dumps(state.tail.texts)
     hash = digest(body)
     if rendered.tail_hash != hash:
-        async with deps.database.session() as records:
-            await records.contexts.add_text(state.attempt.conversation_id, hash, body)
+        async with deps.database.session() as session:
+            await session.contexts.add_text(state.attempt.conversation_id, hash, body)
         rendered.tail_hash = hash
     return hash

@@ -31,9 +31,9 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
     view, head_seq = state.view, state.read.conversation.state.head_seq
     rows: list[LogRow] = []
-    async with deps.database.session() as records:
+    async with deps.database.session() as session:
         for span in spans_through(view.spans, head_seq):
-            rows += await records.contexts.rows(
+            rows += await session.contexts.rows(
                 state.attempt.conversation_id,
                 span.start,
                 span.end,

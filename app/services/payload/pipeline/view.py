@@ -85,8 +85,8 @@ async def _with_active_view(deps: BuildDependencies, read: ContextRead) -> Conte
     conversation = read.conversation
     if read.view is not None or conversation.state.compaction_id is None:
         return read
-    async with deps.database.session() as records:
-        receipt = await records.contexts.find_compaction(
+    async with deps.database.session() as session:
+        receipt = await session.contexts.find_compaction(
             conversation.conversation_id, conversation.state.compaction_id
         )
     return replace(read, view=receipt.view if receipt is not None else None)
@@ -127,8 +127,8 @@ async def _choose_tools(
     deferred = resolved.deferral(format, promoted=promoted)
     if deferred:
         try:
-            async with deps.database.session() as records:
-                last_used = await records.log.last_used(state.attempt.conversation_id)
+            async with deps.database.session() as session:
+                last_used = await session.log.last_used(state.attempt.conversation_id)
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
@@ -161,9 +161,9 @@ async def _with_entries(deps: BuildDependencies, loaded: Loaded, state: BuildSta
 async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
     """Read the entries that a view shows."""
     entries: list[Entry] = []
-    async with deps.database.session() as records:
+    async with deps.database.session() as session:
         for span in spans_through(view.spans, state.read.conversation.state.head_seq):
-            entries += await records.log.entries(
+            entries += await session.log.entries(
                 state.attempt.conversation_id, span.start, span.end
             )
     return entries
