@@ -31,12 +31,7 @@ from app.api.http.fields import AgentId
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
-from app.domain.common.errors import (
-    Conflict,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation

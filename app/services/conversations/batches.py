@@ -9,20 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import (
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
-from app.domain.tool_output.offloading import (
-    AttachedBlob,
-    OffloadRules,
-)
+from app.domain.tool_output.offloading import AttachedBlob, OffloadRules
 from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver

@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import (
-    Conflict,
-    ContextError,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation

@@ -7,12 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.domain.conversations.view import (
-    ENDLESS,
-    Span,
-    Summary,
-    View,
-)
+from app.domain.conversations.view import ENDLESS, Span, Summary, View
 from tests.domain.compaction.strategies_messages import texts
 
 FAR = 60

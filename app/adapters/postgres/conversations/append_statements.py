@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import (
-    CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
-)
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 

@@ -12,10 +12,7 @@ from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import (
-    Layers,
-    stored_message_from,
-)
+from app.adapters.postgres.common.rows import Layers, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.log_statements import (
     BY_IDS,

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths
-from app.adapters.postgres.common.rows import (
-    CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
-)
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),

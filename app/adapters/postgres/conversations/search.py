@@ -21,10 +21,7 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import stored_message_from
-from app.adapters.postgres.conversations.log_statements import (
-    STORED_COLUMNS,
-    bounded_messages,
-)
+from app.adapters.postgres.conversations.log_statements import STORED_COLUMNS, bounded_messages
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.search.query import Query

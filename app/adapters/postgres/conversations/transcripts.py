@@ -16,10 +16,7 @@ from app.adapters.postgres.common.rows import (
     conversation_from,
     stored_message_from,
 )
-from app.adapters.postgres.conversations.log_statements import (
-    STORED_COLUMNS,
-    bounded_messages,
-)
+from app.adapters.postgres.conversations.log_statements import STORED_COLUMNS, bounded_messages
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction

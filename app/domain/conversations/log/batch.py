@@ -11,9 +11,7 @@ from datetime import datetime
 from itertools import accumulate, takewhile
 
 from app.domain.common.errors import UnpairedToolResult
-from app.domain.common.messages import (
-    Role,
-)
+from app.domain.common.messages import Role
 from app.domain.conversations.log.draft import Draft
 
 

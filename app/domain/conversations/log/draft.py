@@ -40,12 +40,7 @@ from app.domain.models.tokens import (
     count_visible,
     media_message_overhead,
 )
-from app.domain.tool_output.offloading import (
-    NewBlob,
-    OffloadedResult,
-    OffloadRules,
-    offload_result,
-)
+from app.domain.tool_output.offloading import NewBlob, OffloadedResult, OffloadRules, offload_result
 from app.domain.tool_output.stored_output import StoredOutput
 
 NO_TERMS = OffloadRules()
