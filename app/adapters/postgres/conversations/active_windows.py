@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common import json_text
@@ -248,7 +247,7 @@ class ActiveWindowRepository:
     ) -> int:
         row = await self._session.first(
             FIND_START,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             first=first,
             head_seq=head_seq,
             marker=marker,
@@ -260,7 +259,7 @@ class ActiveWindowRepository:
     ) -> list[Span]:
         rows = await self._session.all(
             FIND_GAPS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             since=since,
             head_seq=head_seq,
             marker=marker,
@@ -271,18 +270,18 @@ class ActiveWindowRepository:
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
         row = await self._session.first(
-            FIND_OLDEST, conversation_id=UUID(conversation_id), since=since, marker=marker
+            FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
         return row["oldest_at"] if row is not None else None
 
     async def has_epochs(self, conversation_id: str) -> bool:
-        row = await self._session.first(HAS_EPOCHS, conversation_id=UUID(conversation_id))
+        row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
         return row is not None and row["has_epochs"]
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         row = await self._session.first(
             COUNT,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
         )
@@ -293,7 +292,7 @@ class ActiveWindowRepository:
     ) -> list[Span]:
         rows = await self._session.all(
             FIND_ENDS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             head_seq=head_seq,
             ends=[span.end for span in spans],
         )
@@ -302,7 +301,7 @@ class ActiveWindowRepository:
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         rows = await self._session.all(
             OUTPUTS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
         )
@@ -313,7 +312,7 @@ class ActiveWindowRepository:
     async def move(self, conversation_id: str, state: ConversationState) -> None:
         await self._session.run(
             MOVE,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             since=state.window.since,
             parts=state.window.parts_as_json(),
             outside_tokens=state.outside_tokens,
@@ -324,7 +323,7 @@ class ActiveWindowRepository:
             oldest_at=state.oldest_at,
             view_version=state.view_version,
             view_cause=state.view_cause,
-            compaction_id=UUID(state.compaction_id) if state.compaction_id else None,
+            compaction_id=state.compaction_id,
             span_start=state.span.start if state.span is not None else None,
             span_end=state.span.end if state.span is not None else None,
             kept=list(state.kept),
@@ -353,7 +352,7 @@ class ActiveWindowRepository:
         ]
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
-        await self._session.run(CLEAR, conversation_id=UUID(conversation_id), at=at, data=data)
+        await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         return await self._session.run(

@@ -135,11 +135,7 @@ class AgentRepository(ConfigurableRepository):
         return agent_from(row) if row is not None else None
 
     async def page(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[Any, str] | None,
-        bound: Bound = UNBOUNDED,
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         rows = await self._session.all(
             LIST_AGENTS,

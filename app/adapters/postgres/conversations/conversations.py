@@ -146,7 +146,7 @@ class ConversationRepository(ConfigurableRepository):
     versions = VERSIONS
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
-        return {"conversation_id": UUID(resource_id)}
+        return {"conversation_id": resource_id}
 
     async def add(
         self,
@@ -160,7 +160,7 @@ class ConversationRepository(ConfigurableRepository):
         added = await self._session.run(
             ADD_CONVERSATION,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             agent_id=agent_id,
             counter=counter,
             metadata=metadata,
@@ -178,7 +178,7 @@ class ConversationRepository(ConfigurableRepository):
         row = await self._session.first(
             FIND_CONVERSATION,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=model,
             default_model=default_model,
             **NOTHING_HELD,
@@ -199,7 +199,7 @@ class ConversationRepository(ConfigurableRepository):
             tenant_id=tenant_id,
             agent_id=agent_id,
             before=before[0] if before else None,
-            before_id=UUID(before[1]) if before else None,
+            before_id=before[1] if before else None,
             model=None,
             default_model=default_model,
             **limits(limit, bound),
@@ -223,7 +223,7 @@ class ConversationRepository(ConfigurableRepository):
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         forgotten = await forget_conversation(self._session, conversation_id)
         deleted = {
-            name: await self._session.run(removal, conversation_id=UUID(conversation_id))
+            name: await self._session.run(removal, conversation_id=conversation_id)
             for name, removal in REMOVALS.items()
         }
         return deleted | forgotten

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.events import Cursor, EventPage, EventRow
@@ -82,16 +81,16 @@ class EventRepository:
         self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        await self._session.run(ADD, conversation_id=UUID(conversation_id), type=type, data=data)
+        await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
     async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(
-            FIND_HEAD, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+            FIND_HEAD, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return _head(row) if row is not None else None
 
     async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
-        ids = [UUID(conversation_id) for conversation_id in conversation_ids]
+        ids = list(conversation_ids)
         rows = await self._session.all(HEADS, conversation_ids=ids)
         return {str(row["conversation_id"]): _head(row) for row in rows}
 
@@ -101,7 +100,7 @@ class EventRepository:
         rows = await self._session.all(
             PAGE,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             after_seq=after.seq,
             after_event_seq=after.event_seq,
             limit=limit,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
@@ -75,7 +74,7 @@ class LogRepository:
             [draft.blob_ids for draft in drafts] if has_outputs else (),
             times,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=None,
             default_model=default_model,
             due_tokens=due.tokens,
@@ -153,7 +152,7 @@ class LogRepository:
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=None,
             default_model=default_model,
             **held.parameters,
@@ -161,15 +160,11 @@ class LogRepository:
         return self._layers.conversation_from(row, tenant_id, held) if row is not None else None
 
     async def by_ids(
-        self,
-        conversation_id: str,
-        ids: Sequence[str],
-        after_seq: int = 0,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
         rows = await self._session.all(
             BY_IDS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             ids=list(ids),
             after_seq=after_seq,
             **limits(len(ids), bound),
@@ -177,7 +172,7 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
-        rows = await self._session.all(IDS, conversation_id=UUID(conversation_id), seqs=list(seqs))
+        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
         return {row["seq"]: row["message_id"] for row in rows}
 
     async def page(
@@ -191,7 +186,7 @@ class LogRepository:
     ) -> Page[StoredMessage]:
         rows = await self._session.all(
             PAGE[order],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             after_seq=after_seq,
             before_seq=before_seq,
             **limits(limit, bound),
@@ -199,14 +194,12 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
-        rows = await self._session.all(
-            SIZES, conversation_id=UUID(conversation_id), start=start, end=end
-        )
+        rows = await self._session.all(SIZES, conversation_id=conversation_id, start=start, end=end)
         return {row["seq"]: row["size"] for row in rows}
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         rows = await self._session.all(
-            ENTRIES, conversation_id=UUID(conversation_id), start=start, end=end
+            ENTRIES, conversation_id=conversation_id, start=start, end=end
         )
         entries = [
             entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows
@@ -220,7 +213,7 @@ class LogRepository:
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         rows = await self._session.all(
-            TOOL_NAMES, conversation_id=UUID(conversation_id), start=start, end=end
+            TOOL_NAMES, conversation_id=conversation_id, start=start, end=end
         )
         found: dict[int, str] = {}
         names: dict[str, str] = {}
@@ -232,11 +225,11 @@ class LogRepository:
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
-        row = await self._session.first(OPEN_CALLS, conversation_id=UUID(conversation_id))
+        row = await self._session.first(OPEN_CALLS, conversation_id=conversation_id)
         return _named_calls(row) if row is not None else {}
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
-        rows = await self._session.all(LAST_USED, conversation_id=UUID(conversation_id))
+        rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
         found: dict[str, int] = {}
         for row in rows:
             for name in json_text.loads(row["call_names"]):
@@ -244,17 +237,15 @@ class LogRepository:
         return found
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
-        row = await self._session.first(
-            PROMOTE, conversation_id=UUID(conversation_id), names=list(names)
-        )
+        row = await self._session.first(PROMOTE, conversation_id=conversation_id, names=list(names))
         return tuple(row["promoted"]) if row is not None else ()
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
-        row = await self._session.first(TOTAL_AT, conversation_id=UUID(conversation_id), seq=seq)
+        row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
     async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
-        row = await self._session.first(KEPT_ANSWER, conversation_id=UUID(conversation_id), key=key)
+        row = await self._session.first(KEPT_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
     async def keep_answer(
@@ -262,7 +253,7 @@ class LogRepository:
     ) -> None:
         await self._session.run(
             KEEP_ANSWER,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             key=key,
             request_hash=request_hash,
             answer=answer,

@@ -173,7 +173,7 @@ class SearchRepository:
     ) -> list[SearchedMessage]:
         rows = await self._session.all(
             UNINDEXED,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             through_seq=through_seq,
             limit=limit,
             most_bytes=most_bytes,
@@ -187,7 +187,7 @@ class SearchRepository:
             for seq, lexemes in words.items()
         ]
         await self._session.run(
-            ADD, conversation_id=UUID(conversation_id), seqs=list(words), words=joined
+            ADD, conversation_id=conversation_id, seqs=list(words), words=joined
         )
 
     async def find(
@@ -204,7 +204,7 @@ class SearchRepository:
         groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
             FIND[order],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             queries=_by_group(groups, _tsquery(query)),
             after_seq=after_seq,
             before_seq=before_seq,
@@ -218,7 +218,7 @@ class SearchRepository:
         groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
         rows = await self._session.all(
             POSTINGS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             terms=["\n".join(_by_group(groups, _all_of(group))) for group in terms],
             after_seq=0,
             before_seq=head_seq + 1,
@@ -231,7 +231,7 @@ class SearchRepository:
     ) -> list[Candidate]:
         rows = await self._session.all(
             HOLDING,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             seqs=list(seqs),
             keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],
             terms=[_all_of([term]) for term in terms],
@@ -245,7 +245,7 @@ class SearchRepository:
         self, conversation_id: str, seqs: Sequence[int], most_bytes: int
     ) -> list[SearchedMessage]:
         rows = await self._session.all(
-            BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs), most_bytes=most_bytes
+            BY_SEQS, conversation_id=conversation_id, seqs=list(seqs), most_bytes=most_bytes
         )
         return [_searched_from(row) for row in rows]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY
 
@@ -98,9 +96,8 @@ async def forget_conversation(session: Session, conversation_id: str) -> dict[st
     The summaries of these snapshots are removed as well. Call it in a transaction that holds the
     lock of the conversation's state.
     """
-    known_id = UUID(conversation_id)
-    await session.all(LOCK_OF_CONVERSATION, conversation_id=known_id)
-    return dict(await session.first(FORGET_CONVERSATION, conversation_id=known_id) or {})
+    await session.all(LOCK_OF_CONVERSATION, conversation_id=conversation_id)
+    return dict(await session.first(FORGET_CONVERSATION, conversation_id=conversation_id) or {})
 
 
 async def forget_agent(session: Session, tenant_id: str, agent_id: str) -> dict[str, int]:

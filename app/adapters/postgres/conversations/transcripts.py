@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
@@ -206,7 +205,7 @@ class TranscriptRepository:
             tenant_id=tenant_id,
             agent_id=agent_id,
             at=at,
-            after_id=UUID(after_id) if after_id else None,
+            after_id=after_id,
             after_seq=after_seq,
             **limits(limit, bound),
         )
@@ -225,7 +224,7 @@ class TranscriptRepository:
         rows = await self._session.all(
             CONVERSATIONS,
             tenant_id=tenant_id,
-            conversation_ids=list(map(UUID, conversation_ids)),
+            conversation_ids=list(conversation_ids),
             model=None,
             default_model=default_model,
         )
@@ -234,7 +233,7 @@ class TranscriptRepository:
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         rows = await self._session.all(
             PINNED,
-            conversation_ids=[UUID(conversation_id) for conversation_id, _ in messages],
+            conversation_ids=[conversation_id for conversation_id, _ in messages],
             seqs=[seq for _, seq in messages],
         )
         return frozenset((str(row["conversation_id"]), row["seq"]) for row in rows)
@@ -243,10 +242,7 @@ class TranscriptRepository:
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
         rows = await self._session.all(
-            CHAINS,
-            conversation_ids=[UUID(conversation_id) for conversation_id in newest],
-            compaction_ids=[UUID(compaction_id) for compaction_id in newest.values()],
-            limit=limit,
+            CHAINS, conversation_ids=list(newest), compaction_ids=list(newest.values()), limit=limit
         )
         found: dict[str, list[Compaction]] = {}
         for row in rows:
