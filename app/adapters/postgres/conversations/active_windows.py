@@ -7,42 +7,26 @@ from datetime import datetime
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, seq_search
 from app.domain.common import json_text
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
 from app.domain.tool_output.stored_output import stored_output_from
 
-# Window times never decrease with the seqs, so a binary search by the primary key finds the first
-# message after the marker; a scan would be the plan for an empty log. A call group that begins
-# before it is left out with all its results.
+_FIRST_AFTER = seq_search(
+    "CAST(:conversation_id AS uuid)",
+    "CAST(:first AS bigint)",
+    "CAST(:head_seq AS bigint) + 1",
+    f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
+)
+# A call group that begins before the marker is left out with all its results.
 FIND_START = Statement(
-    """
-        WITH RECURSIVE search (low, high) AS (
-            SELECT CAST(:first AS bigint), CAST(:head_seq AS bigint) + 1
-            UNION ALL
-            SELECT
-                CASE WHEN is_before THEN middle + 1 ELSE low END,
-                CASE WHEN is_before THEN high ELSE middle END
-            FROM (
-                SELECT part.low, part.high, part.middle,
-                    coalesce(m.at, m.created_at) <= CAST(:marker AS timestamptz) AS is_before
-                FROM (
-                    SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
-                ) part
-                JOIN LATERAL (
-                    SELECT * FROM messages
-                    WHERE conversation_id = CAST(:conversation_id AS uuid)
-                        AND seq >= part.middle
-                    ORDER BY seq LIMIT 1
-                ) m ON true
-            ) probe
-        )
+    f"""
         SELECT coalesce((
             SELECT m.seq FROM messages m
             WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= (SELECT low FROM search WHERE low = high)
-                AND m.role <> 'tool'
+                AND m.seq >= ({_FIRST_AFTER}) AND m.role <> 'tool'
             ORDER BY m.seq LIMIT 1
         ), CAST(:head_seq AS bigint) + 1) AS since
         """
@@ -73,10 +57,10 @@ FIND_GAPS = Statement(
 )
 
 FIND_OLDEST = Statement(
-    """
+    f"""
         SELECT least(
             (
-                SELECT coalesce(m.at, m.created_at) FROM messages m
+                SELECT {MESSAGE_TIME} FROM messages m
                 WHERE m.conversation_id = CAST(:conversation_id AS uuid)
                     AND m.seq >= CAST(:since AS bigint)
                 ORDER BY m.seq LIMIT 1

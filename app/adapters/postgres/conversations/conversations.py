@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,6 @@ from app.adapters.postgres.conversations.settings import (
     ConfigurableRepository,
     VersionStatements,
     change_parameters,
-    settings_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
 from app.domain.common.ids import ConversationId
@@ -58,16 +58,17 @@ ADD_CONVERSATION = Statement(
             AND a.agent_id = CAST(:agent_id AS text)
         """
 )
-FIND_CONVERSATION = Statement(
-    f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
-        FROM conversations c
-        JOIN heads h ON h.conversation_id = c.conversation_id
-        {LAYER_JOINS}
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
+_FIND = f"""
+    SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    {LAYER_JOINS}
+    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+"""
+FIND_CONVERSATION = Statement(_FIND)
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
+LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
 LIST_CONVERSATIONS = Statement(
     bounded(
         f"""
@@ -164,7 +165,7 @@ class ConversationRepository(ConfigurableRepository):
             agent_id=agent_id,
             counter=counter,
             metadata=metadata,
-            **settings_parameters(settings),
+            **asdict(settings),
         )
         return added == 1
 

@@ -13,6 +13,7 @@ from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import Layers, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
+from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
     BY_IDS,
     ENTRIES,
@@ -20,7 +21,6 @@ from app.adapters.postgres.conversations.log_statements import (
     KEEP_ANSWER,
     KEPT_ANSWER,
     LAST_USED,
-    LOCK,
     OPEN_CALLS,
     PAGE,
     PROMOTE,

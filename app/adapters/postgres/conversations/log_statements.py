@@ -4,25 +4,44 @@ from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
     *("body", "output", "created_at"),
 )
 STORED_COLUMNS = ", ".join(_STORED)
-# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
-LOCK = Statement(
-    f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        {LAYER_JOINS}
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        FOR UPDATE OF h, c
-        """
-)
+
+
+MESSAGE_TIME = "coalesce(m.at, m.created_at)"
+"""The time of a message `m`, which never decreases with the seqs of its conversation."""
+
+
+def seq_search(conversation_id: str, low: str, high: str, is_before: str) -> str:
+    """Return a query for the first seq of `[low, high]` whose message `m` is not `is_before`.
+
+    It is a binary search by the primary key; a scan would be the plan for an empty log.
+    """
+    return f"""
+        WITH RECURSIVE search (low, high) AS (
+            SELECT {low}, {high}
+            UNION ALL
+            SELECT
+                CASE WHEN is_before THEN middle + 1 ELSE low END,
+                CASE WHEN is_before THEN high ELSE middle END
+            FROM (
+                SELECT part.low, part.high, part.middle, {is_before} AS is_before
+                FROM (
+                    SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
+                ) part
+                CROSS JOIN LATERAL (
+                    SELECT conversation_id, seq, at, created_at FROM messages
+                    WHERE conversation_id = {conversation_id} AND seq >= part.middle
+                    ORDER BY seq LIMIT 1
+                ) m
+            ) probe
+        )
+        SELECT low FROM search WHERE low = high
+    """
 
 
 def bounded_messages(rows: str, order: str, *also: str) -> str:

@@ -15,23 +15,27 @@ from app.adapters.postgres.common.rows import (
     conversation_from,
     stored_message_from,
 )
-from app.adapters.postgres.conversations.log_statements import STORED_COLUMNS, bounded_messages
+from app.adapters.postgres.conversations.log_statements import (
+    MESSAGE_TIME,
+    STORED_COLUMNS,
+    bounded_messages,
+    seq_search,
+)
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage
 
-_TIME = "coalesce(m.at, m.created_at)"
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
 
-# Window times never decrease with the seqs, so a binary search finds where a page continues in a
-# conversation. A page of n messages has messages of at most n conversations: those whose next
-# message is first. Each row is read as the first of an ordered range: a plan without statistics for
-# an equality with its seq would use another index, and scan the log.
+# A binary search finds where a page continues in a conversation. A page of n messages has messages
+# of at most n conversations: those whose next message is first. Each row is read as the first of an
+# ordered range: a plan without statistics for an equality with its seq would use another index, and
+# scan the log.
 _OF_AGENT = f"""
     WITH nearest AS (
-        SELECT conversation.conversation_id, m.seq, {_TIME} AS at
+        SELECT conversation.conversation_id, m.seq, {MESSAGE_TIME} AS at
         FROM (
             SELECT c.conversation_id, h.head_seq
             FROM conversations c
@@ -41,26 +45,7 @@ _OF_AGENT = f"""
             ORDER BY c.agent_id, c.created_at OFFSET 0
         ) conversation
         CROSS JOIN LATERAL (
-            WITH RECURSIVE search (low, high) AS (
-                SELECT {{low}}, {{high}}
-                UNION ALL
-                SELECT
-                    CASE WHEN is_before THEN middle + 1 ELSE low END,
-                    CASE WHEN is_before THEN high ELSE middle END
-                FROM (
-                    SELECT part.low, part.high, part.middle,
-                        ({_TIME}, m.conversation_id, m.seq) {{before}} {_AFTER} AS is_before
-                    FROM (
-                        SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
-                    ) part
-                    CROSS JOIN LATERAL (
-                        SELECT conversation_id, seq, at, created_at FROM messages
-                        WHERE conversation_id = conversation.conversation_id AND seq >= part.middle
-                        ORDER BY seq LIMIT 1
-                    ) m
-                ) probe
-            )
-            SELECT low FROM search WHERE low = high
+            {{first}}
         ) cut
         CROSS JOIN LATERAL (
             SELECT seq, at, created_at FROM messages
@@ -72,7 +57,7 @@ _OF_AGENT = f"""
         SELECT nearest.conversation_id, item.seq, item.at
         FROM nearest
         CROSS JOIN LATERAL (
-            SELECT m.seq, {_TIME} AS at FROM messages m
+            SELECT m.seq, {MESSAGE_TIME} AS at FROM messages m
             WHERE m.conversation_id = nearest.conversation_id
                 AND m.seq {{from_there}} nearest.seq
             ORDER BY m.seq {{order}} LIMIT CAST(:limit AS bigint)
@@ -98,29 +83,21 @@ def _unless_begun(bound: str, otherwise: str) -> str:
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
-def _of_agent(order: str, **words: str) -> Statement:
+def _of_agent(order: str, low: str, high: str, before: str, **words: str) -> Statement:
     """Return the statement for a page in this order."""
+    is_before = f"({MESSAGE_TIME}, m.conversation_id, m.seq) {before} {_AFTER}"
+    first = seq_search("conversation.conversation_id", low, high, is_before)
+    rows = _OF_AGENT.format(order=order, first=first, **words)
     by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
-    rows = _OF_AGENT.format(order=order, **words)
     return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
 
 
 OF_AGENT = {
     "asc": _of_agent(
-        "ASC",
-        low=_FIRST,
-        high=_unless_begun(_PAST, _FIRST),
-        before="<=",
-        beyond=">=",
-        from_there=">=",
+        "ASC", _FIRST, _unless_begun(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
     ),
     "desc": _of_agent(
-        "DESC",
-        low=_unless_begun(_FIRST, _PAST),
-        high=_PAST,
-        before="<",
-        beyond="<",
-        from_there="<=",
+        "DESC", _unless_begun(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
     ),
 }
 
