@@ -84,10 +84,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
     page = await services(request).agents.list(tenant_of(request), limit, before, read_of(request))
-    following = None
-    if page.has_more:
-        last = page[-1]
-        following = cursors.encode("agents", last.created_at.isoformat(), last.agent_id)
+    last = page[-1] if page.has_more else None
+    place = (last.created_at.isoformat(), last.agent_id) if last else ()
+    following = cursors.encode("agents", *place) if last else None
     return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 

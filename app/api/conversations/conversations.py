@@ -86,11 +86,9 @@ async def list_conversations(
     page = await services(request).conversations.list(
         tenant_of(request), agent_id, limit, before, read_of(request)
     )
-    following = None
-    if page.has_more:
-        last = page[-1]
-        created = last.created_at.isoformat()
-        following = cursors.encode("conversations", created, last.conversation_id)
+    last = page[-1] if page.has_more else None
+    place = (last.created_at.isoformat(), last.conversation_id) if last else ()
+    following = cursors.encode("conversations", *place) if last else None
     return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 

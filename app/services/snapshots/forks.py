@@ -34,7 +34,7 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.idempotent_creation import claim_key
+from app.services.conversations.configurable_resources import claim_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 

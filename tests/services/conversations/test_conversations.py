@@ -103,7 +103,7 @@ async def test_tenants_do_not_see_each_other(
         conversations.get("two", conversation_id),
         conversations.change("two", conversation_id, Patch(frozenset())),
         conversations.remove("two", conversation_id),
-        conversations.set_sections("two", conversation_id, []),
+        conversations.set_list("two", conversation_id, SECTIONS, []),
         agents.get("two", "a"),
         agents.remove("two", "a"),
     ):
@@ -181,11 +181,11 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
     service, owner_id = owner
     assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     for number in range(1, 4):
-        made = await service.set_sections("t", owner_id, [section(f"\x00{number}")])
+        made = await service.set_list("t", owner_id, SECTIONS, [section(f"\x00{number}")])
         assert made.version == number
         assert await service.get_list("t", owner_id, SECTIONS) == made
-    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 1
-    assert (await service.set_sections("t", owner_id, [])).version == 4
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 1
+    assert (await service.set_list("t", owner_id, SECTIONS, [])).version == 4
     for number in range(1, 4):
         found = await service.get_list("t", owner_id, SECTIONS, number)
         assert found.version == number
@@ -201,21 +201,21 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
 async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
     """Giving what is there already changes nothing, neither list nor time."""
     service, owner_id = owner
-    first = await service.set_tools("t", owner_id, [{"name": "a"}])
+    first = await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])
     before = await service.get("t", owner_id)
-    assert await service.set_tools("t", owner_id, [{"name": "a"}]) == first
-    assert await service.set_tools("t", owner_id, [{"name": "a"}], 1) == first
+    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}]) == first
+    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}], 1) == first
     assert await service.get("t", owner_id) == before
-    assert (await service.set_tools("t", owner_id, [{"name": "b"}])).version == 2
-    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 3
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "b"}])).version == 2
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 3
 
 
 async def test_one_of_two_editors_wins(owner: Owner) -> None:
     """Of several that start from the same version exactly one is stored."""
     service, owner_id = owner
-    await service.set_sections("t", owner_id, [section("old")], 0)
+    await service.set_list("t", owner_id, SECTIONS, [section("old")], 0)
     answers = await asyncio.gather(
-        *(service.set_sections("t", owner_id, [section(str(n))], 1) for n in range(6)),
+        *(service.set_list("t", owner_id, SECTIONS, [section(str(n))], 1) for n in range(6)),
         return_exceptions=True,
     )
     (won,) = [answer for answer in answers if isinstance(answer, ListVersion)]
@@ -230,7 +230,7 @@ async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
     """Editors that expect nothing all store a version, in some order, and lose none."""
     service, owner_id = owner
     made = await asyncio.gather(
-        *(service.set_tools("t", owner_id, [{"name": f"t{n}"}]) for n in range(6))
+        *(service.set_list("t", owner_id, TOOLS, [{"name": f"t{n}"}]) for n in range(6))
     )
     assert sorted(item.version for item in made) == list(range(1, 7))
     for item in made:
@@ -246,21 +246,21 @@ async def test_creations_with_lists_are_version_one(
     assert made.resource.versions.sections == 1
     assert made.resource.versions.tools == 0
     conversation_id = made.resource.conversation_id
-    await conversations.set_sections("t", conversation_id, [])
+    await conversations.set_list("t", conversation_id, SECTIONS, [])
     found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
     assert json_text.loads(found.body) == [section("x")]
     shown = await agents.create(
         "t", NewAgent("A", "a", settings=OwnSettings(tools=[{"name": "t"}]))
     )
     assert (shown.resource.versions.sections, shown.resource.versions.tools) == (0, 1)
-    await agents.set_tools("t", "a", [])
+    await agents.set_list("t", "a", TOOLS, [])
     assert json_text.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
 
 
 async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
     """A patch of model, policy or metadata makes no version. [policy.versioned-lists]"""
     service, owner_id = owner
-    await service.set_sections("t", owner_id, [section("x")])
+    await service.set_list("t", owner_id, SECTIONS, [section("x")])
     patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
     await service.change("t", owner_id, patch)
     assert (await service.get_list("t", owner_id, SECTIONS)).version == 1
@@ -274,7 +274,7 @@ async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_u
     newest = await service.get_list("t", owner_id, TOOLS)
     assert newest.version == 0
     assert await service.get_list("t", owner_id, TOOLS, 0) == newest
-    assert (await service.set_tools("t", owner_id, [{"name": "new"}])).version == 1
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "new"}])).version == 1
     assert await service.get_list("t", owner_id, TOOLS, 0) == newest
 
 
@@ -286,7 +286,7 @@ async def test_removals_count_versions(
     await agents.create("t", NewAgent("A", "a", settings=own))
     made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
     conversation_id = made.resource.conversation_id
-    await agents.set_tools("t", "a", [])
+    await agents.set_list("t", "a", TOOLS, [])
     deleted = await agents.remove("t", "a")
     assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
     await agents.create("t", NewAgent("A", "a"))
@@ -334,9 +334,9 @@ async def test_a_version_is_stored_whole_or_not_at_all(
     real, broken = service._database, FailingChange(database)
     service._database = cast(Any, broken)
     with pytest.raises(ServiceUnavailable):
-        await service.set_sections("t", owner_id, [section("x")])
+        await service.set_list("t", owner_id, SECTIONS, [section("x")])
     service._database = real
     assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     with pytest.raises(NotFound):
         await service.get_list("t", owner_id, SECTIONS, 1)
-    assert (await service.set_sections("t", owner_id, [section("x")])).version == 1
+    assert (await service.set_list("t", owner_id, SECTIONS, [section("x")])).version == 1

@@ -34,10 +34,16 @@ leaves = st.dictionaries(
 layers = st.fixed_dictionaries({}, optional={"sandwich": leaves})
 
 
+def agent(settings: StoredSettings) -> Agent:
+    """Return an agent with these settings."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Agent(AgentId("a"), "A", settings, "{}", now, now, ListVersions(3, 5))
+
+
 def patched(policy: str, patch: Any) -> str:
     """Return the policy that a stored one becomes."""
     change = Patch(frozenset({"policy"}), policy=patch)
-    return change.applied(StoredSettings(policy=policy)).policy
+    return change.applied(agent(StoredSettings(policy=policy))).settings.policy
 
 
 @pytest.mark.parametrize(
@@ -71,8 +77,9 @@ def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any
 def test_a_patch_changes_only_what_is_given() -> None:
     """What a patch does not name stays."""
     settings = StoredSettings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
-    assert Patch(frozenset(), model="other", policy={"x": 1}).applied(settings) == settings
-    assert Patch(frozenset({"model"})).applied(settings).model is None
+    patch = Patch(frozenset(), model="other", policy={"x": 1})
+    assert patch.applied(agent(settings)) == agent(settings)
+    assert Patch(frozenset({"model"})).applied(agent(settings)).model is None
 
 
 def test_creations_store_no_nulls() -> None:
@@ -124,16 +131,7 @@ def test_a_list_is_replaced_as_a_new_version(
 @pytest.mark.parametrize("kind", SettingsList)
 def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
     """Changing one list of a layer leaves the other as it is. [policy.versioned-lists]"""
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    layer = Agent(
-        AgentId("a"),
-        "A",
-        StoredSettings("m", "{}", "[1]", "[2]"),
-        "{}",
-        now,
-        now,
-        ListVersions(3, 5),
-    )
+    layer = agent(StoredSettings("m", "{}", "[1]", "[2]"))
     changed = with_version(layer, kind, ListVersion("[9]", 8))
     (other,) = set(SettingsList) - {kind}
     assert newest_version(changed, kind) == ListVersion("[9]", 8)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
@@ -46,7 +47,7 @@ async def test_a_status_that_is_given_is_said_instead(harness: Harness) -> None:
     assert given.messages[-1]["content"] == "[Status]\ntests are running"
     assert len((await harness.build(cid, RequestSettings(status=""))).messages) == 1
     section = {"name": "now", "kind": "status", "content": "all is quiet"}
-    await harness.conversations.set_sections("default", cid, [section])
+    await harness.conversations.set_list("default", cid, SettingsList.SECTIONS, [section])
     assert (await harness.build(cid)).messages[-1]["content"] == "[Status]\nall is quiet"
 
 
