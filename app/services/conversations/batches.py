@@ -59,12 +59,14 @@ class Batch:
     collected when the batch was prepared: no new message may refer to them.
     """
 
-    drafts: list[Draft]
-    blobs: list[tuple[Blob, list[StoredChunk]]]
-    attaches: tuple[str, ...]
-    collected: frozenset[str]
+    request: Append
+    settings: AppendSettings
     has_results: bool
-    warnings: tuple[str, ...]
+    drafts: list[Draft]
+    blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
+    attaches: tuple[str, ...] = ()
+    collected: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
 
 
 class Batches:
@@ -88,7 +90,7 @@ class Batches:
         """Check, offload and count the messages; without the blob store results stay inline."""
         if not has_results:
             drafts = await self._drafts(conversation_id, request, settings.counter, NO_TERMS)
-            return Batch(drafts, [], (), frozenset(), has_results, ())
+            return Batch(request, settings, has_results, drafts)
         attached: Mapping[str, AttachedBlob] = {}
         refs = _attached_refs(request)
         if refs:
@@ -108,7 +110,7 @@ class Batches:
         collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(drafts, blobs, attaches, collected, has_results, warnings)
+        return Batch(request, settings, has_results, drafts, blobs, attaches, collected, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, terms: OffloadRules

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -28,16 +28,13 @@ from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import Content, Original
+from app.services.tool_output.stored_results import Content, Original, StoredResults
 
 LOOKED_BACK = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
-
-Originals = Callable[[str, Sequence[StoredMessage], Content, ReadPermit], Awaitable[list[Original]]]
-"""Returns the originals of messages; fewer where a page would become too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +85,12 @@ class TranscriptService:
         database: Database,
         resolver: SettingsResolver,
         active: ActiveWindows,
-        originals: Originals,
+        outputs: StoredResults,
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._active = active
-        self._originals = originals
+        self._outputs = outputs
 
     async def of_agent(
         self,
@@ -167,7 +164,7 @@ class TranscriptService:
         for conversation_id, part in groupby(page, lambda item: item.conversation.conversation_id):
             run = list(part)
             wanted = [item.message for item in run]
-            originals = await self._originals(conversation_id, wanted, content, read)
+            originals = await self._outputs.originals(conversation_id, wanted, content, read)
             found += zip(run, originals, strict=False)
             size += sum(map(_shown_bytes, originals))
             if len(originals) < len(run) or size > read.max_bytes:

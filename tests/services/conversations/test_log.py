@@ -48,7 +48,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "limit": 1000,
     } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
-    return [item.piece for item in await harness.log.originals(cid, found, Content.FULL)]
+    return [item.piece for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
 async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:

@@ -72,9 +72,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 def service(harness: Harness) -> TranscriptService:
     """Return the service under test."""
-    return TranscriptService(
-        harness.database, harness.resolver, harness.active, harness.log.originals
-    )
+    return TranscriptService(harness.database, harness.resolver, harness.active, harness.outputs)
 
 
 async def read(harness: Harness, conversation_id: str) -> list[Shown]:
