@@ -119,9 +119,7 @@ def listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     }
 
 
-def effective_settings(
-    configured: Configured[Agent] | Configured[Conversation],
-) -> dict[str, Any]:
+def effective_settings(configured: Configured[Agent] | Configured[Conversation]) -> dict[str, Any]:
     """Return the fields of `EffectiveSettings`."""
     settings, versions = configured.resource.settings, configured.resource.versions
     return {
