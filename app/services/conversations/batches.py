@@ -13,7 +13,7 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
-from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
+from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import AttachedBlob, OffloadRules
@@ -89,21 +89,21 @@ class Batches:
     ) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
         if not has_results:
-            drafts = await self._drafts(conversation_id, request, settings.counter, NO_TERMS)
+            drafts = await self._drafts(conversation_id, request, settings.counter, DEFAULT_RULES)
             return Batch(request, settings, has_results, drafts)
         attached: Mapping[str, AttachedBlob] = {}
         refs = _attached_refs(request)
         if refs:
             attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)
-        terms = OffloadRules(settings.output, {}, attached)
-        drafts = await self._drafts(conversation_id, request, settings.counter, terms)
+        rules = OffloadRules(settings.output, {}, attached)
+        drafts = await self._drafts(conversation_id, request, settings.counter, rules)
         warnings: tuple[str, ...] = ()
         blobs: list[tuple[Blob, list[StoredChunk]]] = []
         try:
             blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
-            inline = replace(terms, policy=replace(settings.output, enabled=False))
+            inline = replace(rules, policy=replace(settings.output, enabled=False))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
         attaches = tuple({item.attaches: None for item in drafts if item.attaches is not None})
@@ -113,7 +113,7 @@ class Batches:
         return Batch(request, settings, has_results, drafts, blobs, attaches, collected, warnings)
 
     async def _drafts(
-        self, conversation_id: str, request: Append, counter: str, terms: OffloadRules
+        self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
     ) -> list[Draft]:
         """Check and count the messages without blocking the event loop.
 
@@ -129,17 +129,17 @@ class Batches:
             pointer = f"/messages/{index}"
             size = _weight(message)
             is_result = has_results(message, request.format)
-            if names is None and is_result and _is_large(message, size, terms.policy):
+            if names is None and is_result and _is_large(message, size, rules.policy):
                 is_open = all(entry.role is Role.TOOL for entry in drafts)
                 names = await self._open_calls(conversation_id) if is_open else {}
-                terms = replace(terms, names=names)
+                rules = replace(rules, names=names)
             try:
                 if size > _THREAD_CHARS:
                     made = await asyncio.to_thread(
-                        draft, message, request.format, count, pointer, terms
+                        draft, message, request.format, count, pointer, rules
                     )
                 else:
-                    made = draft(message, request.format, count, pointer, terms)
+                    made = draft(message, request.format, count, pointer, rules)
                     done += size
             except ValidationError as error:
                 if message is request.messages[index]:
@@ -150,7 +150,7 @@ class Batches:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
                 if entry.call_names:
                     names = dict(zip(entry.call_ids, entry.call_names, strict=True))
-                    terms = replace(terms, names=names)
+                    rules = replace(rules, names=names)
             drafts.extend(made)
             if done > _INLINE_CHARS:
                 done = 0
