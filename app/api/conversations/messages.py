@@ -201,16 +201,10 @@ async def list_agent_messages(
     after = None
     if cursor:
         given_order, after = cursors.decode_moment(cursor)
-    transcripts, read = services(request).transcripts, read_of(request)
-    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit, read)
-    shown = await transcripts.shown(tenant_of(request), page, _content(content), read)
-    following = None
-    if page.has_more or len(page) > len(shown):
-        last = shown[-1].listed
-        assert last.at is not None
-        place = (last.at.isoformat(), last.conversation.conversation_id, last.message.seq)
-        following = cursors.encode("agent_messages", given_order, *place)
-    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
+    page = await services(request).transcripts.of_agent(
+        tenant_of(request), known_id, after, given_order, limit, read_of(request)
+    )
+    return await _transcript(request, page, given_order, content)
 
 
 @router.put(
@@ -274,18 +268,27 @@ async def transcript(
     order: str,
     content: str | None,
 ) -> Response:
+    """Return a page of messages of one conversation."""
+    page = (PageMessage(conversation, message) for message in messages)
+    return await _transcript(request, Page(page, has_more=messages.has_more), order, content)
+
+
+async def _transcript(
+    request: Request, page: Page[PageMessage], order: str, content: str | None
+) -> Response:
     """Return a page of messages, as many as its maximum size allows."""
-    page = [PageMessage(conversation, message) for message in messages]
     shown = await services(request).transcripts.shown(
-        tenant_of(request), page, _content(content), read_of(request)
+        tenant_of(request), page, Content(content or Content.AUTO), read_of(request)
     )
-    more = messages.has_more or len(messages) > len(shown)
-    following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
+    following = None
+    if page.has_more or len(page) > len(shown):
+        last = shown[-1].listed
+        place: tuple[str | int, ...] = ("messages", order, last.message.seq)
+        if last.at is not None:
+            conversation_id = last.conversation.conversation_id
+            place = ("agent_messages", order, last.at.isoformat(), conversation_id, place[-1])
+        following = cursors.encode(*place)
     return Json({"data": [_item(found) for found in shown], "next_cursor": following})
-
-
-def _content(content: str | None) -> Content:
-    return Content(content) if content is not None else Content.AUTO
 
 
 def _item(shown: Shown) -> dict[str, Any]:

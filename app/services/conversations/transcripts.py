@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -30,7 +30,7 @@ from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
-LOOKED_BACK = (16, 512)
+RECEIPTS_READ = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
@@ -61,7 +61,7 @@ class _ConversationPage:
     """A conversation of a page: its messages there, and the inputs of their visibility."""
 
     conversation: Conversation
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
     receipts: list[Compaction] = field(default_factory=list)
     view: View = field(default_factory=View)
     slid: Slid = NOT_SLID
@@ -143,17 +143,25 @@ class TranscriptService:
         if not page:
             return []
         found = await self._with_originals(page, content, read)
-        parts = await self._conversations_of(tenant_id, [listed for listed, _ in found])
+        parts: dict[str, _ConversationPage] = {}
+        for listed, _ in found:  # windows are moved before anything else is read (rule 1)
+            conversation_id = listed.conversation.conversation_id
+            if conversation_id not in parts:
+                settled = await self._active.settled(tenant_id, listed.conversation)
+                parts[conversation_id] = _ConversationPage(settled)
+        places = [(listed.conversation.conversation_id, listed.message.seq) for listed, _ in found]
         async with self._database.session() as session:
-            pinned = await self._with_pins(session, parts)
-            await self._read_causes(session, parts)
-        visibility = {part.conversation_id: part.visibilities() for part in parts}
-        shown = []
-        for listed, original in found:
-            conversation_id, seq = listed.conversation.conversation_id, listed.message.seq
-            is_pinned = (conversation_id, seq) in pinned
-            shown.append(Shown(listed, original, visibility[conversation_id][seq], is_pinned))
-        return shown
+            pinned = await session.transcripts.pinned(places)
+            for place, (listed, _) in zip(places, found, strict=True):
+                role, tokens = Role(listed.message.role), listed.message.token_count
+                item = entry(listed.message.seq, role, tokens, place in pinned)
+                parts[place[0]].entries.append(item)
+            await self._read_causes(session, list(parts.values()))
+        visibility = {key: part.visibilities() for key, part in parts.items()}
+        return [
+            Shown(listed, original, visibility[place[0]][place[1]], place in pinned)
+            for place, (listed, original) in zip(places, found, strict=True)
+        ]
 
     async def _with_originals(
         self, page: Sequence[PageMessage], content: Content, read: ReadPermit
@@ -171,33 +179,6 @@ class TranscriptService:
                 break
         return found
 
-    async def _conversations_of(
-        self, tenant_id: str, page: Iterable[PageMessage]
-    ) -> list[_ConversationPage]:
-        """Return the conversations of a page with up-to-date windows (rule 1)."""
-        parts: dict[str, _ConversationPage] = {}
-        for listed in page:
-            conversation, message = listed.conversation, listed.message
-            if conversation.conversation_id not in parts:
-                settled = await self._active.settled(tenant_id, conversation)
-                parts[conversation.conversation_id] = _ConversationPage(settled, [])
-            item = entry(message.seq, Role(message.role), message.token_count)
-            parts[conversation.conversation_id].entries.append(item)
-        return list(parts.values())
-
-    async def _with_pins(
-        self, session: Repositories, parts: Sequence[_ConversationPage]
-    ) -> frozenset[tuple[str, int]]:
-        """Set the pins of all entries, and return the pinned messages."""
-        places = [(part.conversation_id, item.seq) for part in parts for item in part.entries]
-        pinned = await session.transcripts.pinned(places)
-        for part in parts:
-            part.entries = [
-                entry(item.seq, item.role, item.tokens, (part.conversation_id, item.seq) in pinned)
-                for item in part.entries
-            ]
-        return pinned
-
     async def _read_causes(self, session: Repositories, parts: Sequence[_ConversationPage]) -> None:
         """Compute the views of conversations, and read the receipts behind them (rule 2)."""
         heads = {part.conversation_id: part.conversation.state for part in parts}
@@ -205,7 +186,7 @@ class TranscriptService:
         await _read_back(session, parts, newest, 1)
         for part in parts:
             await self._set_view(session, part)
-        for limit in LOOKED_BACK:
+        for limit in RECEIPTS_READ:
             parents = {
                 part.conversation_id: parent_id
                 for part in parts
