@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, seq_search
-from app.domain.common import json_text
+from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
@@ -156,7 +154,7 @@ ACTIVITIES = Statement(
             SELECT * FROM conversations
             WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
             ORDER BY created_at DESC, conversation_id DESC
-            LIMIT CAST(:looked_at AS bigint)
+            LIMIT CAST(:max_conversations AS bigint)
         ) c
         JOIN heads h ON h.conversation_id = c.conversation_id
         LEFT JOIN LATERAL (
@@ -318,22 +316,23 @@ class ActiveWindowRepository:
         )
 
     async def activities(
-        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+        self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
     ) -> list[Activity]:
         rows = await self._session.all(
             ACTIVITIES,
             tenant_id=tenant_id,
             agent_id=agent_id,
             since=since,
-            looked_at=looked_at,
+            max_conversations=max_conversations,
             limit=limit,
         )
-        return [
-            Activity(
-                str(row["conversation_id"]), row["metadata"], row["newest_at"], _waits_for(row)
-            )
-            for row in rows
-        ]
+        activities = []
+        for row in rows:
+            calls = named_calls(row["call_ids"], row["call_names"])
+            waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
+            conversation_id, metadata = str(row["conversation_id"]), row["metadata"]
+            activities.append(Activity(conversation_id, metadata, row["newest_at"], waits_for))
+        return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
@@ -342,11 +341,3 @@ class ActiveWindowRepository:
         return await self._session.run(
             CLEAR_ALL, tenant_id=tenant_id, agent_id=agent_id, at=at, data=data
         )
-
-
-def _waits_for(row: Any) -> tuple[str, ...]:
-    """Return the tools of open calls."""
-    if not row["call_ids"] or not row["call_names"]:
-        return ()
-    calls = zip(json_text.loads(row["call_ids"]), json_text.loads(row["call_names"]), strict=True)
-    return tuple(name for call_id, name in calls if call_id in row["open_calls"])

@@ -27,6 +27,7 @@ from app.adapters.postgres.conversations.log_statements import (
     SIZES,
     TOOL_NAMES,
     TOTAL_AT,
+    named_calls,
 )
 from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.domain.common import json_text
@@ -219,14 +220,14 @@ class LogRepository:
         names: dict[str, str] = {}
         for row in rows:
             if row["role"] != Role.TOOL:
-                names = _named_calls(row)
+                names = named_calls(row["call_ids"], row["call_names"])
             elif row["seq"] >= start and (name := names.get(json_text.loads(row["call_ids"])[0])):
                 found[row["seq"]] = name
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
         row = await self._session.first(OPEN_CALLS, conversation_id=conversation_id)
-        return _named_calls(row) if row is not None else {}
+        return named_calls(row["call_ids"], row["call_names"]) if row is not None else {}
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
         rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
@@ -269,13 +270,6 @@ def _mentions(drafts: Sequence[Draft]) -> list[str]:
     """Return the tools that the previews of a batch name."""
     outputs = (draft.output for draft in drafts if draft.output is not None)
     return sorted({name for output in outputs for name in output.mentions})
-
-
-def _named_calls(row: Any) -> dict[str, str]:
-    if row["call_names"] is None:  # without calls, or stored by an earlier version
-        return {}
-    ids, names = json_text.loads(row["call_ids"]), json_text.loads(row["call_names"])
-    return dict(zip(ids, names, strict=True))
 
 
 def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:

@@ -1,9 +1,10 @@
-"""Statements that read the log of one conversation."""
+"""Statements that read the log of one conversation, and parts that they share."""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths
+from app.domain.common import json_text
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
@@ -176,3 +177,10 @@ KEEP_ANSWER = Statement(
         SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
         """
 )
+
+
+def named_calls(ids: str | None, names: str | None) -> dict[str, str]:
+    """Return the tools that a message calls by call id; an earlier version stored no names."""
+    if ids is None or names is None:
+        return {}
+    return dict(zip(json_text.loads(ids), json_text.loads(names), strict=True))
