@@ -19,155 +19,137 @@ _FIRST_AFTER = seq_search(
     f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
 )
 # A call group that begins before the marker is left out with all its results.
-FIND_START = Statement(
-    f"""
-        SELECT coalesce((
-            SELECT m.seq FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= ({_FIRST_AFTER}) AND m.role <> 'tool'
-            ORDER BY m.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS since
-        """
-)
+FIND_START = Statement(f"""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= ({_FIRST_AFTER}) AND m.role <> 'tool'
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS since
+""")
 
 # Results follow their call directly, so a group ends at the next message without results.
-FIND_GAPS = Statement(
-    """
-        SELECT DISTINCT
-            coalesce((
-                SELECT starts.seq FROM messages starts
-                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                    AND starts.seq <= late.seq AND starts.role <> 'tool'
-                ORDER BY starts.seq DESC LIMIT 1
-            ), late.seq) AS start,
-            coalesce((
-                SELECT ends.seq FROM messages ends
-                WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                    AND ends.seq > late.seq AND ends.role <> 'tool'
-                ORDER BY ends.seq LIMIT 1
-            ), CAST(:head_seq AS bigint) + 1) AS past
-        FROM messages late
-        WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-            AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
-            AND late.late_at <= CAST(:marker AS timestamptz)
-        ORDER BY start
-        """
-)
+FIND_GAPS = Statement("""
+    SELECT DISTINCT
+        coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= late.seq AND starts.role <> 'tool'
+            ORDER BY starts.seq DESC LIMIT 1
+        ), late.seq) AS start,
+        coalesce((
+            SELECT ends.seq FROM messages ends
+            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                AND ends.seq > late.seq AND ends.role <> 'tool'
+            ORDER BY ends.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM messages late
+    WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+        AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+        AND late.late_at <= CAST(:marker AS timestamptz)
+    ORDER BY start
+""")
 
-FIND_OLDEST = Statement(
-    f"""
-        SELECT least(
-            (
-                SELECT {MESSAGE_TIME} FROM messages m
-                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                    AND m.seq >= CAST(:since AS bigint)
-                ORDER BY m.seq LIMIT 1
-            ),
-            (
-                SELECT min(late.late_at) FROM messages late
-                WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-                    AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
-                    AND (CAST(:marker AS timestamptz) IS NULL
-                        OR late.late_at > CAST(:marker AS timestamptz))
-            )
-        ) AS oldest_at
-        """
-)
+FIND_OLDEST = Statement(f"""
+    SELECT least(
+        (
+            SELECT {MESSAGE_TIME} FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= CAST(:since AS bigint)
+            ORDER BY m.seq LIMIT 1
+        ),
+        (
+            SELECT min(late.late_at) FROM messages late
+            WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+                AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+                AND (CAST(:marker AS timestamptz) IS NULL
+                    OR late.late_at > CAST(:marker AS timestamptz))
+        )
+    ) AS oldest_at
+""")
 
 # A range that ends between the results of a group is extended to the last of them.
-FIND_ENDS = Statement(
-    """
-        SELECT coalesce((
-            SELECT m.seq FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= edge.past AND m.role <> 'tool'
-            ORDER BY m.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS past
-        FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
-        ORDER BY edge.position
-        """
-)
+FIND_ENDS = Statement("""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= edge.past AND m.role <> 'tool'
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+    ORDER BY edge.position
+""")
 
-OUTPUTS = Statement(
-    """
-        SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
-            AS part (start, past)
-        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= part.start AND m.seq < part.past
-        WHERE m.output IS NOT NULL
-        """
-)
+OUTPUTS = Statement("""
+    SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+        AS part (start, past)
+    JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+        AND m.seq >= part.start AND m.seq < part.past
+    WHERE m.output IS NOT NULL
+""")
 
-HAS_EPOCHS = Statement(
-    """
-        SELECT EXISTS (
-            SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
-        ) AS has_epochs
-        """
-)
+HAS_EPOCHS = Statement("""
+    SELECT EXISTS (
+        SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+    ) AS has_epochs
+""")
 
 # Total tokens are running sums: two rows of the log give the sum between them.
-COUNT = Statement(
-    """
-        SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
-        FROM (
-            SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
-            UNION ALL
-            SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
-        ) edge
-        JOIN LATERAL (
-            SELECT m.total_tokens AS tokens FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
-            ORDER BY m.seq DESC LIMIT 1
-        ) upto ON true
-        """
-)
+COUNT = Statement("""
+    SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
+    FROM (
+        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+        UNION ALL
+        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+    ) edge
+    JOIN LATERAL (
+        SELECT m.total_tokens AS tokens FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+        ORDER BY m.seq DESC LIMIT 1
+    ) upto ON true
+""")
 
 # Run it with the lock of the state.
-MOVE = Statement(
-    """
-        UPDATE heads
-        SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
-            outside_tokens = CAST(:outside_tokens AS bigint),
-            outside_messages = CAST(:outside_messages AS bigint),
-            window_seconds = CAST(:window_seconds AS bigint),
-            open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
-            oldest_at = CAST(:oldest_at AS timestamptz),
-            view_version = CAST(:view_version AS bigint),
-            view_cause = CAST(:view_cause AS text),
-            compaction_id = CAST(:compaction_id AS uuid),
-            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-            summary_tokens = CAST(:summary_tokens AS integer),
-            hidden_tokens = CAST(:hidden_tokens AS bigint),
-            hidden_messages = CAST(:hidden_messages AS bigint)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
-)
+MOVE = Statement("""
+    UPDATE heads
+    SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
+        outside_tokens = CAST(:outside_tokens AS bigint),
+        outside_messages = CAST(:outside_messages AS bigint),
+        window_seconds = CAST(:window_seconds AS bigint),
+        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
+        oldest_at = CAST(:oldest_at AS timestamptz),
+        view_version = CAST(:view_version AS bigint),
+        view_cause = CAST(:view_cause AS text),
+        compaction_id = CAST(:compaction_id AS uuid),
+        span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+        kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+        summary_tokens = CAST(:summary_tokens AS integer),
+        hidden_tokens = CAST(:hidden_tokens AS bigint),
+        hidden_messages = CAST(:hidden_messages AS bigint)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
 
 # The newest conversations of an agent with recent messages in their windows.
-ACTIVITIES = Statement(
-    """
-        SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
-            h.open_calls
-        FROM (
-            SELECT * FROM conversations
-            WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-            ORDER BY created_at DESC, conversation_id DESC
-            LIMIT CAST(:max_conversations AS bigint)
-        ) c
-        JOIN heads h ON h.conversation_id = c.conversation_id
-        LEFT JOIN LATERAL (
-            SELECT m.call_ids, m.call_names FROM messages m
-            WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
-                AND cardinality(h.open_calls) > 0
-            ORDER BY m.seq DESC LIMIT 1
-        ) calling ON true
-        WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
-        ORDER BY h.newest_at DESC, c.conversation_id
-        LIMIT CAST(:limit AS bigint)
-        """
-)
+ACTIVITIES = Statement("""
+    SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
+        h.open_calls
+    FROM (
+        SELECT * FROM conversations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        ORDER BY created_at DESC, conversation_id DESC
+        LIMIT CAST(:max_conversations AS bigint)
+    ) c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    LEFT JOIN LATERAL (
+        SELECT m.call_ids, m.call_names FROM messages m
+        WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
+            AND cardinality(h.open_calls) > 0
+        ORDER BY m.seq DESC LIMIT 1
+    ) calling ON true
+    WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+    ORDER BY h.newest_at DESC, c.conversation_id
+    LIMIT CAST(:limit AS bigint)
+""")
 
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
@@ -189,33 +171,29 @@ _ADD_EVENT = """
     SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
     FROM cleared
 """
-CLEAR = Statement(
-    f"""
-        WITH cleared AS (
-            UPDATE heads h {_CLEAR}
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            RETURNING h.conversation_id, h.event_seq
-        )
-        {_ADD_EVENT}
-        """
-)
+CLEAR = Statement(f"""
+    WITH cleared AS (
+        UPDATE heads h {_CLEAR}
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENT}
+""")
 # Rows are locked in one order, so that two concurrent clears cannot deadlock.
-CLEAR_ALL = Statement(
-    f"""
-        WITH locked AS (
-            SELECT h.conversation_id FROM heads h
-            JOIN conversations c ON c.conversation_id = h.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
-            ORDER BY h.conversation_id
-            FOR UPDATE OF h
-        ), cleared AS (
-            UPDATE heads h {_CLEAR}
-            FROM locked WHERE h.conversation_id = locked.conversation_id
-            RETURNING h.conversation_id, h.event_seq
-        )
-        {_ADD_EVENT}
-        """
-)
+CLEAR_ALL = Statement(f"""
+    WITH locked AS (
+        SELECT h.conversation_id FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+        ORDER BY h.conversation_id
+        FOR UPDATE OF h
+    ), cleared AS (
+        UPDATE heads h {_CLEAR}
+        FROM locked WHERE h.conversation_id = locked.conversation_id
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENT}
+""")
 
 
 class ActiveWindowRepository:

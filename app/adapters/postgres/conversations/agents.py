@@ -22,28 +22,26 @@ from app.adapters.postgres.conversations.snapshot_removal import forget_agent
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 
-ADD_AGENT = Statement(
-    f"""
-        WITH added AS (
-            INSERT INTO agents (
-                tenant_id, agent_id, name, model, policy, sections, tools, metadata,
-                rolling_window_seconds, sections_version, tools_version
-            ) VALUES (
-                CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
-                CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
-                CAST(:tools AS text), CAST(:metadata AS text),
-                CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
-            ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
-            RETURNING tenant_id, agent_id
-        ), versions AS (
-            INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
-            SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
-            FROM added, {FIRST_LISTS}
-            WHERE list.body <> '[]'
-        )
-        SELECT agent_id FROM added
-        """
-)
+ADD_AGENT = Statement(f"""
+    WITH added AS (
+        INSERT INTO agents (
+            tenant_id, agent_id, name, model, policy, sections, tools, metadata,
+            rolling_window_seconds, sections_version, tools_version
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
+            CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
+            CAST(:tools AS text), CAST(:metadata AS text),
+            CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
+        ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
+        RETURNING tenant_id, agent_id
+    ), versions AS (
+        INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
+        SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
+        FROM added, {FIRST_LISTS}
+        WHERE list.body <> '[]'
+    )
+    SELECT agent_id FROM added
+""")
 _AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
     tools_version, rolling_window_seconds, last_cleared_at, created_at, updated_at"""
 _IS_AGENT = "tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)"
@@ -69,23 +67,19 @@ LIST_AGENTS = Statement(
         "created_at DESC, agent_id DESC",
     )
 )
-CHANGE_AGENT = Statement(
-    f"""
-        UPDATE agents
-        SET {SET_SETTINGS}, name = CAST(:name AS text),
-            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
-        WHERE {_IS_AGENT}
-        """
-)
+CHANGE_AGENT = Statement(f"""
+    UPDATE agents
+    SET {SET_SETTINGS}, name = CAST(:name AS text),
+        rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
+    WHERE {_IS_AGENT}
+""")
 VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
-CLEAR_AGENT = Statement(
-    f"""
-        UPDATE agents
-        SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
-        WHERE {_IS_AGENT}
-        RETURNING last_cleared_at
-        """
-)
+CLEAR_AGENT = Statement(f"""
+    UPDATE agents
+    SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
+    WHERE {_IS_AGENT}
+    RETURNING last_cleared_at
+""")
 AGENT_REMOVALS = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
     for table in ("agents", "agent_versions")

@@ -31,33 +31,31 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import StoredSettings
 
-ADD_CONVERSATION = Statement(
-    f"""
-        WITH added AS (
-            INSERT INTO conversations (
-                conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-                metadata, sections_version, tools_version
-            ) VALUES (
-                CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-                CAST(:model AS text), CAST(:policy AS text),
-                CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-                {FIRST_VERSIONS}
-            ) ON CONFLICT (conversation_id) DO NOTHING
-            RETURNING conversation_id
-        ), versions AS (
-            INSERT INTO conversation_versions (conversation_id, kind, version, body)
-            SELECT added.conversation_id, list.kind, 1, list.body
-            FROM added, {FIRST_LISTS}
-            WHERE list.body <> '[]'
-        )
-        INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
-        SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
-            a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
-        FROM added
-        LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
-            AND a.agent_id = CAST(:agent_id AS text)
-        """
-)
+ADD_CONVERSATION = Statement(f"""
+    WITH added AS (
+        INSERT INTO conversations (
+            conversation_id, tenant_id, agent_id, model, policy, sections, tools,
+            metadata, sections_version, tools_version
+        ) VALUES (
+            CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
+            CAST(:model AS text), CAST(:policy AS text),
+            CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
+            {FIRST_VERSIONS}
+        ) ON CONFLICT (conversation_id) DO NOTHING
+        RETURNING conversation_id
+    ), versions AS (
+        INSERT INTO conversation_versions (conversation_id, kind, version, body)
+        SELECT added.conversation_id, list.kind, 1, list.body
+        FROM added, {FIRST_LISTS}
+        WHERE list.body <> '[]'
+    )
+    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
+    SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
+        a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
+    FROM added
+    LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
+        AND a.agent_id = CAST(:agent_id AS text)
+""")
 _FIND = f"""
     SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
     FROM conversations c
@@ -88,26 +86,22 @@ LIST_CONVERSATIONS = Statement(
         "created_at DESC, conversation_id DESC",
     )
 )
-CHANGE_CONVERSATION = Statement(
-    f"""
-        WITH counted AS (
-            UPDATE heads SET counter = CAST(:counter AS text)
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND counter <> CAST(:counter AS text)
-        )
-        UPDATE conversations
-        SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+CHANGE_CONVERSATION = Statement(f"""
+    WITH counted AS (
+        UPDATE heads SET counter = CAST(:counter AS text)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND tenant_id = CAST(:tenant_id AS text)
-        """
-)
+            AND counter <> CAST(:counter AS text)
+    )
+    UPDATE conversations
+    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND tenant_id = CAST(:tenant_id AS text)
+""")
 VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
-IDS_OF_AGENT = Statement(
-    """
+IDS_OF_AGENT = Statement("""
     SELECT conversation_id FROM conversations
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-    """
-)
+""")
 # Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
 # and then reads chunks that were stored meanwhile.
 PER_CONVERSATION = (

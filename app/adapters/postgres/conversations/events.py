@@ -14,64 +14,56 @@ from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
-ADD = Statement(
-    """
-        WITH moved AS (
-            UPDATE heads SET event_seq = event_seq + 1
+ADD = Statement("""
+    WITH moved AS (
+        UPDATE heads SET event_seq = event_seq + 1
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING event_seq
+    )
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
+        CAST(:data AS text), clock_timestamp()
+    FROM moved
+""")
+
+FIND_HEAD = Statement("""
+    SELECT h.head_seq, h.event_seq
+    FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+""")
+
+HEADS = Statement("""
+    SELECT conversation_id, head_seq, event_seq FROM heads
+    WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+""")
+
+PAGE = Statement("""
+    SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
+    FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    LEFT JOIN (
+        (
+            SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
+            FROM messages
             WHERE conversation_id = CAST(:conversation_id AS uuid)
-            RETURNING event_seq
+                AND seq > CAST(:after_seq AS bigint)
+            ORDER BY seq
+            LIMIT CAST(:limit AS bigint)
+        ) UNION ALL (
+            SELECT event_seq, type, data, created_at
+            FROM events
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND event_seq > CAST(:after_event_seq AS bigint)
+            ORDER BY event_seq
+            LIMIT CAST(:limit AS bigint)
         )
-        INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-        SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
-            CAST(:data AS text), clock_timestamp()
-        FROM moved
-        """
-)
-
-FIND_HEAD = Statement(
-    """
-        SELECT h.head_seq, h.event_seq
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
-
-HEADS = Statement(
-    """
-        SELECT conversation_id, head_seq, event_seq FROM heads
-        WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        """
-)
-
-PAGE = Statement(
-    """
-        SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        LEFT JOIN (
-            (
-                SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
-                FROM messages
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND seq > CAST(:after_seq AS bigint)
-                ORDER BY seq
-                LIMIT CAST(:limit AS bigint)
-            ) UNION ALL (
-                SELECT event_seq, type, data, created_at
-                FROM events
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND event_seq > CAST(:after_event_seq AS bigint)
-                ORDER BY event_seq
-                LIMIT CAST(:limit AS bigint)
-            )
-        ) AS found ON true
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        ORDER BY found.seq
-        """
-)
+    ) AS found ON true
+    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+    ORDER BY found.seq
+""")
 
 
 class EventRepository:

@@ -46,8 +46,7 @@ def _searched(rows: str) -> Statement:
     Each has the calls of the message that it answers, which hold the tool of a result. PostgreSQL
     reads the length of a body without the body.
     """
-    return Statement(
-        f"""
+    return Statement(f"""
         WITH sized AS (
             SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
             FROM ({rows}) AS found
@@ -64,8 +63,7 @@ def _searched(rows: str) -> Statement:
             ORDER BY c.seq DESC LIMIT 1
         ) calling ON true
         ORDER BY seq
-        """
-    )
+    """)
 
 
 UNINDEXED = _searched(
@@ -133,35 +131,31 @@ FIND = {
     for order in ("ASC", "DESC")
 }
 
-POSTINGS = Statement(
-    f"""
+POSTINGS = Statement(f"""
         SELECT ARRAY({
-        _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
-    }) AS seqs
+    _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
+}) AS seqs
         FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS terms (queries, number)
         ORDER BY terms.number
-        """
-)
+""")
 
 # Many words are compressed out of line: they are decompressed once, not for every term.
-HOLDING = Statement(
-    """
-        SELECT w.seq, length(w.words) AS size, ARRAY(
-            SELECT term.number
-            FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
-            WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
-        ) AS numbers
-        FROM (
-            SELECT candidate.seq, candidate.key, stored.words
-            FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
-            CROSS JOIN LATERAL (
-                SELECT strip(words) AS words FROM message_words
-                WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
-                OFFSET 0
-            ) AS stored
-        ) AS w
-        """
-)
+HOLDING = Statement("""
+    SELECT w.seq, length(w.words) AS size, ARRAY(
+        SELECT term.number
+        FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
+        WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
+    ) AS numbers
+    FROM (
+        SELECT candidate.seq, candidate.key, stored.words
+        FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
+        CROSS JOIN LATERAL (
+            SELECT strip(words) AS words FROM message_words
+            WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
+            OFFSET 0
+        ) AS stored
+    ) AS w
+""")
 
 
 class SearchRepository:

@@ -35,18 +35,14 @@ class VersionStatements:
     def __init__(self, table: str, **key: str) -> None:
         values = ", ".join(f"CAST(:{name} AS {type_})" for name, type_ in key.items())
         where = " AND ".join(f"{name} = CAST(:{name} AS {type_})" for name, type_ in key.items())
-        self.add = Statement(
-            f"""
+        self.add = Statement(f"""
             INSERT INTO {table} ({", ".join(key)}, kind, version, body)
             VALUES ({values}, CAST(:kind AS text), CAST(:version AS bigint), CAST(:body AS text))
-            """
-        )
-        self.find = Statement(
-            f"""
+        """)
+        self.find = Statement(f"""
             SELECT body FROM {table}
             WHERE {where} AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
-            """
-        )
+        """)
 
 
 class ConfigurableRepository:

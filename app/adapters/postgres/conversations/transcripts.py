@@ -101,64 +101,58 @@ OF_AGENT = {
     ),
 }
 
-CONVERSATIONS = Statement(
-    f"""
-        SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
-        FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
-        JOIN conversations c ON c.conversation_id = wanted.conversation_id
-        JOIN heads h ON h.conversation_id = wanted.conversation_id
-        {LAYER_JOINS}
-        WHERE c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
+CONVERSATIONS = Statement(f"""
+    SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
+    FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
+    JOIN conversations c ON c.conversation_id = wanted.conversation_id
+    JOIN heads h ON h.conversation_id = wanted.conversation_id
+    {LAYER_JOINS}
+    WHERE c.tenant_id = CAST(:tenant_id AS text)
+""")
 
 # A pin protects its call group, with results that are appended later.
-PINNED = Statement(
-    """
-        SELECT wanted.conversation_id, wanted.seq
-        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-            AS wanted (conversation_id, seq)
-        CROSS JOIN LATERAL (
-            SELECT seq FROM pins
-            WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
-            ORDER BY seq DESC LIMIT 1
-        ) pin
-        WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
-            SELECT seq FROM messages
-            WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
-            ORDER BY seq LIMIT 1
-        ), wanted.seq + 1)
-        """
-)
+PINNED = Statement("""
+    SELECT wanted.conversation_id, wanted.seq
+    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+        AS wanted (conversation_id, seq)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM pins
+        WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
+        ORDER BY seq DESC LIMIT 1
+    ) pin
+    WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
+        SELECT seq FROM messages
+        WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
+        ORDER BY seq LIMIT 1
+    ), wanted.seq + 1)
+""")
 
 # Receipts are large: the recursion reads their ids alone.
-CHAINS = Statement(
-    """
-        WITH RECURSIVE chain AS (
-            SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
-            FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
-                AS newest (conversation_id, compaction_id)
-            UNION ALL
-            SELECT chain.conversation_id, this.parent_id, chain.depth + 1
-            FROM chain
-            CROSS JOIN LATERAL (
-                SELECT parent_id FROM compactions
-                WHERE conversation_id = chain.conversation_id
-                    AND compaction_id = chain.compaction_id
-                LIMIT 1
-            ) this
-            WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
-        )
-        SELECT receipt.*
+CHAINS = Statement("""
+    WITH RECURSIVE chain AS (
+        SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
+        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
+            AS newest (conversation_id, compaction_id)
+        UNION ALL
+        SELECT chain.conversation_id, this.parent_id, chain.depth + 1
         FROM chain
         CROSS JOIN LATERAL (
-            SELECT * FROM compactions
-            WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+            SELECT parent_id FROM compactions
+            WHERE conversation_id = chain.conversation_id
+                AND compaction_id = chain.compaction_id
             LIMIT 1
-        ) receipt
-        ORDER BY chain.conversation_id, chain.depth
-        """
-)
+        ) this
+        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
+    )
+    SELECT receipt.*
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT * FROM compactions
+        WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+        LIMIT 1
+    ) receipt
+    ORDER BY chain.conversation_id, chain.depth
+""")
 
 
 class TranscriptRepository:
