@@ -109,9 +109,7 @@ def visibilities(
             states[seq] = State.LEFT_OUT
     return {
         seq: Visibility(
-            state,
-            causes[seq].compaction_id if seq in causes else None,
-            _restored_at(seq, restored),
+            state, causes[seq].compaction_id if seq in causes else None, _restored_at(seq, restored)
         )
         for seq, state in states.items()
     }
@@ -176,9 +174,7 @@ def _covers(receipt: Compaction, seq: int) -> bool:
 
 
 def _causes(
-    seqs: Sequence[int],
-    receipts: Sequence[Compaction],
-    reach: Callable[[View], tuple[Span, ...]],
+    seqs: Sequence[int], receipts: Sequence[Compaction], reach: Callable[[View], tuple[Span, ...]]
 ) -> dict[int, Compaction]:
     """Return the receipt that hid, or cleared, each of these messages first (rule 4).
 

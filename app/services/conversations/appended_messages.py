@@ -96,12 +96,7 @@ def appended_drafts(
 def appended_message(message: StoredMessage) -> AppendedMessage:
     """Return the position of a stored message."""
     return AppendedMessage(
-        message.id,
-        message.seq,
-        message.turn,
-        message.role,
-        message.token_count,
-        message.output_ref,
+        message.id, message.seq, message.turn, message.role, message.token_count, message.output_ref
     )
 
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
@@ -119,25 +120,21 @@ class EventService:
             stream.notice(heads.get(stream.conversation_id))
 
 
+@dataclass(eq=False, slots=True)
 class EventStream:
-    """The events of one conversation after a cursor, which moves on with them."""
+    """The events of one conversation after a cursor, which moves on with them.
 
-    def __init__(
-        self,
-        service: EventService,
-        tenant_id: str,
-        conversation_id: str,
-        cursor: Cursor,
-        follow: bool,
-    ) -> None:
-        self.conversation_id = conversation_id
-        self.cursor = cursor
-        self._service = service
-        self.tenant_id = tenant_id
-        self._follow = follow
-        self._sent_through: Cursor | None = None  # the newest cursor when all events were sent
-        self._woken = asyncio.Event()
-        self._ended = False
+    `_sent_through` is the newest cursor when all events were sent.
+    """
+
+    _service: EventService
+    tenant_id: str
+    conversation_id: str
+    cursor: Cursor
+    _follow: bool
+    _sent_through: Cursor | None = None
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield `ready`, then every event once, and `deleted` when the conversation is deleted."""

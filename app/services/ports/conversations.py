@@ -89,11 +89,7 @@ class AgentRepository(ConfigurableRepository[Agent], Protocol):
         """Return one, or None; `lock` locks its row until the transaction ends."""
 
     async def page(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[Any, str] | None,
-        bound: Bound = UNBOUNDED,
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
 

@@ -54,11 +54,7 @@ class LogRepository(Protocol):
         """Lock the state until the transaction ends, and return the conversation."""
 
     async def by_ids(
-        self,
-        conversation_id: str,
-        ids: Sequence[str],
-        after_seq: int = 0,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
         """Return the stored messages with these ids after a seq, in log order."""
 
