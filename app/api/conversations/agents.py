@@ -120,8 +120,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
         places = (Problem("/name", "must not be null"),)
         raise ValidationError("The name cannot be null", problems=places)
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
-    known_id = agent_id_from(agent_id)
-    return Json(_full(await services(request).agents.change(tenant_of(request), known_id, patch)))
+    agent_id = agent_id_from(agent_id)
+    return Json(_full(await services(request).agents.change(tenant_of(request), agent_id, patch)))
 
 
 @router.delete(
@@ -133,8 +133,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 )
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
-    known_id = agent_id_from(agent_id)
-    return Json({"deleted": await services(request).agents.remove(tenant_of(request), known_id)})
+    agent_id = agent_id_from(agent_id)
+    return Json({"deleted": await services(request).agents.remove(tenant_of(request), agent_id)})
 
 
 @router.post(
@@ -150,11 +150,11 @@ async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
     snapshots still contain them. Summaries and running compactions of them are dropped.
     """
-    known_id = agent_id_from(agent_id)
-    cleared = await services(request).agents.clear(tenant_of(request), known_id)
+    agent_id = agent_id_from(agent_id)
+    cleared = await services(request).agents.clear(tenant_of(request), agent_id)
     return Json(
         {
-            "agent_id": known_id,
+            "agent_id": agent_id,
             "last_cleared_at": cleared.last_cleared_at,
             "conversations": cleared.conversations,
         }

@@ -101,9 +101,11 @@ async def list_conversations(
 )
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
-        shown_conversation(await services(request).conversations.get(tenant_of(request), known_id))
+        shown_conversation(
+            await services(request).conversations.get(tenant_of(request), conversation_id)
+        )
     )
 
 
@@ -121,10 +123,12 @@ async def change_conversation(
 
     `409` for another token counter once there are messages, since their counts are stored.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
-            await services(request).conversations.change(tenant_of(request), known_id, body.patch())
+            await services(request).conversations.change(
+                tenant_of(request), conversation_id, body.patch()
+            )
         )
     )
 
@@ -138,9 +142,13 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
-        {"deleted": await services(request).conversations.remove(tenant_of(request), known_id)}
+        {
+            "deleted": await services(request).conversations.remove(
+                tenant_of(request), conversation_id
+            )
+        }
     )
 
 
@@ -157,11 +165,11 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
-    known_id = conversation_id_from(conversation_id)
-    state = await services(request).conversations.clear(tenant_of(request), known_id)
+    conversation_id = conversation_id_from(conversation_id)
+    state = await services(request).conversations.clear(tenant_of(request), conversation_id)
     return Json(
         {
-            "conversation_id": known_id,
+            "conversation_id": conversation_id,
             "last_cleared_at": state.cleared_at,
             "head_seq": state.cleared_seq,
         }

@@ -105,7 +105,7 @@ class AgentService(ConfigurableService[Agent]):
                 await repositories.log.lock(tenant_id, conversation_id, None)
                 deleted.update(await repositories.conversations.remove(conversation_id))
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
-        await self._forget(tenant_id, ids)
+        await self._delete_objects(tenant_id, ids)
         return dict(deleted)
 
     def _repository(self, repositories: Repositories) -> AgentRepository:

@@ -127,7 +127,7 @@ class Batches:
         done = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
-            size = _weight(message)
+            size = _approximate_chars(message)
             is_result = has_results(message, request.format)
             if names is None and is_result and _is_large(message, size, rules.policy):
                 is_open = all(entry.role is Role.TOOL for entry in drafts)
@@ -202,7 +202,7 @@ def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
     return False
 
 
-def _weight(message: Any) -> int:
+def _approximate_chars(message: Any) -> int:
     """Return the approximate number of characters of a message without a walk over all of it."""
     if not isinstance(message, Mapping):
         return 0
@@ -211,9 +211,11 @@ def _weight(message: Any) -> int:
         if isinstance(value, str):
             total += len(value)
         elif isinstance(value, list):
-            total += sum(_weight(item) if isinstance(item, Mapping) else 0 for item in value)
+            total += sum(
+                _approximate_chars(item) if isinstance(item, Mapping) else 0 for item in value
+            )
         elif isinstance(value, Mapping):
-            total += _weight(value)
+            total += _approximate_chars(value)
     return total
 
 

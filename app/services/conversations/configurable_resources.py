@@ -66,7 +66,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
-        forget: DeleteConversations,
+        delete_objects: DeleteConversations,
         check_model: CheckModel,
     ) -> None:
         self._database = database
@@ -74,7 +74,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         self._service_policy = service_policy
         self._new_id = new_id
         self._now = now
-        self._forget = forget
+        self._delete_objects = delete_objects
         self._check_model = check_model
 
     async def get(self, tenant_id: str, resource_id: str) -> Configured[Resource]:

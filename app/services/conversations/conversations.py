@@ -95,7 +95,7 @@ class ConversationService(ConfigurableService[Conversation]):
             if not await repositories.retention.is_idle(conversation_id, before):
                 return False
             await repositories.conversations.remove(conversation_id)
-        await self._forget(tenant_id, [conversation_id])
+        await self._delete_objects(tenant_id, [conversation_id])
         return True
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
@@ -103,7 +103,7 @@ class ConversationService(ConfigurableService[Conversation]):
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             deleted = await repositories.conversations.remove(conversation_id)
-        await self._forget(tenant_id, [conversation_id])
+        await self._delete_objects(tenant_id, [conversation_id])
         return deleted
 
     async def _agent_settings(

@@ -64,7 +64,7 @@ class EventService:
         ServiceUnavailable at the maximum of the process.
         """
         async with self._reads, self._database.session() as session:
-            newest = await session.events.find_head(tenant_id, conversation_id)
+            newest = await session.events.find_newest(tenant_id, conversation_id)
         if newest is None:
             raise NotFound.conversation(conversation_id)
         if after is not None and after.is_beyond(newest):
@@ -115,9 +115,9 @@ class EventService:
         if not followed:
             return
         async with self._database.session() as session:
-            heads = await session.events.heads({stream.conversation_id for stream in followed})
+            heads = await session.events.newest_of({stream.conversation_id for stream in followed})
         for stream in followed:
-            stream.notice(heads.get(stream.conversation_id))
+            stream.wake_if_behind(heads.get(stream.conversation_id))
 
 
 @dataclass(eq=False, slots=True)
@@ -139,7 +139,7 @@ class EventStream:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield `ready`, then every event once, and `deleted` when the conversation is deleted."""
         with self._service.watched(self):
-            yield self._own(EventType.READY)
+            yield self._stream_event(EventType.READY)
             while not self._ended:
                 self._woken.clear()
                 try:
@@ -150,7 +150,7 @@ class EventStream:
                     await self._woken.wait()
                     continue
                 if page is None or self.cursor.is_beyond(page.newest):
-                    yield self._own(EventType.DELETED)
+                    yield self._stream_event(EventType.DELETED)
                     return
                 for event in events_after(self.cursor, page):
                     self.cursor = event.cursor
@@ -161,7 +161,7 @@ class EventStream:
                         return
                     await self._woken.wait()
 
-    def notice(self, newest: Cursor | None) -> None:
+    def wake_if_behind(self, newest: Cursor | None) -> None:
         """Wake the stream unless it sent all events; None is a deleted conversation."""
         if newest is None or newest != self._sent_through:
             self._woken.set()
@@ -171,5 +171,5 @@ class EventStream:
         self._ended = True
         self._woken.set()
 
-    def _own(self, kind: EventType) -> Event:
+    def _stream_event(self, kind: EventType) -> Event:
         return Event(self.cursor, kind, self._service.now(), {})

@@ -48,7 +48,7 @@ _MAX_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _AppendResult:
     """A finished append: the conversation after it, and its answer.
 
     `stored` are the new messages. The answer also has those that were stored before.
@@ -111,18 +111,18 @@ class LogService:
                 tenant_id, conversation_id, request, settings, with_results
             )
             try:
-                done = await self._stored(tenant_id, conversation_id, batch)
+                result = await self._stored(tenant_id, conversation_id, batch)
             except _SettingsChanged as stale:
                 current = stale.conversation
                 continue
-            if isinstance(done, dict):
-                return done
-            if done.stored:
-                tokens = sum(message.token_count for message in done.stored)
-                self._observer.appended(len(done.stored), tokens)
-            done = await self._with_current_window(tenant_id, done)
-            await self._notify(done.conversation, settings.threshold)
-            return done.appended
+            if isinstance(result, dict):
+                return result
+            if result.stored:
+                tokens = sum(message.token_count for message in result.stored)
+                self._observer.appended(len(result.stored), tokens)
+            result = await self._with_current_window(tenant_id, result)
+            await self._notify(result.conversation, settings.threshold)
+            return result.appended
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -165,21 +165,21 @@ class LogService:
             conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
         )
 
-    async def _with_current_window(self, tenant_id: str, done: _Done) -> _Done:
+    async def _with_current_window(self, tenant_id: str, result: _AppendResult) -> _AppendResult:
         """Recompute the answer if the active window has to move.
 
         The batch is stored already. If the window cannot be moved now, a later read moves it.
         """
-        if not done.conversation.is_outdated(self._active.now()):
-            return done
-        before = done.appended
+        if not result.conversation.is_outdated(self._active.now()):
+            return result
+        before = result.appended
         try:
-            settled = await self._active.settled(tenant_id, done.conversation)
+            settled = await self._active.settled(tenant_id, result.conversation)
             async with self._database.session() as session:
                 answer = await self._answer(session, settled, before.messages, before.warnings)
         except ServiceUnavailable:
-            return done
-        return _Done(settled, replace(answer, head_seq=before.head_seq))
+            return result
+        return _AppendResult(settled, replace(answer, head_seq=before.head_seq))
 
     async def _notify(self, after: Conversation, threshold: CompactionThreshold) -> None:
         """Notify the workers when the batch made a compaction due.
@@ -201,14 +201,18 @@ class LogService:
 
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> _Done | dict[str, Any]:
+    ) -> _AppendResult | dict[str, Any]:
         if batch.request.idempotency_key is None and not batch.attaches:
             async with self._database.session() as session:
-                done = await self._append(
-                    session, tenant_id, conversation_id, batch, as_held=batch.has_results
+                result = await self._append(
+                    session,
+                    tenant_id,
+                    conversation_id,
+                    batch,
+                    if_unchanged=batch.has_results,
                 )
-            if done is not None:
-                return done
+            if result is not None:
+                return result
         return await self._append_locked(tenant_id, conversation_id, batch)
 
     async def _append(
@@ -218,11 +222,11 @@ class LogService:
         conversation_id: str,
         batch: Batch,
         *,
-        as_held: bool,
-    ) -> _Done | None:
+        if_unchanged: bool,
+    ) -> _AppendResult | None:
         request, settings, drafts = batch.request, batch.settings, batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
-        if as_held:
+        if if_unchanged:
             held = self._database.held(tenant_id, conversation_id)
             if held is None or (await self._settings(held)).output != settings.output:
                 return None  # they were read again while the batch was prepared
@@ -239,12 +243,14 @@ class LogService:
             default_model=self._resolver.default_model,
             due=settings.threshold,
             blobs=batch.blobs,
-            as_held=as_held,
+            if_unchanged=if_unchanged,
         )
         if after is None:
             return None
         placed = appended_drafts(after, drafts, ids)
-        return _Done(after, await self._answer(session, after, placed, batch.warnings), placed)
+        return _AppendResult(
+            after, await self._answer(session, after, placed, batch.warnings), placed
+        )
 
     async def _answer(
         self,
@@ -268,7 +274,7 @@ class LogService:
 
     async def _append_locked(
         self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> _Done | dict[str, Any]:
+    ) -> _AppendResult | dict[str, Any]:
         """Append under the lock of the conversation's state, which determines the error."""
         key, request_hash = batch.request.idempotency_key, ""
         if key is not None:
@@ -278,22 +284,22 @@ class LogService:
                 session, tenant_id, conversation_id, self._resolver.default_model
             )
             if key is not None:
-                kept = await session.log.kept_answer(conversation_id, key)
+                kept = await session.log.find_answer(conversation_id, key)
                 if kept is not None:
                     return _replayed(kept, request_hash)
             now, before = await self._settings(current), batch.settings
             if now.counter != before.counter or (batch.has_results and now.output != before.output):
                 raise _SettingsChanged(current)
             batch = replace(batch, settings=now)
-            done = await self._append_checked(session, tenant_id, current, batch)
+            result = await self._append_checked(session, tenant_id, current, batch)
             if key is not None:
-                text = json_text.dumps(done.appended)
-                await session.log.keep_answer(conversation_id, key, request_hash, text)
-        return done
+                text = json_text.dumps(result.appended)
+                await session.log.add_answer(conversation_id, key, request_hash, text)
+        return result
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
-    ) -> _Done:
+    ) -> _AppendResult:
         conversation_id = current.conversation_id
         drafts = {entry.id: entry for entry in batch.drafts if entry.id is not None}
         known: dict[str, AppendedMessage] = {}
@@ -305,14 +311,16 @@ class LogService:
             known[stored.id] = appended_message(stored)
         new = [entry for entry in batch.drafts if entry.id is None or entry.id not in known]
         if known and not new:
-            return _Done(current, await self._answer(session, current, list(known.values())))
+            return _AppendResult(
+                current, await self._answer(session, current, list(known.values()))
+            )
         check_position(current, batch.request, batch_shape(new))
         await attach_blobs(session, conversation_id, batch, new)
         left = replace(batch, drafts=new)
-        done = await self._append(session, tenant_id, conversation_id, left, as_held=False)
-        assert done is not None, "the head is locked and was checked"
-        both = sorted([*known.values(), *done.appended.messages], key=lambda message: message.seq)
-        return replace(done, appended=replace(done.appended, messages=both))
+        result = await self._append(session, tenant_id, conversation_id, left, if_unchanged=False)
+        assert result is not None, "the head is locked and was checked"
+        both = sorted([*known.values(), *result.appended.messages], key=lambda message: message.seq)
+        return replace(result, appended=replace(result.appended, messages=both))
 
 
 def _request_hash(request: Append) -> str:

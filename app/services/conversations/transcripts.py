@@ -23,7 +23,13 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import Span, View
-from app.domain.conversations.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities
+from app.domain.conversations.visibility import (
+    NO_SLIDING_WINDOW,
+    SlidingWindow,
+    Visibility,
+    last_from,
+    visibilities,
+)
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
@@ -47,10 +53,10 @@ class PageMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TranscriptMessage:
     """A message as the caller sent it, with its visibility."""
 
-    listed: PageMessage
+    page_message: PageMessage
     original: Original
     visibility: Visibility
     pinned: bool
@@ -64,7 +70,7 @@ class _ConversationPage:
     entries: list[Entry] = field(default_factory=list)
     receipts: list[Compaction] = field(default_factory=list)
     view: View = field(default_factory=View)
-    slid: Slid = NOT_SLID
+    sliding_window: SlidingWindow = NO_SLIDING_WINDOW
 
     @property
     def conversation_id(self) -> str:
@@ -74,7 +80,7 @@ class _ConversationPage:
     def visibilities(self) -> dict[int, Visibility]:
         """Return the visibility of its messages by the receipts that are read so far."""
         restored = self.conversation.state.window.restored
-        return visibilities(self.entries, self.view, self.receipts, restored, self.slid)
+        return visibilities(self.entries, self.view, self.receipts, restored, self.sliding_window)
 
 
 class TranscriptService:
@@ -125,16 +131,16 @@ class TranscriptService:
             if len(found) == len(ids):
                 break  # otherwise one was deleted between the two reads
         by_id = {conversation.conversation_id: conversation for conversation in found}
-        listed = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
-        return Page(listed, has_more=page.has_more)
+        page_message = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
+        return Page(page_message, has_more=page.has_more)
 
-    async def shown(
+    async def with_visibility(
         self,
         tenant_id: str,
         page: Sequence[PageMessage],
         content: Content,
         read: ReadPermit = UNLIMITED,
-    ) -> list[Shown]:
+    ) -> list[TranscriptMessage]:
         """Return the messages of a page with originals and visibility.
 
         A page with large results ends early, after at least one message. Raises NotFound for a
@@ -144,23 +150,28 @@ class TranscriptService:
             return []
         found = await self._with_originals(page, content, read)
         parts: dict[str, _ConversationPage] = {}
-        for listed, _ in found:  # windows are moved before anything else is read (rule 1)
-            conversation_id = listed.conversation.conversation_id
+        for page_message, _ in found:  # windows are moved before anything else is read (rule 1)
+            conversation_id = page_message.conversation.conversation_id
             if conversation_id not in parts:
-                settled = await self._active.settled(tenant_id, listed.conversation)
+                settled = await self._active.settled(tenant_id, page_message.conversation)
                 parts[conversation_id] = _ConversationPage(settled)
-        places = [(listed.conversation.conversation_id, listed.message.seq) for listed, _ in found]
+        places = [
+            (page_message.conversation.conversation_id, page_message.message.seq)
+            for page_message, _ in found
+        ]
         async with self._database.session() as session:
             pinned = await session.transcripts.pinned(places)
-            for place, (listed, _) in zip(places, found, strict=True):
-                role, tokens = Role(listed.message.role), listed.message.token_count
-                item = entry(listed.message.seq, role, tokens, place in pinned)
+            for place, (page_message, _) in zip(places, found, strict=True):
+                role, tokens = Role(page_message.message.role), page_message.message.token_count
+                item = entry(page_message.message.seq, role, tokens, place in pinned)
                 parts[place[0]].entries.append(item)
             await self._read_causes(session, list(parts.values()))
         visibility = {key: part.visibilities() for key, part in parts.items()}
         return [
-            Shown(listed, original, visibility[place[0]][place[1]], place in pinned)
-            for place, (listed, original) in zip(places, found, strict=True)
+            TranscriptMessage(
+                page_message, original, visibility[place[0]][place[1]], place in pinned
+            )
+            for place, (page_message, original) in zip(places, found, strict=True)
         ]
 
     async def _with_originals(
@@ -204,9 +215,9 @@ class TranscriptService:
         part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _slid_to(session, conversation, part.view.spans, count)
-            whole_from = await _slid_to(session, conversation, part.view.window, count)
-            part.slid = Slid(shown_from, whole_from)
+            shown_from = await _sliding_window_start(session, conversation, part.view.spans, count)
+            whole_from = await _sliding_window_start(session, conversation, part.view.window, count)
+            part.sliding_window = SlidingWindow(shown_from, whole_from)
 
 
 async def _read_back(
@@ -220,7 +231,7 @@ async def _read_back(
         part.receipts += chains.get(part.conversation_id, ())
 
 
-async def _slid_to(
+async def _sliding_window_start(
     session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return the seq at which the last messages of these spans begin, with a whole call group."""

@@ -135,7 +135,7 @@ class SearchRepository(Protocol):
     ) -> list[Postings]:
         """Return for each group of terms the newest `limit` messages that have all of them."""
 
-    async def holding(
+    async def matching_terms(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
         """Return the size of messages, and the terms that each of them has."""

@@ -37,13 +37,13 @@ class LogRepository(Protocol):
         default_model: str | None,
         due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
-        as_held: bool = False,
+        if_unchanged: bool = False,
     ) -> Conversation | None:
         """Store a batch if the state still allows it, and return the conversation after it.
 
         A compaction becomes due when the batch reaches the threshold `due`. The time of a message
-        without a timestamp is `now`. `blobs` are stored with the batch. With `as_held`, it is
-        stored only if the settings are those that this process has cached.
+        without a timestamp is `now`. `blobs` are stored with the batch. With `if_unchanged` it is
+        stored only if the settings are still those that this process has cached.
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
@@ -96,10 +96,10 @@ class LogRepository(Protocol):
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
 
-    async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the answer stored for an idempotency key."""
 
-    async def keep_answer(
+    async def add_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         """Store an answer for 24 hours."""
@@ -164,10 +164,10 @@ class EventRepository(Protocol):
         It locks the state until the transaction ends, and does nothing for a deleted conversation.
         """
 
-    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+    async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         """Return the cursor after all events, None for an unknown conversation."""
 
-    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+    async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
         """Return the cursors after all events of those conversations that exist."""
 
     async def page(

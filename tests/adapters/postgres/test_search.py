@@ -17,7 +17,7 @@ from app.adapters.postgres.conversations.search import (
     BLOCK,
     BY_SEQS,
     FIND,
-    HOLDING,
+    MATCHING_TERMS,
     POSTINGS,
     UNINDEXED,
 )
@@ -38,12 +38,12 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
         (FIND["asc"], 1, 0, 1),
         (FIND["desc"], 1, 0, 1),
         (POSTINGS, 1, 0, 0),
-        (HOLDING, 0, 1, 0),
+        (MATCHING_TERMS, 0, 1, 0),
         (BY_SEQS, 0, 0, 2),
         (UNINDEXED, 0, 1, 2),
         (ADD, 0, 0, 0),
     ],
-    ids=["asc", "desc", "postings", "holding", "by_seqs", "unindexed", "add"],
+    ids=["asc", "desc", "postings", "matching_terms", "by_seqs", "unindexed", "add"],
 )
 async def test_searches_go_by_word_and_by_seq(
     database_url: str, statement: Statement, words: int, walks: int, messages: int
@@ -129,7 +129,7 @@ async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
     cid = await talk(database)
     async with database.session() as session:
         await session.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
-        found = await session.search.holding(
+        found = await session.search.matching_terms(
             cid,
             [1, 2 * BLOCK, 3 * BLOCK, 77],
             [Term("zeb", is_prefix=True), Term("lion", is_prefix=False)],

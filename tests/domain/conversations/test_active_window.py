@@ -15,8 +15,8 @@ from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import (
     EARLIEST,
-    NO_LIMIT,
     STEPS,
+    WHOLE_LOG,
     ActiveWindow,
     Restored,
     has_to_move,
@@ -136,7 +136,7 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
 
 def test_a_window_without_limit() -> None:
     """Nothing was taken out of it. [window.cut]"""
-    assert NO_LIMIT.spans == WHOLE and NO_LIMIT.parts_as_json() == ""
+    assert WHOLE_LOG.spans == WHOLE and WHOLE_LOG.parts_as_json() == ""
     assert hidden_by(WHOLE) is None
     assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
 
@@ -239,7 +239,7 @@ def test_times_never_fall(batch: list[Draft]) -> None:
     for given_at, newest in zip(times.given, times.newest, strict=True):
         assert (given_at or NOW) <= newest
     results = [item.role is Role.TOOL for item in batch]
-    assert times.answering == (results.index(False) if False in results else len(results))
-    assert times.only_answers == all(results)
+    assert times.leading_results == (results.index(False) if False in results else len(results))
+    assert times.only_results == all(results)
     told = [at for at in times.given if at is not None]
     assert times.oldest_given == (min(told) if told else None)

@@ -26,7 +26,13 @@ from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
-from app.domain.conversations.visibility import Slid, State, Visibility, last_from, visibilities
+from app.domain.conversations.visibility import (
+    SlidingWindow,
+    State,
+    Visibility,
+    last_from,
+    visibilities,
+)
 from tests.domain.histories import QUICK, entries, pinned_at
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
@@ -209,7 +215,7 @@ def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
     """What it went past is outside; what a cut hid of the last ones is left out."""
     cut = receipt("cut", with_omission_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
     pinned = pinned_at(log(8), [7])
-    found = visibilities(pinned, cut.view, [cut], (), Slid(8, 4))
+    found = visibilities(pinned, cut.view, [cut], (), SlidingWindow(8, 4))
     outside, left_out, verbatim = State.OUTSIDE, State.LEFT_OUT, State.VERBATIM
     assert states(found) == [*[outside] * 3, *[left_out] * 2, outside, verbatim, verbatim]
     assert causes(found)[3:5] == ["cut", "cut"]

@@ -134,7 +134,7 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
         with pytest.raises(NotFound):
             await service.recall(tenant, cid, "zebra")
         with pytest.raises(NotFound):
-            await service.prepare(tenant, cid)
+            await service.index_hidden(tenant, cid)
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ async def test_a_worker_indexes_what_a_compaction_hides(
     harness: Harness, service: SearchService, planted: str
 ) -> None:
     """Nothing before the first compaction, and then as far as it reaches."""
-    await service.prepare(TENANT, planted)
+    await service.index_hidden(TENANT, planted)
     assert await words_of(harness, planted) == 0
     await harness.compact(planted)
     span = (await harness.stored(planted)).state.span
     assert span is not None
-    await service.prepare(TENANT, planted)
+    await service.index_hidden(TENANT, planted)
     assert await words_of(harness, planted) == span.end - 1
 
 
@@ -264,7 +264,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
         done.append(conversation_id)
         if failure is not None:
             raise failure
-        await service.prepare(tenant_id, conversation_id)
+        await service.index_hidden(tenant_id, conversation_id)
 
     async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         assert not done

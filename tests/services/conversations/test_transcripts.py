@@ -28,7 +28,7 @@ from app.domain.conversations.visibility import State, Visibility
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.read_permits import ReadPermit
 from app.services.conversations import transcripts
-from app.services.conversations.transcripts import PageMessage, Shown, TranscriptService
+from app.services.conversations.transcripts import PageMessage, TranscriptMessage, TranscriptService
 from app.services.tool_output.stored_results import Content
 from tests.plans import plan_of, rows_read
 from tests.services.fakes import (
@@ -75,13 +75,13 @@ def service(harness: Harness) -> TranscriptService:
     return TranscriptService(harness.database, harness.resolver, harness.active, harness.outputs)
 
 
-async def read(harness: Harness, conversation_id: str) -> list[Shown]:
+async def read(harness: Harness, conversation_id: str) -> list[TranscriptMessage]:
     """Return the whole transcript."""
     conversation, page = await harness.log.page(
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
     listed = [PageMessage(conversation, message) for message in page]
-    return await service(harness).shown(TENANT, listed, Content.AUTO)
+    return await service(harness).with_visibility(TENANT, listed, Content.AUTO)
 
 
 async def marks(harness: Harness, conversation_id: str) -> list[Visibility]:
@@ -221,7 +221,7 @@ async def check(story: Story) -> None:
             return
         expected = story.shown_in(build)
     page = await read(harness, conversation_id)
-    found = {item.listed.message.seq: item.visibility for item in page}
+    found = {item.page_message.message.seq: item.visibility for item in page}
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     assert [seq for seq, mark in found.items() if not mark.is_explained] == []
@@ -355,11 +355,13 @@ async def test_pages_of_large_results_end_early(harness: Harness) -> None:
         cid = await harness.conversation(agent_id=agent)
         await harness.append(cid, asks("c1"), result("c1", "x" * 60_000), user("so"))
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
-    whole = await service(harness).shown(TENANT, page, Content.AUTO)
+    whole = await service(harness).with_visibility(TENANT, page, Content.AUTO)
     assert len(whole) == len(page) == 12
-    short = await service(harness).shown(TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000))
+    short = await service(harness).with_visibility(
+        TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000)
+    )
     assert len(short) == 6
-    assert [item.listed for item in short] == page[:6]
+    assert [item.page_message for item in short] == page[:6]
 
 
 # --- what it costs --------------------------------------------------------------------------
@@ -394,8 +396,8 @@ async def test_a_page_takes_a_few_statements(
             assert (await harness.compact(cid)).compacted
     counted = Counted(database, monkeypatch)
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 500)
-    found = await service(harness).shown(TENANT, page, Content.AUTO)
-    assert len({item.listed.conversation.conversation_id for item in found}) == 12
+    found = await service(harness).with_visibility(TENANT, page, Content.AUTO)
+    assert len({item.page_message.conversation.conversation_id for item in found}) == 12
     assert {item.visibility.state for item in found} == {State.VERBATIM, State.SUMMARISED}
     assert counted.statements == 5
     assert len(await read(harness, talks[0])) == 30

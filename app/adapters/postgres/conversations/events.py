@@ -26,7 +26,7 @@ ADD = Statement("""
     FROM moved
 """)
 
-FIND_HEAD = Statement("""
+FIND_NEWEST = Statement("""
     SELECT h.head_seq, h.event_seq
     FROM heads h
     JOIN conversations c ON c.conversation_id = h.conversation_id
@@ -34,7 +34,7 @@ FIND_HEAD = Statement("""
         AND c.tenant_id = CAST(:tenant_id AS text)
 """)
 
-HEADS = Statement("""
+NEWEST_OF = Statement("""
     SELECT conversation_id, head_seq, event_seq FROM heads
     WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
 """)
@@ -75,16 +75,16 @@ class EventRepository:
     async def add(self, conversation_id: str, type: str, data: str) -> None:
         await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
-    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+    async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(
-            FIND_HEAD, tenant_id=tenant_id, conversation_id=conversation_id
+            FIND_NEWEST, tenant_id=tenant_id, conversation_id=conversation_id
         )
-        return _head(row) if row is not None else None
+        return _newest(row) if row is not None else None
 
-    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+    async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
         ids = list(conversation_ids)
-        rows = await self._session.all(HEADS, conversation_ids=ids)
-        return {str(row["conversation_id"]): _head(row) for row in rows}
+        rows = await self._session.all(NEWEST_OF, conversation_ids=ids)
+        return {str(row["conversation_id"]): _newest(row) for row in rows}
 
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
@@ -102,10 +102,10 @@ class EventRepository:
         found = [_row(row) for row in rows if row["seq"] is not None]
         messages = [row for row in found if row.is_message]
         stored = [row for row in found if not row.is_message]
-        return EventPage(_head(rows[0]), messages, stored, limit)
+        return EventPage(_newest(rows[0]), messages, stored, limit)
 
 
-def _head(row: Any) -> Cursor:
+def _newest(row: Any) -> Cursor:
     return Cursor(row["head_seq"], row["event_seq"])
 
 

@@ -15,11 +15,11 @@ from app.adapters.postgres.common.rows import Layers, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
+    ADD_ANSWER,
     BY_IDS,
     ENTRIES,
+    FIND_ANSWER,
     IDS,
-    KEEP_ANSWER,
-    KEPT_ANSWER,
     LAST_USED,
     OPEN_CALLS,
     PAGE,
@@ -64,7 +64,7 @@ class LogRepository:
         default_model: str | None,
         due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
-        as_held: bool = False,
+        if_unchanged: bool = False,
     ) -> Conversation | None:
         totals, turns = _running(drafts)
         times = batch_times(drafts, now)
@@ -82,11 +82,11 @@ class LogRepository:
             due_messages=due.messages,
             counter=counter,
             expected_seq=expected_seq,
-            as_held=as_held,
+            if_unchanged=if_unchanged,
             format=format,
-            needs=list(shape.required_calls),
-            resets=shape.closes_group,
-            leaves=list(shape.open_calls),
+            required_calls=list(shape.required_calls),
+            closes_group=shape.closes_group,
+            open_calls=list(shape.open_calls),
             turns=shape.turns,
             mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],
@@ -113,11 +113,11 @@ class LogRepository:
             now=times.now,
             oldest_given=times.oldest_given,
             oldest_given_after=times.oldest_given_after,
-            only_answers=times.only_answers,
+            only_results=times.only_results,
             given_times=times.given,
             newest_times=times.newest,
-            answering=times.answering,
-            answering_tokens=totals[times.answering - 1] if times.answering else 0,
+            leading_results=times.leading_results,
+            leading_result_tokens=totals[times.leading_results - 1] if times.leading_results else 0,
             **held.parameters,
         )
         if row is None:
@@ -139,7 +139,7 @@ class LogRepository:
         if has_blobs := any(uses):
             values |= append_parameters(blobs, uses)
         is_timed = times.oldest_given is not None
-        statement = APPENDS[not (is_timed or times.answering), is_timed, has_blobs]
+        statement = APPENDS[not (is_timed or times.leading_results), is_timed, has_blobs]
         try:
             return await self._session.first(statement, **values)
         except UniqueViolationError:
@@ -245,15 +245,15 @@ class LogRepository:
         row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
-    async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
-        row = await self._session.first(KEPT_ANSWER, conversation_id=conversation_id, key=key)
+    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+        row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
-    async def keep_answer(
+    async def add_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         await self._session.run(
-            KEEP_ANSWER,
+            ADD_ANSWER,
             conversation_id=conversation_id,
             key=key,
             request_hash=request_hash,
@@ -262,7 +262,7 @@ class LogRepository:
 
 
 def _output_of(draft: Draft) -> str | None:
-    output = draft.kept_output
+    output = draft.stored_output
     return output.as_json() if output is not None else None
 
 

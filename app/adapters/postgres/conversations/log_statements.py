@@ -113,13 +113,13 @@ OPEN_CALLS = Statement("""
     WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
     ORDER BY seq DESC LIMIT 1
 """)
-MAX_LOOKED_AT = 5_000
+MAX_MESSAGES_READ = 5_000
 """Newest messages that are searched for the last use of tools: a bound of the cost."""
 LAST_USED = Statement(f"""
     SELECT call_names, max(seq) AS seq FROM (
         SELECT seq, call_names FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
-        ORDER BY seq DESC LIMIT {MAX_LOOKED_AT}
+        ORDER BY seq DESC LIMIT {MAX_MESSAGES_READ}
     ) AS newest
     WHERE call_names IS NOT NULL
     GROUP BY call_names
@@ -145,12 +145,12 @@ TOTAL_AT = Statement("""
         AND seq <= CAST(:seq AS bigint)
     ORDER BY seq DESC LIMIT 1
 """)
-KEPT_ANSWER = Statement("""
+FIND_ANSWER = Statement("""
     SELECT request_hash, answer FROM idempotency_keys
     WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
         AND created_at > now() - interval '24 hours'
 """)
-KEEP_ANSWER = Statement("""
+ADD_ANSWER = Statement("""
     INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
     VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
             CAST(:request_hash AS text), CAST(:answer AS text))

@@ -140,7 +140,7 @@ POSTINGS = Statement(f"""
 """)
 
 # Many words are compressed out of line: they are decompressed once, not for every term.
-HOLDING = Statement("""
+MATCHING_TERMS = Statement("""
     SELECT w.seq, length(w.words) AS size, ARRAY(
         SELECT term.number
         FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
@@ -222,11 +222,11 @@ class SearchRepository:
         )
         return [Postings(tuple(row["seqs"]), len(row["seqs"]) == limit) for row in rows]
 
-    async def holding(
+    async def matching_terms(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
         rows = await self._session.all(
-            HOLDING,
+            MATCHING_TERMS,
             conversation_id=conversation_id,
             seqs=list(seqs),
             keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],

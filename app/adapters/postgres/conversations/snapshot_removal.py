@@ -29,7 +29,7 @@ REMOVE_OF_AGENT = Statement(f"""
 """)
 
 
-LOCK_OF_CONVERSATION = Statement("""
+LOCK_SNAPSHOTS = Statement("""
     SELECT s.session_id
     FROM (
         SELECT tenant_id, session_id FROM snapshot_parts
@@ -90,7 +90,7 @@ async def forget_conversation(session: Session, conversation_id: str) -> dict[st
     The summaries of these snapshots are removed as well. Call it in a transaction that holds the
     lock of the conversation's state.
     """
-    await session.all(LOCK_OF_CONVERSATION, conversation_id=conversation_id)
+    await session.all(LOCK_SNAPSHOTS, conversation_id=conversation_id)
     return dict(await session.first(FORGET_CONVERSATION, conversation_id=conversation_id) or {})
 
 

@@ -65,13 +65,13 @@ class Times:
 
     `given` are the timestamps of the messages; it is None for a message without one or with one
     in the future, whose time is `now`. `newest` is the maximum up to each message. The first
-    `answering` messages are results of calls from before the batch.
+    `leading_results` messages are results of calls from before the batch.
     """
 
     now: datetime
     given: tuple[datetime | None, ...]
     newest: tuple[datetime, ...]
-    answering: int
+    leading_results: int
 
     @property
     def oldest_given(self) -> datetime | None:
@@ -81,12 +81,12 @@ class Times:
     @property
     def oldest_given_after(self) -> datetime | None:
         """The oldest given timestamp after the leading results."""
-        return min(filter(None, self.given[self.answering :]), default=None)
+        return min(filter(None, self.given[self.leading_results :]), default=None)
 
     @property
-    def only_answers(self) -> bool:
+    def only_results(self) -> bool:
         """Whether the batch has only leading results."""
-        return self.answering == len(self.given)
+        return self.leading_results == len(self.given)
 
 
 def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
@@ -94,8 +94,8 @@ def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
     times = (draft.given_at for draft in drafts)
     given = tuple(at if at is not None and at < now else None for at in times)
     newest = tuple(accumulate((at or now for at in given), max))
-    answering = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
-    return Times(now, given, newest, answering)
+    leading_results = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
+    return Times(now, given, newest, leading_results)
 
 
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:

@@ -85,7 +85,7 @@ class Draft:
         return (*(blob.id for blob, _ in self.blobs), *attached)
 
     @property
-    def kept_output(self) -> StoredOutput | None:
+    def stored_output(self) -> StoredOutput | None:
         """The output to store; None for a result too small to be cleared."""
         output = self.output
         if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
