@@ -142,8 +142,8 @@ def _by_summary(
     return found
 
 
-def _in_state(states: Mapping[int, State], wanted: State) -> list[int]:
-    return [seq for seq, state in states.items() if state is wanted]
+def _in_state(states: Mapping[int, State], searched: State) -> list[int]:
+    return [seq for seq, state in states.items() if state is searched]
 
 
 def _summary_of(seq: int, summaries: Iterable[Summary]) -> Summary | None:

@@ -121,9 +121,9 @@ class AgentService(ConfigurableService[Agent]):
 
     def _checked(self, before: Agent, after: Agent, patch: Patch) -> Agent:
         self._policy(after.settings.policy)
-        if "name" in patch.given:
+        if "name" in patch.fields:
             after = replace(after, name=patch.name)
-        if "rolling_window_seconds" in patch.given:
+        if "rolling_window_seconds" in patch.fields:
             after = replace(after, rolling_window_seconds=patch.rolling_window_seconds)
         return after
 

@@ -86,7 +86,7 @@ class ConversationService(ConfigurableService[Conversation]):
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove_idle(self, tenant_id: str, conversation_id: str, before: datetime) -> bool:
-        """Delete it unless it was changed or appended to since; False when it is kept."""
+        """Delete it unless it was changed or appended to since; False when it is not idle."""
         async with self._database.transaction() as repositories:
             try:
                 await self._get(repositories, tenant_id, conversation_id, lock=True)

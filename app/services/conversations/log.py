@@ -143,9 +143,9 @@ class LogService:
         )
         return found, page
 
-    async def _page(self, *wanted: Any) -> Page[StoredMessage]:
+    async def _page(self, *arguments: Any) -> Page[StoredMessage]:
         async with self._database.session() as session:
-            return await session.log.page(*wanted)
+            return await session.log.page(*arguments)
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:

@@ -29,7 +29,7 @@ CheckModel = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """The settings of a creation request: policy leaves, sections and tools as given."""
+    """The settings of a creation request: policy leaves, sections and tools of the request."""
 
     model: str | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change of the fields named in `given`; a policy of None resets the whole policy."""
+    """A change of the named `fields`; a policy of None resets the whole policy."""
 
-    given: frozenset[str]
+    fields: frozenset[str]
     name: str = ""
     model: str | None = None
     policy: Mapping[str, Any] | None = None
@@ -60,13 +60,13 @@ class Patch:
     def applied(self, resource: Resource) -> Resource:
         """Return the resource with model, policy and metadata changed."""
         settings, metadata = resource.settings, resource.metadata
-        if "model" in self.given:
+        if "model" in self.fields:
             settings = replace(settings, model=self.model)
-        if "policy" in self.given:
+        if "policy" in self.fields:
             own = json_text.loads(settings.policy) if self.policy is not None else {}
             merged = without_empty_objects(merge(own, self.policy or {}))
             settings = replace(settings, policy=json_text.dumps(merged))
-        if "metadata" in self.given:
+        if "metadata" in self.fields:
             metadata = json_text.dumps(self.metadata)
         return replace(resource, settings=settings, metadata=metadata)
 
@@ -140,13 +140,13 @@ def effective_policy(*policies: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_summariser(policy: Mapping[str, Any] | None, check: CheckModel) -> None:
-    """Raise ValidationError when a given policy names a model that may not summarise.
+    """Raise ValidationError when a policy names a model that may not summarise.
 
     A stored policy is not checked again: a model that was allowed before does not block other
     changes.
     """
-    given = (policy or {}).get("compaction")
-    model = given.get("model") if isinstance(given, Mapping) else None
+    compaction = (policy or {}).get("compaction")
+    model = compaction.get("model") if isinstance(compaction, Mapping) else None
     if isinstance(model, str):
         check(model, "/policy/compaction/model")
 

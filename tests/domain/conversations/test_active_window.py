@@ -239,10 +239,10 @@ def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
     times = batch_times(batch, NOW)
     assert list(times.newest) == sorted(times.newest)
     assert max(times.newest) <= NOW
-    for given_at, newest in zip(times.given, times.newest, strict=True):
-        assert (given_at or NOW) <= newest
+    for sent_at, newest in zip(times.sent, times.newest, strict=True):
+        assert (sent_at or NOW) <= newest
     results = [item.role is Role.TOOL for item in batch]
     assert times.leading_results == (results.index(False) if False in results else len(results))
     assert times.only_results == all(results)
-    told = [at for at in times.given if at is not None]
-    assert times.oldest_given == (min(told) if told else None)
+    told = [at for at in times.sent if at is not None]
+    assert times.oldest_sent == (min(told) if told else None)

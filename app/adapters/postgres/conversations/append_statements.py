@@ -27,11 +27,11 @@ _WINDOW = f"""newest_before = h.newest_at,
                 newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = CASE
                     WHEN NOT h.open_outside THEN least(
-                        h.oldest_at, CAST(:oldest_given AS timestamptz),
+                        h.oldest_at, CAST(:oldest_sent AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                     WHEN CAST(:only_results AS boolean) THEN h.oldest_at
                     ELSE least(
-                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
+                        h.oldest_at, CAST(:oldest_sent_after AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                 END,
                 window_seconds = CASE
@@ -88,7 +88,7 @@ _APPEND = f"""
                 AND NOT EXISTS (
                     SELECT FROM messages known
                     WHERE known.conversation_id = CAST(:conversation_id AS uuid)
-                        AND known.message_id = ANY (CAST(:given_ids AS text[]))
+                        AND known.message_id = ANY (CAST(:client_ids AS text[]))
                 )
                 AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})
             RETURNING {HEAD_COLUMNS}, h.newest_at, h.newest_before
@@ -138,11 +138,11 @@ _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestam
 _NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
 _TIMES = {
     "times": """greatest(item.newest_at, moved.newest_before),
-                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
-                    THEN item.given_at END""",
-    "arrays": """, CAST(:given_times AS timestamptz[]),
+                CASE WHEN item.sent_at < greatest(item.newest_at, moved.newest_before)
+                    THEN item.sent_at END""",
+    "arrays": """, CAST(:sent_times AS timestamptz[]),
                 CAST(:newest_times AS timestamptz[])""",
-    "columns": ", given_at, newest_at",
+    "columns": ", sent_at, newest_at",
 }
 
 

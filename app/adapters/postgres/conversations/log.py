@@ -91,7 +91,7 @@ class LogRepository:
             mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],
             ids=list(ids),
-            given_ids=[draft.id for draft in drafts if draft.id is not None],
+            client_ids=[draft.id for draft in drafts if draft.id is not None],
             row_turns=turns,
             roles=[str(draft.role) for draft in drafts],
             row_tokens=[draft.tokens for draft in drafts],
@@ -111,10 +111,10 @@ class LogRepository:
             timestamps=[draft.timestamp for draft in drafts],
             newest_at=times.newest[-1],
             now=times.now,
-            oldest_given=times.oldest_given,
-            oldest_given_after=times.oldest_given_after,
+            oldest_sent=times.oldest_sent,
+            oldest_sent_after=times.oldest_sent_after,
             only_results=times.only_results,
-            given_times=times.given,
+            sent_times=times.sent,
             newest_times=times.newest,
             leading_results=times.leading_results,
             leading_result_tokens=totals[times.leading_results - 1] if times.leading_results else 0,
@@ -138,7 +138,7 @@ class LogRepository:
     ) -> Any | None:
         if has_blobs := any(uses):
             values |= append_parameters(blobs, uses)
-        is_timed = times.oldest_given is not None
+        is_timed = times.oldest_sent is not None
         statement = APPENDS[not (is_timed or times.leading_results), is_timed, has_blobs]
         try:
             return await self._session.first(statement, **values)

@@ -50,16 +50,16 @@ def _searched(rows: str) -> Statement:
         WITH sized AS (
             SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
             FROM ({rows}) AS found
-        ), wanted AS (
+        ), selected AS (
             SELECT * FROM sized WHERE before < CAST(:max_bytes AS bigint)
         )
         SELECT {STORED_COLUMNS}, call_ids,
             calling.ids AS calling_ids, calling.names AS calling_names
-        FROM wanted
+        FROM selected
         LEFT JOIN LATERAL (
             SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < wanted.seq
-                AND c.role <> 'tool' AND wanted.role = 'tool'
+            WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < selected.seq
+                AND c.role <> 'tool' AND selected.role = 'tool'
             ORDER BY c.seq DESC LIMIT 1
         ) calling ON true
         ORDER BY seq

@@ -103,28 +103,28 @@ OF_AGENT = {
 
 CONVERSATIONS = Statement(f"""
     SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
-    FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
-    JOIN conversations c ON c.conversation_id = wanted.conversation_id
-    JOIN heads h ON h.conversation_id = wanted.conversation_id
+    FROM unnest(CAST(:conversation_ids AS uuid[])) AS requested (conversation_id)
+    JOIN conversations c ON c.conversation_id = requested.conversation_id
+    JOIN heads h ON h.conversation_id = requested.conversation_id
     {LAYER_JOINS}
     WHERE c.tenant_id = CAST(:tenant_id AS text)
 """)
 
 # A pin protects its call group, with results that are appended later.
 PINNED = Statement("""
-    SELECT wanted.conversation_id, wanted.seq
+    SELECT requested.conversation_id, requested.seq
     FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-        AS wanted (conversation_id, seq)
+        AS requested (conversation_id, seq)
     CROSS JOIN LATERAL (
         SELECT seq FROM pins
-        WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
+        WHERE conversation_id = requested.conversation_id AND seq <= requested.seq
         ORDER BY seq DESC LIMIT 1
     ) pin
-    WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
+    WHERE pin.seq = requested.seq OR requested.seq < coalesce((
         SELECT seq FROM messages
-        WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
+        WHERE conversation_id = requested.conversation_id AND seq > pin.seq AND role <> 'tool'
         ORDER BY seq LIMIT 1
-    ), wanted.seq + 1)
+    ), requested.seq + 1)
 """)
 
 # Receipts are large: the recursion reads their ids alone.

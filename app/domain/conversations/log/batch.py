@@ -63,39 +63,39 @@ def batch_shape(drafts: Sequence[Draft]) -> BatchShape:
 class Times:
     """The times of a batch's messages, as the active window uses them.
 
-    `given` are the timestamps of the messages; it is None for a message without one or with one
+    `sent` are the timestamps of the messages; it is None for a message without one or with one
     in the future, whose time is `now`. `newest` is the maximum up to each message. The first
     `leading_results` messages are results of calls from before the batch.
     """
 
     now: datetime
-    given: tuple[datetime | None, ...]
+    sent: tuple[datetime | None, ...]
     newest: tuple[datetime, ...]
     leading_results: int
 
     @property
-    def oldest_given(self) -> datetime | None:
-        """The oldest given timestamp."""
-        return min(filter(None, self.given), default=None)
+    def oldest_sent(self) -> datetime | None:
+        """The oldest timestamp."""
+        return min(filter(None, self.sent), default=None)
 
     @property
-    def oldest_given_after(self) -> datetime | None:
-        """The oldest given timestamp after the leading results."""
-        return min(filter(None, self.given[self.leading_results :]), default=None)
+    def oldest_sent_after(self) -> datetime | None:
+        """The oldest timestamp after the leading results."""
+        return min(filter(None, self.sent[self.leading_results :]), default=None)
 
     @property
     def only_results(self) -> bool:
         """Whether the batch has only leading results."""
-        return self.leading_results == len(self.given)
+        return self.leading_results == len(self.sent)
 
 
 def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
     """Return the times of a batch that is received at `now`."""
-    times = (draft.given_at for draft in drafts)
-    given = tuple(at if at is not None and at < now else None for at in times)
-    newest = tuple(accumulate((at or now for at in given), max))
+    times = (draft.sent_at for draft in drafts)
+    sent = tuple(at if at is not None and at < now else None for at in times)
+    newest = tuple(accumulate((at or now for at in sent), max))
     leading_results = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
-    return Times(now, given, newest, leading_results)
+    return Times(now, sent, newest, leading_results)
 
 
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:

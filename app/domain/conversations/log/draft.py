@@ -74,7 +74,7 @@ class Draft:
     place: str = ""
 
     @property
-    def given_at(self) -> datetime | None:
+    def sent_at(self) -> datetime | None:
         """The timestamp that the message has."""
         return time_from(self.timestamp) if self.timestamp is not None else None
 
