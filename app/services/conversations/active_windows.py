@@ -40,7 +40,7 @@ class ActiveWindows:
         self._resolver = resolver
         self.now = now
 
-    async def settled(self, tenant_id: str, conversation: Conversation) -> Conversation:
+    async def updated(self, tenant_id: str, conversation: Conversation) -> Conversation:
         """Return the conversation with an up-to-date window; raises NotFound."""
         if not conversation.is_outdated(self.now()):
             return conversation
@@ -48,9 +48,11 @@ class ActiveWindows:
             found = await lock_conversation(
                 session, tenant_id, conversation.conversation_id, self._resolver.default_model
             )
-            return await self.settle(session, found)
+            return await self.update_locked(session, found)
 
-    async def settle(self, session: Repositories, conversation: Conversation) -> Conversation:
+    async def update_locked(
+        self, session: Repositories, conversation: Conversation
+    ) -> Conversation:
         """Do the same in a transaction that holds the lock of the conversation's state."""
         now = self.now()
         if not conversation.is_outdated(now):
@@ -75,14 +77,14 @@ class ActiveWindows:
         oldest_at = min(filter(None, times), default=None)
         return await self._move(session, conversation, window, oldest_at, "window_moved")
 
-    async def rejoin(
+    async def restore(
         self, session: Repositories, conversation: Conversation, spans: Sequence[Span]
     ) -> Conversation:
         """Put ranges of the log back into the window, with whole call groups.
 
         Call it in a transaction that holds the lock of the conversation's state.
         """
-        conversation = await self.settle(session, conversation)
+        conversation = await self.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
         now = after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq

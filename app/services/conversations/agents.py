@@ -20,7 +20,7 @@ from app.services.conversations.configurable_resources import (
     Configured,
     Creation,
 )
-from app.services.conversations.own_settings import Patch, effective_policy
+from app.services.conversations.own_settings import Patch
 from app.services.ports import AgentRepository, Repositories
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
@@ -128,4 +128,4 @@ class AgentService(ConfigurableService[Agent]):
         return after
 
     def _effective_policy(self, resource: Agent) -> dict[str, Any]:
-        return effective_policy(self._service_policy, json_text.loads(resource.settings.policy))
+        return self._merged_policy(resource.settings.policy)

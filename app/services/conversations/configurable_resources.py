@@ -25,6 +25,7 @@ from app.services.conversations.own_settings import (
     Resource,
     below_policy,
     check_summariser,
+    effective_policy,
     list_json,
     newest_version,
     with_version,
@@ -199,6 +200,10 @@ class ConfigurableService(ABC, Generic[Resource]):
             return self._resolver.policy(*levels)
         except ValidationError as error:
             raise below_policy(error) from error
+
+    def _merged_policy(self, *levels: str) -> dict[str, Any]:
+        """Return the value of every leaf; these policies override that of the service."""
+        return effective_policy(self._service_policy, *map(json_text.loads, levels))
 
     @abstractmethod
     def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...

@@ -19,7 +19,7 @@ from app.services.conversations.configurable_resources import (
     Configured,
     Creation,
 )
-from app.services.conversations.own_settings import Patch, effective_policy
+from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
 
 
@@ -128,11 +128,11 @@ class ConversationService(ConfigurableService[Conversation]):
 
     def _checked(self, before: Conversation, after: Conversation, patch: Patch) -> Conversation:
         """Change the counter with the policy; the counter is fixed once there are messages."""
-        unchanged = self._merged_policy(before)["budget"]["counter"]
+        unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
         counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
         if not before.state.head_seq:
             return replace(after, counter=counter)
-        if counter not in (unchanged, before.counter):
+        if counter not in (unchanged["budget"]["counter"], before.counter):
             raise Conflict("The counter cannot change once there are messages")
         return after
 
@@ -149,15 +149,8 @@ class ConversationService(ConfigurableService[Conversation]):
         if receipt is not None and receipt.strategy != self._resolver.policy_of(after).strategy:
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
 
-    def _merged_policy(self, conversation: Conversation) -> dict[str, Any]:
-        return effective_policy(
-            self._service_policy,
-            json_text.loads(conversation.agent.policy),
-            json_text.loads(conversation.settings.policy),
-        )
-
     def _effective_policy(self, resource: Conversation) -> dict[str, Any]:
-        policy = self._merged_policy(resource)
+        policy = self._merged_policy(resource.agent.policy, resource.settings.policy)
         # The counter is fixed with the first message, even if the agent's policy changes later.
         policy["budget"] = policy["budget"] | {"counter": resource.counter}
         return policy

@@ -174,7 +174,7 @@ class LogService:
             return result
         before = result.appended
         try:
-            settled = await self._active.settled(tenant_id, result.conversation)
+            settled = await self._active.updated(tenant_id, result.conversation)
             async with self._database.session() as session:
                 answer = await self._answer(session, settled, before.messages, before.warnings)
         except ServiceUnavailable:

@@ -153,7 +153,7 @@ class TranscriptService:
         for page_message, _ in found:  # windows are moved before anything else is read (rule 1)
             conversation_id = page_message.conversation.conversation_id
             if conversation_id not in parts:
-                settled = await self._active.settled(tenant_id, page_message.conversation)
+                settled = await self._active.updated(tenant_id, page_message.conversation)
                 parts[conversation_id] = _ConversationPage(settled)
         places = [
             (page_message.conversation.conversation_id, page_message.message.seq)

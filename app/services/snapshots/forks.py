@@ -177,7 +177,7 @@ class ForkService:
             found = await self._find(session, tenant_id, conversation_id)
         if found is None:
             raise NotFound.conversation(conversation_id)
-        source = await self._active.settled(tenant_id, found)
+        source = await self._active.updated(tenant_id, found)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as session:
             if await self._find(session, tenant_id, fork_id) is not None:

@@ -233,7 +233,7 @@ async def test_restored_messages(
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, path.rpartition("/")[2], None)
         assert locked is not None
-        await harness.active.rejoin(session, locked, [Span(3, 5)])
+        await harness.active.restore(session, locked, [Span(3, 5)])
     found = [item["visibility"] for item in await read(client, path)]
     outside, verbatim = "outside", "verbatim"
     assert [mark["state"] for mark in found] == [

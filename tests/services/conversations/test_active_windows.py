@@ -474,7 +474,7 @@ async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conver
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, conversation_id, None)
         assert locked is not None
-        return await harness.active.rejoin(session, locked, spans)
+        return await harness.active.restore(session, locked, spans)
 
 
 class Story:

@@ -177,7 +177,7 @@ class Story:
         async with self.harness.database.transaction() as session:
             locked = await session.log.lock(TENANT, self.id, None)
             assert locked is not None
-            await self.harness.active.rejoin(session, locked, [Span(start, end)])
+            await self.harness.active.restore(session, locked, [Span(start, end)])
 
 
 class _Spoken:

@@ -408,7 +408,7 @@ async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, cid, None)
         assert locked is not None
-        await harness.active.rejoin(session, locked, [Span(2, 3)])
+        await harness.active.restore(session, locked, [Span(2, 3)])
     assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
     for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
         copy = await fork(harness, cid, at_seq)
