@@ -68,17 +68,17 @@ async def talk(database: PostgresDatabase) -> str:
 
 
 async def seqs(
-    database: PostgresDatabase, cid: str, term: Term, head: int, most: int = 10**6
+    database: PostgresDatabase, cid: str, term: Term, head: int, limit: int = 10**6
 ) -> Postings:
     """Return which messages have a term."""
     async with database.session() as session:
-        (found,) = await session.search.postings(cid, [[term]], head, most)
+        (found,) = await session.search.postings(cid, [[term]], head, limit)
     return found
 
 
-@pytest.mark.parametrize("most", [1, 7, BLOCK, 10**6])
+@pytest.mark.parametrize("limit", [1, 7, BLOCK, 10**6])
 async def test_blocks_are_searched_from_the_newest_on(
-    database: PostgresDatabase, most: int
+    database: PostgresDatabase, limit: int
 ) -> None:
     """Words on both sides of each border of blocks are found once, the newest first."""
     cid = await talk(database)
@@ -86,9 +86,9 @@ async def test_blocks_are_searched_from_the_newest_on(
     async with database.session() as session:
         await session.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
     head = there[-1]
-    found = await seqs(database, cid, Term("zeb", is_prefix=True), head, most)
-    assert found.seqs == tuple(there[::-1][:most])
-    assert found.is_cut is (most < len(there))
+    found = await seqs(database, cid, Term("zeb", is_prefix=True), head, limit)
+    assert found.seqs == tuple(there[::-1][:limit])
+    assert found.is_cut is (limit < len(there))
     assert (await seqs(database, cid, Term(f"n{BLOCK}", is_prefix=False), head)).seqs == (BLOCK,)
     assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
 

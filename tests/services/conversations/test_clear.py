@@ -212,9 +212,9 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert event[1]["compaction_id"] == receipt.compaction_id
 
 
-@pytest.mark.parametrize(("least", "most_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
+@pytest.mark.parametrize(("least", "max_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
 async def test_results_are_cleared_in_batches(
-    harness: Harness, least: Any, most_breaks: int
+    harness: Harness, least: Any, max_breaks: int
 ) -> None:
     """Results of one size are cleared several at a time, so that the prefix stays."""
     cid = await harness.conversation(limited(2_000, least), SECTIONS, TOOLS)
@@ -234,7 +234,7 @@ async def test_results_are_cleared_in_batches(
             assert is_extension(build, before)
         breaks += build["cache_break_reason"] is not None
         before = build
-    assert 0 < breaks <= most_breaks
+    assert 0 < breaks <= max_breaks
     assert len(await triggers(harness, cid)) == breaks
 
 
