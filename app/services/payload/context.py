@@ -49,7 +49,7 @@ class ContextService:
             )
         if conversation is None:
             raise NotFound.conversation(conversation_id)
-        conversation = await self._deps.active.settled(tenant_id, conversation)
+        conversation = await self._deps.active.updated(tenant_id, conversation)
         async with database.session() as session:
             return await read_budget(resolver, session, conversation)
 

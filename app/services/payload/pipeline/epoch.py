@@ -49,7 +49,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         is_bound = state.view.is_whole and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
-        reason = "model_changed" if state.read.other_lanes else None
+        reason = "model_changed" if state.read.other_streams else None
         min_reasoning_after = 0
     else:
         before = start_from(last.start_json)
@@ -99,7 +99,7 @@ def _bound(start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]) ->
 
 def _has_other_reasoning(state: BuildState) -> bool:
     """Whether another model may have made the reasoning that this stream would replay."""
-    streams, format = state.read.other_lanes, state.format
+    streams, format = state.read.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
     family = state.resolved.takes_reasoning_of(format)[:1]
