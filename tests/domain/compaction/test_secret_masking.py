@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.domain.compaction.summaries.secret_masking import MASK, compile_patterns, mask_secrets
@@ -257,6 +257,7 @@ def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
 
 
 @settings(max_examples=50)
+@example("q9 the password is hunter27z")
 @given(secret=st.text(LETTERS + "\"'\\/ ", min_size=12).map(lambda text: f"q9{text}7z"))
 def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
     """JSON stays JSON, and so does the JSON in it, whatever the secret is made of."""
@@ -267,6 +268,17 @@ def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
     outer = json.loads(masked(json.dumps({"body": inner})))
     assert outer["body"].count(MASK) == 1
     assert outer["body"].endswith(', "port": 1}')
+
+
+@pytest.mark.parametrize("secret", ["hunter2!", "dom\\hunter2"])
+def test_a_password_in_a_sentence_ends_before_an_escaped_quote(secret: str) -> None:
+    """A password at the end of a sentence in JSON takes no backslash of the quote after it."""
+    text = f"The password is {secret}"
+    for _ in range(4):
+        kept = masked(text)
+        assert kept.count(MASK) == 1 and "hunter2" not in kept
+        text = json.dumps({"a": text})
+        json.loads(masked(text))
 
 
 def lines_of(size: int) -> st.SearchStrategy[str]:

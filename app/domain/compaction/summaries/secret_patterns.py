@@ -215,7 +215,8 @@ _ASSIGNED: tuple[str, ...] = (
     r"(?P<maybe_token>[^\r\n\"'\\]{8,})",
     # In a sentence
     r"(?i)\b(?:password|passcode|passphrase|api key|secret(?: key)?|access token)"
-    r"(?: for [^\s.]{1,60})? (?:is|was)(?: now)?:?[ \t]+[\"'`]?(?P<maybe_word>[^\s\"'`,;()<>]+)",
+    r"(?: for [^\s.]{1,60})? (?:is|was)(?: now)?:?[ \t]+[\"'`]?"
+    r"(?P<maybe_word>(?:[^\s\"'`\\,;()<>]|\\+[^\s\"'`\\])+)",
     # URLs
     r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:(?P<maybe_given>[^\s/\"'<>]+)@",
     r"\b[a-z][a-z0-9+.-]*://(?P<maybe_token>[A-Za-z0-9_.~%-]{16,})@",
