@@ -33,8 +33,8 @@ from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runner import CompactionRunner
+from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService

@@ -35,8 +35,8 @@ from app.services.compaction.leases import Leases
 from app.services.compaction.receipts import ReceiptService
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import Appended

@@ -13,15 +13,14 @@ from app.domain.compaction.summary_budget import summary_text_limit, tree_node_t
 from app.domain.compaction.views import summary_message_tokens
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import Span, Summary, overlap
-from app.services.compaction.paged_summarisation import summarise_paged
 from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
     ExecutedPlan,
     merged_summary,
 )
-from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummaryResult
+from app.services.compaction.summaries.run import SummaryResult
+from app.services.compaction.summariser import Summariser, summarise_paged
 from app.services.ports import Database
 
 

@@ -19,8 +19,8 @@ from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.paged_summarisation import PAGE_MESSAGES, summarise_paged
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,

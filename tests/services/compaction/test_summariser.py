@@ -21,10 +21,10 @@ from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.models.limits import ModelInfo
-from app.services.compaction.chunking import cut_middle, take_chunk
-from app.services.compaction.model_summaries import MAX_FAILED_CALLS
+from app.services.compaction.summaries.chunking import cut_middle, take_chunk
+from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserRun, SummariserSettings
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"

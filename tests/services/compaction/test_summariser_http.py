@@ -21,9 +21,9 @@ from app.domain.common.messages import Message, Role, Text, ToolCall
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.main import create_app
-from app.services.compaction.model_summaries import MAX_FAILED_CALLS
+from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings, SummaryResult
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserRun, SummariserSettings, SummaryResult
 from app.settings import Settings
 from tests import fake_llm as fake
 from tests.conftest import started
