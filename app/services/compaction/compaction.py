@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.results import CompactionPending, CompactResult, result_of
+from app.domain.compaction.results import CompactionPending, CompactResult
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
@@ -114,10 +114,7 @@ class CompactionService:
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
         receipt = self.runner.store.receipt(run, ExecutedPlan(plan, view))
-        with self.runner.observed(run) as observe:
-            await self.runner.store.apply(run, receipt)
-            observe(result_of(receipt))
-        return result_of(receipt)
+        return await self.runner.apply(run, receipt)
 
     async def clear(
         self,
@@ -143,9 +140,7 @@ class CompactionService:
                 run = self.runner.start(source, Trigger.TOOL_OUTPUT)
                 executed = ExecutedPlan(plan, run.view_without_summary(plan))
                 receipt = self.runner.store.clearing_receipt(run, executed)
-                with self.runner.observed(run) as observe:
-                    await self.runner.store.apply(run, receipt)
-                    observe(result_of(receipt))
+                await self.runner.apply(run, receipt)
         except Conflict:
             pass
         return True

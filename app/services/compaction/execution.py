@@ -1,4 +1,4 @@
-"""Carries out the plan of a compaction: makes its summaries, outside any transaction."""
+"""Carries out the plan of a compaction, or estimates what it would lead to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from dataclasses import replace
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan
+from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.compaction.summary_budget import summary_text_limit, tree_node_text_limit
-from app.domain.compaction.views import summary_message_tokens
+from app.domain.compaction.summary_budget import (
+    expected_summary_tokens,
+    summary_text_limit,
+    tree_node_text_limit,
+)
+from app.domain.compaction.views import (
+    agent_tools_tokens,
+    shown_entries,
+    summary_message_tokens,
+)
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import Span, Summary, overlap
 from app.services.compaction.runs import (
@@ -18,14 +27,17 @@ from app.services.compaction.runs import (
     CompactRequest,
     ExecutedPlan,
     merged_summary,
+    nothing_done,
 )
 from app.services.compaction.summaries.run import SummaryResult
 from app.services.compaction.summariser import Summariser, summarise_paged
 from app.services.ports import Database
 
+DRY_RUN = "dry run"
+
 
 class PlanExecutor:
-    """Makes the summaries of a plan."""
+    """Makes the summaries of a plan, outside any transaction."""
 
     def __init__(self, database: Database, summariser: Summariser) -> None:
         self._database = database
@@ -158,3 +170,49 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
     )
+
+
+def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> CompactResult:
+    """Return what a plan leads to, its summaries by a model at their expected size.
+
+    [compaction.dry-run]
+    """
+    source, resolved = run.source, run.source.resolved
+    if plan.chunks:
+        summaries, retain = _expected_tree(run, plan), source.view.retain
+    else:
+        summaries = [_expected_summary(run, plan, hidden)]
+        retain = "" if summary_request(run, retains=True).wants_retain else None
+    view = run.view_after(plan, summaries, retain)
+    shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
+    summary_tokens = sum(summary.tokens for summary in view.summaries)
+    summary_tokens += resolved.count(view.note) if view.note is not None else 0
+    tools = agent_tools_tokens(resolved, source.state, view.trimmed_through)
+    return replace(
+        nothing_done(run, DRY_RUN, plan.steps),
+        after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,
+        after_msg_count=source.messages_in(view),
+        summary_range=(hidden.start, hidden.end) if view.summaries else None,
+        summary_tokens=summary_tokens,
+        estimated=True,
+    )
+
+
+def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> Summary:
+    source = run.source
+    limit = summary_text_limit(source.resolved.judging_limits())
+    max_tokens = min(limit, plan.freed_tokens + source.state.summary_tokens)
+    return Summary(hidden, "", expected_summary_tokens(source.active, run.strategy, max_tokens))
+
+
+def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
+    source, resolved = run.source, run.source.resolved
+    chunks = tree_chunks(plan, source.view, resolved.policy.tree_summary.chunk_size)
+    limit = tree_node_text_limit(resolved.judging_limits())
+    max_tokens = min(limit, plan.freed_tokens // max(len(chunks), 1))
+    tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
+    nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
+    while merge := run.next_merge(nodes):
+        first, end = merge
+        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens)]
+    return nodes

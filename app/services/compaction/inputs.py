@@ -46,12 +46,12 @@ class CompactionInputs:
     ) -> Conversation:
         """Return a conversation; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await session.conversations.find(
+            found = await session.conversations.find(
                 tenant_id, conversation_id, self._resolver.default_model, model
             )
-        if conversation is None:
+        if found is None:
             raise NotFound.conversation(conversation_id)
-        return conversation
+        return found
 
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the policy that applies to a conversation."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import NoCompaction
 from app.domain.compaction.results import CompactResult, result_of
-from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.events import EventType
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.applying import CompactionStore
-from app.services.compaction.dry_runs import DRY_RUN, estimated_result
-from app.services.compaction.execution import PlanExecutor
+from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
 from app.services.compaction.runs import CompactionRun, CompactRequest, nothing_done
 from app.services.compaction.summariser import Summariser
@@ -77,21 +75,28 @@ class CompactionRunner:
         calls = self.summariser.start_run(source.tenant_id)
         return CompactionRun(source, trigger, request or CompactRequest(), calls, self._now_ms())
 
-    def observed(
-        self, run: CompactionRun
-    ) -> AbstractContextManager[Callable[[CompactResult], None]]:
-        """Report a run to the observer, with the result that the block passes on."""
-        return self._observer.compacting(run.conversation_id, run.trigger, run.strategy)
-
     async def compact(
         self, source: CompactionInput, trigger: Trigger, request: CompactRequest
     ) -> CompactResult:
         """Plan a compaction, make its summaries and apply it."""
         run = self.start(source, trigger, request)
-        with self.observed(run) as observe:
-            result = await self._plan_and_apply(run)
-            observe(result)
-        return result
+        return await self._observed(run, self._plan_and_apply(run))
+
+    async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        """Apply what was reduced without a summary."""
+        return await self._observed(run, self._apply(run, receipt))
+
+    async def _observed(
+        self, run: CompactionRun, result: Awaitable[CompactResult]
+    ) -> CompactResult:
+        """Report a run and its result to the observer."""
+        with self._observer.compacting(run.conversation_id, run.trigger, run.strategy) as observe:
+            observe(done := await result)
+        return done
+
+    async def _apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        await self.store.apply(run, receipt)
+        return result_of(receipt)
 
     async def _plan_and_apply(self, run: CompactionRun) -> CompactResult:
         plan = run.plan()
@@ -110,13 +115,12 @@ class CompactionRunner:
             )
             return nothing_done(run, _NOT_SHORTER, plan.steps)
         try:
-            await self.store.apply(run, receipt)
+            return await self._apply(run, receipt)
         except Conflict:
             await self.store.add_event(
                 run, EventType.FAILED, reason="context_changed", calls=run.calls.calls
             )
             raise
-        return result_of(receipt)
 
     async def dry_run(self, source: CompactionInput, request: CompactRequest) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.

@@ -16,7 +16,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.job import Job
-from app.services.compaction.jobs import JobService
+from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations.appended_messages import Appended

@@ -15,7 +15,7 @@ from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.conversations.job import Claim
 from app.domain.conversations.settings import StoredSettings
-from app.services.compaction.jobs import JobService
+from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute
 
