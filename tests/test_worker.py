@@ -251,10 +251,10 @@ async def test_a_worker_forgets_from_the_start_on(
     left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
     assert conversation_id not in [row[0] for row in left]
 
-    async def forget() -> Mapping[str, int]:
+    async def delete_expired() -> Mapping[str, int]:
         raise ValueError("secret words")
 
-    async with place.worker(place.work(), forget=forget).running():
+    async with place.worker(place.work(), delete_expired=delete_expired).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
 

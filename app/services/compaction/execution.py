@@ -9,6 +9,7 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summary_budget import (
     expected_summary_tokens,
@@ -29,7 +30,6 @@ from app.services.compaction.runs import (
     merged_summary,
     nothing_done,
 )
-from app.services.compaction.summaries.run import SummaryResult
 from app.services.compaction.summariser import Summariser, summarise_paged
 from app.services.ports import Database
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import Message
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.transcript_text import (
@@ -25,7 +26,7 @@ from app.services.compaction.summaries.model_summary import (
     ModelSummary,
     Sleep,
 )
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings, SummaryResult
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.ports import Database, Gateway, Models, Tokenizer
 
 PAGE_MESSAGES = 500

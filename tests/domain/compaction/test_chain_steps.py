@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
-from app.domain.compaction.strategies.chain_steps import (
+from app.domain.compaction.strategies.chain import (
     GROUPS_KEPT,
     GROUPS_KEPT_DEEP,
     LONG_TURN_MESSAGES,

@@ -32,7 +32,7 @@ from app.domain.compaction.plans import (
     SlidingCut,
 )
 from app.domain.compaction.strategies import STRATEGIES
-from app.domain.compaction.strategies.chain_steps import MAX_FAILURES
+from app.domain.compaction.strategies.chain import MAX_FAILURES
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.conversations.turns import (
     Entry,

@@ -23,7 +23,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.compaction.summaries.answer import RejectedAnswer, SummaryAnswer, parse_answer
+from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.model_calls import Completion
 from app.domain.compaction.summaries.prompt import (
     SummaryRequest,
@@ -276,7 +276,7 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
     """What stands between the tags is the summary."""
-    assert parse_answer(completion(answer), False, 1000) == SummaryAnswer(summary)
+    assert parse_answer(completion(answer), False, 1000) == SummaryResult(summary)
 
 
 @pytest.mark.parametrize(
@@ -294,19 +294,19 @@ def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None
 )
 def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     """No tag, empty, cut off, longer than its source or a tool call is not accepted."""
-    assert parse_answer(answer, False, 100) == RejectedAnswer(reason)
+    assert parse_answer(answer, False, 100) == reason
 
 
 def test_retain_comes_beside_the_summary() -> None:
     """Both are extracted, in either order, and a missing retain is not accepted."""
     both = "<retain>ref=1</retain>\n<summary>tea</summary>"
-    assert parse_answer(completion(both), True, 100) == SummaryAnswer("tea", "ref=1")
+    assert parse_answer(completion(both), True, 100) == SummaryResult("tea", "ref=1")
     turned = "<summary>tea</summary><retain>ref=1</retain>"
-    assert parse_answer(completion(turned), True, 100) == SummaryAnswer("tea", "ref=1")
+    assert parse_answer(completion(turned), True, 100) == SummaryResult("tea", "ref=1")
     nothing = "<retain></retain><summary>tea</summary>"
-    assert parse_answer(completion(nothing), True, 100) == SummaryAnswer("tea", None)
+    assert parse_answer(completion(nothing), True, 100) == SummaryResult("tea", None)
     alone = parse_answer(completion("<summary>tea</summary>"), True, 100)
-    assert alone == RejectedAnswer("retain_tag_missing")
+    assert alone == "retain_tag_missing"
 
 
 @given(st.text(), st.booleans())
@@ -319,6 +319,6 @@ def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
 def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
     """An accepted summary is never empty nor longer than its source [summary.accepted-answers]."""
     parsed = parse_answer(completion(f"<summary>{text}</summary>"), False, 50)
-    if isinstance(parsed, SummaryAnswer):
-        assert 0 < len(parsed.summary) <= 50
-        assert "\x00" not in parsed.summary
+    if isinstance(parsed, SummaryResult):
+        assert 0 < len(parsed.text) <= 50
+        assert "\x00" not in parsed.text

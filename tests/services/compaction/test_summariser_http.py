@@ -18,11 +18,12 @@ from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import Message, Role, Text, ToolCall
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.main import create_app
 from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings, SummaryResult
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.settings import Settings
 from tests import fake_llm as fake

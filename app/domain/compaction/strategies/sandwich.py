@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import NoCompaction, Plan, trimmed_tokens_of
-from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
 
@@ -26,17 +26,16 @@ class Sandwich(SummaryStrategy):
         """Return `preserve_top` and `preserve_bottom`."""
         return policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        history, ends = request.history, request.policy.sandwich
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        history, ends = search.history, search.policy.sandwich
         is_short = 0 < len(history) <= ends.preserve_top + ends.preserve_bottom
-        if request.covered is None and is_short and request.budget.fits(trimmed_tokens_of(history)):
+        if search.covered is None and is_short and search.budget.fits(trimmed_tokens_of(history)):
             return NoCompaction("not enough messages")
-        return super()._plan(request)
+        return super()._plan(search, deep=deep, failures=failures)
 
-    def _plan_summary(self, request: PlanRequest) -> Plan:
-        search = request.search()
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
         top, bottom = _ends(search)
-        if not request.deep:
+        if not deep:
             bottom = search.target_cut(top, latest=bottom)
         return self._summary_plan(search, top, bottom)
 

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, Plan
-from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary
@@ -25,12 +25,11 @@ class TreeSummary(SummaryStrategy):
     name = StrategyName.TREE_SUMMARY
     description = "As many of the newest turns as fit the target, after summaries of summaries."
 
-    def _plan_summary(self, request: PlanRequest) -> Plan:
-        search = request.search()
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
         top = search.inner if search.covered is not None else 0
         cut = search.target_cut(top)
-        if request.deep:
-            cut = max(cut, search.turns_cut(request.policy.compaction.retain_last_turns))
+        if deep:
+            cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
         plan = self._summary_plan(search, top, cut)
         if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
             # The first chunk includes what was released, so there has to be one.

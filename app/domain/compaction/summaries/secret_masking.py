@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,6 +20,7 @@ import re2
 
 from app.domain.common.messages import sendable
 from app.domain.compaction.summaries.secret_values import VALUE_CHECKS
+from app.domain.conversations.view import Span, union
 
 MASK = "[secret masked]"
 
@@ -37,7 +38,7 @@ class SecretPattern:
     regex: Any
     names: dict[int, str]
 
-    def spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def spans(self, text: bytes) -> Iterator[Span]:
         """Yield the ranges of secrets, in bytes."""
         start_at = 0
         while found := self.regex.search(text, start_at):
@@ -45,7 +46,7 @@ class SecretPattern:
             start, end = self._secret(text, found, group)
             start_at = max(found.start() + 1, end)
             if start < end:
-                yield start, end
+                yield Span(start, end)
             elif not self._is_quoted(group):
                 start_at = max(start_at, found.end(group))
 
@@ -104,12 +105,10 @@ class SecretPatterns:
     patterns: tuple[SecretPattern, ...]
     filter: Any
 
-    def spans(self, text: bytes) -> list[tuple[int, int]]:
+    def spans(self, text: bytes) -> tuple[Span, ...]:
         """Return the ranges of secrets in the text, in bytes, in order and not touching."""
         possible = self.filter.Match(text, True) or () if self.patterns else ()
-        return _merged(
-            span for position in possible for span in self.patterns[position].spans(text)
-        )
+        return union(span for position in possible for span in self.patterns[position].spans(text))
 
 
 def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
@@ -149,20 +148,9 @@ def mask_secrets(text: str, patterns: SecretPatterns) -> str:
     spans = patterns.spans(data)
     if not spans:
         return text
-    masks = [found.span() for found in _MASKED.finditer(data)]
-    spans = _merged([*spans, *masks])
-    starts = [0, *(end for _, end in spans)]
-    ends = [*(start for start, _ in spans), len(data)]
+    masks = (Span(*found.span()) for found in _MASKED.finditer(data))
+    spans = union((*spans, *masks))
+    starts = (0, *(span.end for span in spans))
+    ends = (*(span.start for span in spans), len(data))
     kept = (data[start:end].decode() for start, end in zip(starts, ends, strict=True))
     return MASK.join(kept)
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges in order, those that overlap or touch as one."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

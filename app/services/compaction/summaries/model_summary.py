@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.answer import SummaryAnswer, parse_answer
+from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash, summary_messages
 from app.domain.compaction.summaries.secret_masking import (
@@ -29,7 +29,7 @@ from app.domain.compaction.summaries.secret_masking import (
 )
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
 from app.services.compaction.summaries.chunking import take_chunk
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings, SummaryResult
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.ports import Gateway, Models, Tokenizer
 
 MAX_FAILED_CALLS = 6
@@ -121,7 +121,7 @@ class ModelSummary:
             await asyncio.to_thread(self._ease, exc, chunk)
             return False
         # An answer that retains nothing new does not drop what was retained before.
-        self.summary = answer.summary
+        self.summary = answer.text
         self.retain = answer.retain or self.retain
         self.pieces = rest
         return not rest
@@ -143,23 +143,23 @@ class ModelSummary:
         else:
             raise exc
 
-    async def _answer(self, chunk: str) -> SummaryAnswer:
+    async def _answer(self, chunk: str) -> SummaryResult:
         """Request the summary of one chunk, and once more with a stricter prompt."""
         source_size = len(chunk) + len(self.summary or "") + len(self.retain or "")
         source_size = max(source_size, self.min_chars)
-        reason = ""
+        rejected = ""
         for strict in (False, True):
             call = await asyncio.to_thread(self._call, chunk, strict)
             completion = await self._complete_with_retries(call)
             answer = parse_answer(completion, self.request.wants_retain, source_size)
-            if isinstance(answer, SummaryAnswer):
+            if isinstance(answer, SummaryResult):
                 return answer
-            reason = answer.reason
+            rejected = answer
             self.run.failures += 1
             if self.run.failures >= MAX_FAILED_CALLS:
                 break
         detail = "The model's answer cannot be used as a summary"
-        raise self._unavailable(detail, "bad_answer", rejected=reason)
+        raise self._unavailable(detail, "bad_answer", rejected=rejected)
 
     # --- calls ----------------------------------------------------------------------------
 

@@ -64,11 +64,3 @@ class SummariserRun:
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
         self.model = self.prompt_hash = EXTRACTIVE
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryResult:
-    """A summary, and the retain section beside it."""
-
-    text: str
-    retain: str | None
