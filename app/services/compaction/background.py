@@ -17,7 +17,6 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.results import CompactResult
 from app.domain.compaction.thresholds import compaction_threshold, resume_at
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.job import Job
@@ -55,7 +54,9 @@ class BackgroundCompactions:
         if job is None or job.status in {"done", "failed"}:
             return
         try:
-            result = await self._compact(tenant_id, conversation_id, request_from(job.ask))
+            request = request_from(job.ask)
+            source = await self._runner.checked_input(tenant_id, conversation_id, request)
+            result = await self._runner.compact(source, Trigger.FORCED, request)
         except ContextError as error:
             problem = json_text.dumps({"code": error.code, "detail": error.detail, **error.facts})
             async with self._database.session() as session:
@@ -64,14 +65,6 @@ class BackgroundCompactions:
         async with self._database.session() as session:
             done = json_text.dumps(asdict(result))
             await session.jobs.change(conversation_id, job_id, "done", result=done)
-
-    async def _compact(
-        self, tenant_id: str, conversation_id: str, request: CompactRequest
-    ) -> CompactResult:
-        source = await self._runner.checked_input(tenant_id, conversation_id, request)
-        if request.dry_run:
-            return await self._runner.dry_run(source, request)
-        return await self._runner.compact(source, Trigger.FORCED, request)
 
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
         try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from cachetools import LRUCache
+
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
@@ -34,7 +36,7 @@ class CompactionService:
     def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
         self.runner = runner
         self._leases = leases
-        self._fruitless: dict[str, Hashable] = {}
+        self._fruitless: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS)
 
     # --- forced ---------------------------------------------------------------------------
 
@@ -61,7 +63,7 @@ class CompactionService:
         """Return why the policy's model may not summarise, None where it may."""
         conversation = await self.runner.inputs.find(tenant_id, conversation_id)
         try:
-            model = self.runner.inputs.policy_of(conversation).compaction.model
+            model = self.runner.inputs.resolver.policy_of(conversation).compaction.model
             self.runner.summariser.choose_model(None, model, None)
         except ValidationError as error:
             return error.detail
@@ -103,8 +105,6 @@ class CompactionService:
             return None
         if result.compacted:
             return result
-        if len(self._fruitless) >= _MAX_FRUITLESS:
-            self._fruitless.clear()
         self._fruitless[conversation_id] = basis
         return NoCompaction(result.reason or "")
 

@@ -189,7 +189,7 @@ async def summarise_paged(
     `kept_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
     section of `previous`. No session is open during a model call. Raises as `summarise` does.
     """
-    result: SummaryResult | None = None
+    text, retain, result = previous, retained, None
     pages = [
         Span(start, min(start + PAGE_MESSAGES, span.end))
         for span in spans
@@ -203,17 +203,16 @@ async def summarise_paged(
             continue
         result = await summariser.summarise(
             [row.message() for row in rows],
-            result.text if result is not None else previous,
+            text,
             request,
             model,
             max_tokens,
             run,
             is_end=page is pages[-1],
             kept=kept,
-            retained=(result.retain if result is not None else None) or retained,
+            retained=retain,
         )
-    if result is None:
-        return await summariser.summarise(
-            (), previous, request, model, max_tokens, run, retained=retained
-        )
-    return result
+        text, retain = result.text, result.retain or retain
+    return result or await summariser.summarise(
+        (), previous, request, model, max_tokens, run, retained=retained
+    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import fields
 from uuid import UUID
 
 import asyncpg
@@ -28,6 +28,7 @@ from app.domain.conversations.job import Claim, Job
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
+_JOB_FIELDS = [field.name for field in fields(Job)]
 _FAILURE_TIMES = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
@@ -278,7 +279,11 @@ class JobRepository:
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
-        return _job_from(row) if row is not None else None
+        if row is None:
+            return None
+        job = {name: row[name] for name in _JOB_FIELDS}
+        ids = {"job_id": str(row["job_id"]), "conversation_id": str(row["conversation_id"])}
+        return Job(**(job | ids))
 
     async def change(
         self,
@@ -320,18 +325,3 @@ async def listening(
         yield
     finally:
         connection.terminate()
-
-
-def _job_from(row: Any) -> Job:
-    return Job(
-        job_id=str(row["job_id"]),
-        tenant_id=row["tenant_id"],
-        conversation_id=str(row["conversation_id"]),
-        kind=row["kind"],
-        ask=row["ask"],
-        status=row["status"],
-        result=row["result"],
-        error=row["error"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
