@@ -19,7 +19,7 @@ from app.domain.compaction.reduction.truncation import (
     truncate,
     truncate_with_note,
 )
-from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.conversations.turns import Entry, entry, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span
 from tests.domain.compaction.generated import (
     A,
@@ -167,10 +167,6 @@ def test_steps_are_named_in_order_and_truly(
     assert trims == (fitted.trimmed_through > trimmed_through)
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
-    protected = never_cleared(history)
-    left = kept_of(newly, fitted)
-    whole = [i.seq for i in left if i.role is T and i.seq in protected]
-    assert fitted.untrimmed == tuple(whole)
     if budget.fits(cost(history, trimmed_through)):
         assert fitted == Truncation(trimmed_through, None, ())
 
@@ -231,7 +227,7 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
         entry(7, T, 200),
     ]
     fitted = truncate(history, 0, budget_of(1400))
-    assert fitted == Truncation(5, None, (RESULTS_CLEARED,), untrimmed=(3,))
+    assert fitted == Truncation(5, None, (RESULTS_CLEARED,))
     fitted = truncate(history, 0, budget_of(700))
     assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
     last = [*history[:2], history[2]]
@@ -248,7 +244,7 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
         0, (Span(2, ENDLESS),), (EMERGENCY_CUT,)
     )
     fitted = truncate(history, 0, budget_of(1850))
-    assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,), untrimmed=(3, 4))
+    assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,))
     fitted = truncate(history, 0, budget_of(1000))
     assert fitted == Truncation(
         7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT), untrimmed=(3, 4)

@@ -43,15 +43,14 @@ ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 class Truncation:
     """A reduction of the visible history.
 
-    Tool results with `seq <= trimmed_through` are replaced by placeholders, but for the pinned and
-    the excluded ones in `untrimmed`. `shown` are the spans that stay visible, the last one open;
-    None leaves all visible. `steps` are the steps that ran.
+    Tool results with `seq <= trimmed_through` are replaced by placeholders, but for pinned and
+    excluded ones. `shown` are the spans that stay visible, the last one open; None leaves all
+    visible. `steps` are the steps that ran.
     """
 
     trimmed_through: int
     shown: tuple[Span, ...] | None
     steps: tuple[str, ...]
-    untrimmed: tuple[int, ...] = ()
 
 
 def truncate(
@@ -71,7 +70,7 @@ def truncate(
     view = _Visible(tuple(history), stays, whole, end)
     trim = trimmed_through
     if budget.fits(view.cost(0, trim)):
-        return view.fitted(0, trim, trimmed_through, ())
+        return view.fitted(0, trim, ())
     steps: list[str] = []
     trim = max(trim, _trim(view, trimmed_through, budget))
     if trim > trimmed_through:
@@ -83,13 +82,13 @@ def truncate(
         steps.append(ALL_RESULTS_CLEARED)
         trim = last_seq
     if budget.fits(view.cost(0, trim)):
-        return view.fitted(0, trim, trimmed_through, tuple(steps))
+        return view.fitted(0, trim, tuple(steps))
     cut = _halve(view, trim, budget)
     if view.drops(cut):
         steps.append(EMERGENCY_CUT)
     if budget.fits(view.cost(cut, trim)):
-        return view.fitted(cut, trim, trimmed_through, tuple(steps))
-    return _only_newest(view, trim, trimmed_through, budget, steps)
+        return view.fitted(cut, trim, tuple(steps))
+    return _only_newest(view, trim, budget, steps)
 
 
 def truncate_with_note(
@@ -137,23 +136,10 @@ class _Visible:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
         return _cost(self.kept(cut), trimmed_through, self.whole)
 
-    def fitted(
-        self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]
-    ) -> Truncation:
+    def fitted(self, cut: int, trim: int, steps: tuple[str, ...]) -> Truncation:
         """Return the reduction of a cut and a trim."""
-        kept = self.kept(cut)
-        shown = spans_of_entries(kept, self.end) if self.drops(cut) else None
-        return Truncation(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
-
-    def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
-        """Return the seqs of pinned and excluded results that a new trim leaves alone."""
-        return tuple(
-            entry.seq
-            for entry in kept
-            if entry.role is Role.TOOL
-            and entry.seq in self.whole
-            and trimmed_before < entry.seq <= trim
-        )
+        shown = spans_of_entries(self.kept(cut), self.end) if self.drops(cut) else None
+        return Truncation(trim, shown, steps)
 
 
 def newest_user_message(history: Sequence[Entry]) -> Entry | None:
@@ -228,7 +214,7 @@ def _halve(view: _Visible, trim: int, budget: HistoryBudget) -> int:
 
 
 def _only_newest(
-    view: _Visible, trim: int, trimmed_before: int, budget: HistoryBudget, steps: Sequence[str]
+    view: _Visible, trim: int, budget: HistoryBudget, steps: Sequence[str]
 ) -> Truncation | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
     kept = [entry for entry in view.history if entry.seq in view.stays]
@@ -236,4 +222,4 @@ def _only_newest(
         return None
     shown = spans_of_entries(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY_CUT)))
-    return Truncation(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))
+    return Truncation(trim, shown, named)
