@@ -113,7 +113,7 @@ class CompactionService:
         run = self.runner.start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
-        receipt = self.runner.store.receipt(run, ExecutedPlan(plan, view))
+        receipt = self.runner.receipt(run, ExecutedPlan(plan, view))
         return await self.runner.apply(run, receipt)
 
     async def clear(
@@ -139,7 +139,7 @@ class CompactionService:
                     return True
                 run = self.runner.start(source, Trigger.TOOL_OUTPUT)
                 executed = ExecutedPlan(plan, run.view_without_summary(plan))
-                receipt = self.runner.store.clearing_receipt(run, executed)
+                receipt = self.runner.clearing_receipt(run, executed)
                 await self.runner.apply(run, receipt)
         except Conflict:
             pass

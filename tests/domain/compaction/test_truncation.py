@@ -246,9 +246,7 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
     fitted = truncate(history, 0, budget_of(1850))
     assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,))
     fitted = truncate(history, 0, budget_of(1000))
-    assert fitted == Truncation(
-        7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT), untrimmed=(3, 4)
-    )
+    assert fitted == Truncation(7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT))
     for capacity in (979, 850):
         fitted = truncate(history, 0, budget_of(capacity))
         assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY_CUT,))
