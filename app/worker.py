@@ -5,10 +5,10 @@
 2. Work runs at least once. What is interrupted by an error, a shutdown or a kill is claimed again,
    and given up after a number of attempts.
 3. While the database is away the worker connects again, more and more slowly, and logs it once.
-4. Now and then it collects tool outputs that nothing refers to and deletes what retention names;
+4. At intervals it deletes tool outputs that nothing refers to, and rows older than the retention;
    two workers may do so at once.
-5. Told to stop, it claims nothing more, lets running work end within its grace, and releases the
-   rest for other workers.
+5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
+   releases the rest for other workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.services.compaction.leases import Leases
 from app.settings import Settings
 
 GRACE_SECONDS = 3.0
-"""How long running work may take to end in a worker's own process."""
+"""The grace period of running work in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
 """The same beside the API, whose running requests have had their own grace by then."""
 RELEASE_SECONDS = 1.0
@@ -39,10 +39,10 @@ RELEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_SECONDS = 600.0
-"""How long a conversation is left alone whose work failed that often."""
+"""The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
 
-_LOOK_AGAIN_SECONDS = 0.5
-"""When to look again after a notification: what is locked just then is skipped by a claim."""
+_RECLAIM_SECONDS = 0.5
+"""When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
 _DELETE_SECONDS = 3600.0
@@ -97,7 +97,7 @@ class Worker:
 
     @asynccontextmanager
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
-        """Work beside the block, and stop at its end (rule 5)."""
+        """Work during the block, and stop at its end (rule 5)."""
         self._stopping.clear()
         listener = asyncio.create_task(self._listen())
         tasks = {
@@ -164,8 +164,8 @@ class Worker:
                 task = asyncio.create_task(self._run(claim))
                 self._running.add(task)
                 task.add_done_callback(self._ended)
-            at_most = _LOOK_AGAIN_SECONDS if is_woken else self.poll_seconds
-            is_woken = await _is_set_within(self._woken, min(at_most, self.poll_seconds))
+            seconds = _RECLAIM_SECONDS if is_woken else self.poll_seconds
+            is_woken = await _is_set_within(self._woken, min(seconds, self.poll_seconds))
         if self._running:
             await asyncio.wait(self._running)
 
@@ -183,7 +183,7 @@ class Worker:
         self._woken.set()
 
     async def _run(self, claim: Claim) -> None:
-        """Do the work of a claim; whatever it raises, what is to be done is not lost."""
+        """Do the work of a claim. After an error it is claimed again, or given up."""
         if claim.attempts > MAX_ATTEMPTS:  # its processes died
             await self._give_up(claim)
             return
@@ -213,7 +213,7 @@ class Worker:
             await self._give_up(claim)
 
     async def _prepare_search(self, claim: Claim) -> None:
-        """Index what the work has hidden; a search does it where this fails."""
+        """Index what the work has hidden; where this fails, the next search does it."""
         try:
             await self.prepare(claim.tenant_id, claim.conversation_id)
         except Exception as error:  # the work itself is done
@@ -226,10 +226,10 @@ class Worker:
                 if claim.job_id is None:
                     await session.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
                 else:
-                    detail = "The job was interrupted again and again"
-                    told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
+                    detail = "The job was interrupted too many times"
+                    error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
                     await session.jobs.change(
-                        claim.conversation_id, claim.job_id, "failed", error=told
+                        claim.conversation_id, claim.job_id, "failed", error=error
                     )
                 await session.jobs.release_lease(claim.conversation_id, claim.holder)
 
@@ -260,7 +260,7 @@ def _log_failed(chore: str, error: Exception) -> None:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for so long at most; returns whether it is set."""
+    """Wait for an event at most so many seconds; return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -217,7 +217,7 @@ def agent_tools_tokens(
     *,
     shortens: bool = False,
 ) -> int:
-    """Return the most that the agent's own tools cost in a payload, before the model's factor.
+    """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
 
     That is the case if all cut results are shown. `trimmed_through` is that of the view in
     question, `shortens` is set when it shortens messages.

@@ -20,7 +20,7 @@ class JobRepository(Protocol):
         ...
 
     async def notify(self) -> None:
-        """Tell workers that there is work; in a transaction, when that commits."""
+        """Notify workers of new work; in a transaction, when that commits."""
         ...
 
     async def set_due(self, conversation_id: str) -> bool:

@@ -42,7 +42,7 @@ _FREE = """NOT EXISTS (
 # where another worker took the lease after this statement began.
 CLAIM = Statement(
     f"""
-        WITH asked AS (
+        WITH open_job AS (
             SELECT j.conversation_id, j.job_id
             FROM jobs j
             JOIN heads h ON h.conversation_id = j.conversation_id
@@ -54,19 +54,19 @@ CLAIM = Statement(
         ), due AS (
             SELECT h.conversation_id
             FROM heads h
-            WHERE NOT EXISTS (SELECT FROM asked) AND h.due_at <= now() AND {_FREE.format(of="h")}
+            WHERE NOT EXISTS (SELECT FROM open_job) AND h.due_at <= now() AND {_FREE.format(of="h")}
             ORDER BY h.due_at
             LIMIT 1
             FOR NO KEY UPDATE OF h SKIP LOCKED
-        ), found AS (
-            SELECT conversation_id, job_id FROM asked
+        ), candidate AS (
+            SELECT conversation_id, job_id FROM open_job
             UNION ALL
             SELECT conversation_id, NULL FROM due
         ), claimed AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
             SELECT conversation_id, CAST(:holder AS uuid),
                 now() + make_interval(secs => CAST(:seconds AS double precision)), 1
-            FROM found
+            FROM candidate
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at,
                 attempts = lease.attempts + 1, retry_at = NULL
@@ -74,14 +74,14 @@ CLAIM = Statement(
             RETURNING lease.conversation_id, lease.attempts
         ), running AS (
             UPDATE jobs j SET status = 'running', updated_at = clock_timestamp()
-            FROM asked, claimed
-            WHERE j.conversation_id = asked.conversation_id AND j.job_id = asked.job_id
-                AND claimed.conversation_id = asked.conversation_id
+            FROM open_job, claimed
+            WHERE j.conversation_id = open_job.conversation_id AND j.job_id = open_job.job_id
+                AND claimed.conversation_id = open_job.conversation_id
         )
-        SELECT c.tenant_id, found.conversation_id, found.job_id, claimed.attempts
-        FROM found
-        JOIN conversations c ON c.conversation_id = found.conversation_id
-        LEFT JOIN claimed ON claimed.conversation_id = found.conversation_id
+        SELECT c.tenant_id, candidate.conversation_id, candidate.job_id, claimed.attempts
+        FROM candidate
+        JOIN conversations c ON c.conversation_id = candidate.conversation_id
+        LEFT JOIN claimed ON claimed.conversation_id = candidate.conversation_id
         """
 )
 RETRY_LATER = Statement(
@@ -132,23 +132,23 @@ FIND_FAILURE = Statement(
 )
 
 # The lock orders it with a deletion, and appends do not wait for it. The lease on a conversation
-# that does not exist is granted without a row: its holder finds that out at the next statement.
+# that does not exist is granted without a row: the holder's next statement raises NotFound.
 TAKE_LEASE = Statement(
     """
-        WITH alive AS (
+        WITH conversation AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
-        ), taken AS (
+        ), lease_taken AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
             SELECT conversation_id, CAST(:holder AS uuid),
                 now() + make_interval(secs => CAST(:seconds AS double precision))
-            FROM alive
+            FROM conversation
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
             WHERE lease.holder = excluded.holder OR lease.expires_at <= now()
             RETURNING lease.holder
         )
-        SELECT EXISTS (SELECT FROM taken) OR NOT EXISTS (SELECT FROM alive) AS is_held
+        SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
         """
 )
 RELEASE_LEASE = Statement(
@@ -161,14 +161,14 @@ RELEASE_LEASE = Statement(
 
 ADD_JOB = Statement(
     f"""
-        WITH alive AS (
+        WITH conversation AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
         )
         INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
         SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
             CAST(:kind AS text), CAST(:ask AS text)
-        FROM alive
+        FROM conversation
         RETURNING pg_notify('{CHANNEL}', '')
         """
 )
@@ -221,7 +221,7 @@ class JobRepository:
         )
 
     async def notify(self) -> None:
-        """Tell workers that there is work."""
+        """Notify workers of new work."""
         await self._session.run(NOTIFY)
 
     async def set_due(self, conversation_id: str) -> bool:
@@ -247,8 +247,8 @@ class JobRepository:
         row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
         if row is None:
             return None
-        told = json_text.loads(row["last_failure"])
-        return Failure(**told, **{name: row[name] for name in _FAILURE_TIMES})
+        failure = json_text.loads(row["last_failure"])
+        return Failure(**failure, **{name: row[name] for name in _FAILURE_TIMES})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take, or as its holder renew, the lease; False while another process has it."""
@@ -266,7 +266,7 @@ class JobRepository:
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
     ) -> None:
-        """Store a job and tell workers of it, unless its conversation was deleted."""
+        """Store a job and notify workers, unless its conversation was deleted."""
         await self._session.run(
             ADD_JOB,
             tenant_id=tenant_id,

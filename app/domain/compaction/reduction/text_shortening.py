@@ -78,17 +78,17 @@ def limits_of_oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
 
 
 def limits_of_largest(
-    entries: Sequence[Entry], left: int, movable: Collection[int] | None = None
+    entries: Sequence[Entry], left: int, shortenable: Collection[int] | None = None
 ) -> dict[int, int]:
     """Return one limit for the largest texts with which all the entries take at most `left`.
 
-    Only the seqs in `movable` are shortened, all of them where it is None. Empty where even the
+    Only the seqs in `shortenable` are shortened, all of them where it is None. Empty where even the
     smallest texts are too much, or where nothing has to be shortened.
     """
     texts = [
         item
         for item in entries
-        if item.role is not Role.TOOL and (movable is None or item.seq in movable)
+        if item.role is not Role.TOOL and (shortenable is None or item.seq in shortenable)
     ]
     texts.sort(key=lambda item: item.tokens)
     for_texts = left - sum(item.tokens for item in entries) + sum(item.tokens for item in texts)

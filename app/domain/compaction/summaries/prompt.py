@@ -63,7 +63,7 @@ _LEAVE_KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a caller wants of a summary beyond the default."""
+    """What a caller can set about a summary."""
 
     prompt: str | None = None
     directives: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def summary_messages(
     - `has_kept` is set when messages in the text are marked as kept, `of_summaries` when the text
       consists of summaries.
     - `strict` is set for the second attempt.
-    - `max_words` is the limit that the model is told.
+    - `max_words` is the limit that the prompt states.
     """
     paragraphs = [
         _excerpt(text, of_summaries),

@@ -41,44 +41,44 @@ class SecretPattern:
     def spans(self, text: bytes) -> Iterator[Span]:
         """Yield the ranges of secrets, in bytes."""
         start_at = 0
-        while found := self.regex.search(text, start_at):
-            group = next((n for n in range(1, self.regex.groups + 1) if found.start(n) >= 0), 0)
-            start, end = self._secret(text, found, group)
-            start_at = max(found.start() + 1, end)
+        while match := self.regex.search(text, start_at):
+            group = next((n for n in range(1, self.regex.groups + 1) if match.start(n) >= 0), 0)
+            start, end = self._secret(text, match, group)
+            start_at = max(match.start() + 1, end)
             if start < end:
                 yield Span(start, end)
             elif not self._is_quoted(group):
-                start_at = max(start_at, found.end(group))
+                start_at = max(start_at, match.end(group))
 
     def _is_quoted(self, group: int) -> bool:
         """Whether the group may contain other assignments, between other quotes."""
         return self.names.get(group, "").startswith("maybe_quoted")
 
-    def _secret(self, text: bytes, found: Any, group: int) -> tuple[int, int]:
+    def _secret(self, text: bytes, match: Any, group: int) -> tuple[int, int]:
         """Return the part of a match that is masked, an empty one where it is no secret."""
-        start, end = found.span(group)
+        start, end = match.span(group)
         name = self.names.get(group, "")
         if name == _BLOCK:
-            return found.end(), _end_of_block(text, found)
+            return match.end(), _end_of_block(text, match)
         check = VALUE_CHECKS.get(name)
         if check is None:
             return start, end
         if self._is_quoted(group):
-            inside = found[group].strip(_QUOTES)
-            start += found[group].find(inside)
+            inside = match[group].strip(_QUOTES)
+            start += match[group].find(inside)
             end = start + len(inside)
-        is_called = _CALLED in self.names.values() and found[_CALLED] is not None
+        is_called = _CALLED in self.names.values() and match[_CALLED] is not None
         return (start, start) if is_called or not check(text[start:end].decode()) else (start, end)
 
 
-def _end_of_block(text: bytes, found: Any) -> int:
+def _end_of_block(text: bytes, match: Any) -> int:
     """Return where the lines end that are indented deeper than the name above them (YAML).
 
     Inside a JSON string the lines end in `\\n`, and the last one with the string's quote.
     """
-    indent = len(found[_BLOCK])
-    line_end: bytes = found["block_line"]
-    position: int = found.end()
+    indent = len(match[_BLOCK])
+    line_end: bytes = match["block_line"]
+    position: int = match.end()
     end = position
     slashes = line_end.rpartition(b"r")[2].count(b"\\")
     quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
@@ -148,7 +148,7 @@ def mask_secrets(text: str, patterns: SecretPatterns) -> str:
     spans = patterns.spans(data)
     if not spans:
         return text
-    masks = (Span(*found.span()) for found in _MASKED.finditer(data))
+    masks = (Span(*match.span()) for match in _MASKED.finditer(data))
     spans = union((*spans, *masks))
     starts = (0, *(span.end for span in spans))
     ends = (*(span.start for span in spans), len(data))

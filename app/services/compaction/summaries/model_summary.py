@@ -118,7 +118,7 @@ class ModelSummary:
             )
             answer = await self._answer(chunk)
         except ServiceUnavailable as exc:
-            await asyncio.to_thread(self._ease, exc, chunk)
+            await asyncio.to_thread(self._adapt, exc, chunk)
             return False
         # An answer that retains nothing new does not drop what was retained before.
         self.summary = answer.text
@@ -126,7 +126,7 @@ class ModelSummary:
         self.pieces = rest
         return not rest
 
-    def _ease(self, exc: ServiceUnavailable, chunk: str) -> None:
+    def _adapt(self, exc: ServiceUnavailable, chunk: str) -> None:
         """Use smaller chunks or the next model for the next attempt; raises without either."""
         reason, run = exc.facts.get("reason"), self.run
         is_over = run.failures >= MAX_FAILED_CALLS or self.access.now() >= run.deadline
