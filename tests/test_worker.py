@@ -45,7 +45,7 @@ Seen = tuple[str, str | None]
 
 
 class FakeWork:
-    """Work that notes what it was asked for, waits until `release` is set, and is done."""
+    """Work that records its calls, waits until `release` is set, and is done."""
 
     def __init__(self, database: PostgresDatabase, *errors: Exception) -> None:
         self.database = database
@@ -87,7 +87,7 @@ class FakeWork:
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    """Poll until it holds."""
+    """Poll until a condition holds."""
     try:
         async with asyncio.timeout(SECONDS):
             while True:
@@ -100,7 +100,7 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
 
 
 class Place:
-    """The database of a test, and what the tests do with it."""
+    """The database of a test, and operations on it."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -199,7 +199,7 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> None:
-    """A worker does so many jobs at once, however many wait."""
+    """A worker runs at most `concurrency` pieces of work at once."""
     work = place.work()
     work.release.clear()
     for _ in range(concurrency + 2):
@@ -372,7 +372,7 @@ async def test_long_work_keeps_its_lease(place: Place) -> None:
 
 
 async def test_work_is_found_without_a_notification(place: Place) -> None:
-    """Polling finds work without a notification, and retries."""
+    """Polling finds new work and retries."""
     work = place.work(ValueError())
     async with place.worker(work).running():
         await until(lambda: listens(place.url), "the worker found nothing to do")
@@ -455,7 +455,7 @@ async def database_running(data_dir: Path) -> AsyncIterator[str]:
 async def test_a_worker_outlives_its_database(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It starts without a database, works when there is one, and again after a restart."""
+    """It starts without a database, works once there is one, and after a restart."""
 
     def said(event: str, times: int) -> bool:
         return [record.getMessage() for record in caplog.records].count(event) == times
@@ -533,7 +533,7 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
 
 
 async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> None:
-    """It listens past the pooler, and does what the compaction service does."""
+    """It listens past the pooler, and runs the compaction service."""
     direct = "postgresql://nobody@127.0.0.1:1/none"
     for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
         parts = compose(given)
@@ -542,7 +542,7 @@ async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> N
 
 
 def test_the_command_explains_itself() -> None:
-    """`worker --help` names its variables; `serve` runs without one [operation.worker]."""
+    """`worker --help` lists its variables; `serve` needs no worker. [operation.worker]"""
     told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
     assert told.exit_code == 0
     assert "CONTEXT_DATABASE_URL" in told.output
@@ -570,7 +570,7 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """It brings its database with it, and leaves within 10 s in good order."""
+    """It starts its own database, and exits within 10 s after a signal."""
     process = command(tmp_path / "data")
     asked = monotonic()
     process.send_signal(number)
@@ -583,7 +583,7 @@ def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals
 
 
 def test_the_command_joins_a_running_database(tmp_path: Path) -> None:
-    """Beside a service on the same data directory it uses that one's database."""
+    """It uses the database of a service on the same data directory."""
     with running(tmp_path / "data") as url:
         migrate(url)
         process = command(tmp_path / "data")

@@ -126,7 +126,7 @@ async def test_wrong_options(
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
 async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> None:
-    """What is no JSON object is refused. [api.json-only]"""
+    """A body that is no JSON object is refused. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
     answer = await client.post(f"{path}/compact", content=content, headers=headers)
@@ -136,7 +136,7 @@ async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> N
 
 @pytest.mark.parametrize("wait", ["maybe", "", "2"])
 async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> None:
-    """A parameter that is wrong is pointed at. [errors.problem-json]"""
+    """A wrong `wait` is a problem with its pointer. [errors.problem-json]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/compact?wait={wait}")
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/wait")
@@ -144,7 +144,10 @@ async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> Non
 
 @pytest.mark.parametrize("wait", ["true", "false"])
 async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: str) -> None:
-    """It is refused at once, waited for or not, and in a dry run. [summary.allowed-models]"""
+    """It is refused before any work, with and without `wait`, and in a dry run.
+
+    [summary.allowed-models]
+    """
     path = await long_talk(client)
     for more in ({}, {"dry_run": True}):
         ask = {"model": "gpt-4o", **more}
@@ -156,7 +159,7 @@ async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: s
 async def test_a_model_that_fails(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """503 with the reason and when to come again; state, payload and receipts unchanged."""
+    """503 with the reason and `retry_after`; state, payload and receipts unchanged."""
     path = await long_talk(client, policy={"strategy": strategy})
     before, state = await payload(client, path), (await client.get(f"{path}/state")).json()
     for failing, reason in (
@@ -202,7 +205,7 @@ async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.Asyn
 
 
 async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """Its error is the problem that the request would have got; nothing changed."""
+    """Its error is the problem of the request; nothing changed."""
     path = await long_talk(client)
     before = await payload(client, path)
     fake_llm.always(behave.no_tags())
@@ -217,7 +220,7 @@ async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_ll
 
 
 async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: str) -> None:
-    """What calls no model is answered at once, whatever `wait` says. [compaction.per-call]"""
+    """A dry run is answered at once, whatever `wait` is. [compaction.per-call]"""
     path = await long_talk(client)
     answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
     assert (answer.status_code, answer.json()["reason"]) == (200, "dry run")
@@ -235,7 +238,7 @@ async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, undone ones too; a cursor goes on where a page ended [compaction.undo]."""
+    """Newest first, undone ones too; a cursor continues after its page. [compaction.undo]"""
     path = await new_conversation(client)
     made = []
     for _ in range(5):
@@ -266,7 +269,7 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
-    """Trigger, range, texts, numbers, model, prompt, cost and status are all told."""
+    """It has trigger, range, texts, numbers, model, prompt, cost and status."""
     path = await long_talk(client, policy={"strategy": "tree_summary"})
     made = await compact(client, path)
     found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
@@ -315,7 +318,7 @@ WRONG_PAGES = [
 
 @pytest.mark.parametrize(("query", "pointer"), WRONG_PAGES)
 async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) -> None:
-    """Cursors of other lists, and none at all, are a 422 that points at them."""
+    """Cursors of other lists, and malformed ones, are a 422 with their pointer."""
     path = await long_talk(client)
     made = await compact(client, path)
     for list_ in (f"{path}/compactions", f"{path}/compactions/{made['compaction_id']}/messages"):
@@ -344,7 +347,7 @@ async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("odd", ODD_IDS)
 async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
-    """Whatever is no receipt of the conversation is a 404. [errors.problem-json]"""
+    """An id that is no receipt of the conversation is a 404. [errors.problem-json]"""
     path = await new_conversation(client)
     for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
         answer = await client.request(method, f"{path}/compactions/{odd}{more}")
@@ -402,7 +405,7 @@ async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """The compaction that was planned before is 409, and leaves nothing behind."""
+    """The compaction that was planned before is 409, and stores nothing."""
     path = await long_talk(client)
     first = await compact(client, path)
     await append(client, path, *talk(60, LONG))

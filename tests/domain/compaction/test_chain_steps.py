@@ -63,13 +63,13 @@ def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
 
 
 def test_an_empty_history_has_no_signals() -> None:
-    """Nothing is shown, so nothing stands out."""
+    """An empty history has the default signals."""
     assert signals_of([]) == ConversationSignals()
 
 
 @given(entries(), st.integers(0, 5))
 def test_shares_are_shares(history: list[Entry], failures: int) -> None:
-    """No signal leaves its range, whatever the history."""
+    """Each signal stays within its range for any history."""
     found = signals_of(history, failures)
     assert 0 <= found.largest_result <= found.tool_share <= 1
     assert 0 <= found.call_density < 1
@@ -117,7 +117,7 @@ def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
 def test_after_failures_truncation_comes_first(
     steps: tuple[ChainStep, ...], adjusted: tuple[ChainStep, ...]
 ) -> None:
-    """A summariser that failed three times in a row is not asked before truncation (rule 3)."""
+    """After three failures in a row truncation comes before the summary (rule 3)."""
     failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES)
     assert names(plan_steps(steps, failing)) == adjusted
     twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
@@ -125,7 +125,7 @@ def test_after_failures_truncation_comes_first(
 
 
 def test_long_turns_are_cut_inside() -> None:
-    """Where turns are long, waiting for the next one to start would keep too much (rule 4)."""
+    """Where turns are long, cuts are made inside a turn (rule 4)."""
     long = ConversationSignals(tool_share=0.3, turn_length=LONG_TURN_MESSAGES)
     assert all(step.inside_turns for step in plan_steps(ALL, long))
     assert not any(step.inside_turns for step in plan_steps(ALL, MIXED))

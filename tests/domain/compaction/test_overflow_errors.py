@@ -309,7 +309,7 @@ CODES = [
 
 @pytest.mark.parametrize("provider", sorted(TOO_LONG))
 def test_overflow_errors_are_recognised_in_every_wording(provider: str) -> None:
-    """Each provider's own words for an input larger than the window are understood."""
+    """Each provider's wording of an input that is too long is recognised."""
     text = TOO_LONG[provider]
     assert is_context_overflow(text)
     assert is_context_overflow(text, 400)
@@ -328,20 +328,20 @@ def test_other_limits_are_no_overflow(provider: str) -> None:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", ["code", "type", "stop_reason", "finish_reason"])
 def test_a_code_is_enough(code: str, name: str) -> None:
-    """A code settles it, whichever field it stands in and whatever the message says."""
+    """A code decides, in any field and beside any message."""
     assert is_context_overflow({"error": {name: code, "message": "Bad request"}}, 400)
     assert is_context_overflow(code)
 
 
 def test_a_status_is_enough() -> None:
-    """413 says it without a word; other statuses say nothing by themselves."""
+    """413 is enough; other statuses alone are not."""
     assert is_context_overflow(None, 413)
     assert is_context_overflow("Request Entity Too Large", 413)
     assert not any(is_context_overflow(None, status) for status in (200, 400, 429, 500, None))
 
 
 def test_a_code_counts_with_429_and_words_do_not() -> None:
-    """With 429 only an unmistakable code is believed."""
+    """With 429 only a code decides."""
     assert is_context_overflow({"error": {"code": "context_length_exceeded"}}, 429)
     assert not is_context_overflow("prompt is too long: 9 tokens > 8 maximum", 429)
 
@@ -365,7 +365,7 @@ def test_a_quoted_request_is_ignored() -> None:
 
 
 def test_large_hostile_errors_take_no_time() -> None:
-    """An error of a megabyte, however made, is judged at once. [errors.problem-json]"""
+    """An error of a megabyte is judged within two seconds. [errors.problem-json]"""
     for text in ("prompt " * 150_000, "{" * 1_000_000, "max " * 250_000, "context " * 125_000):
         began = time.perf_counter()
         is_context_overflow(text)
@@ -380,5 +380,5 @@ _json = st.recursive(
 
 @given(st.text() | st.dictionaries(st.text(), _json), st.none() | st.integers(100, 599))
 def test_no_error_can_raise(error: Any, status: int | None) -> None:
-    """Whatever a provider answers, there is a verdict. [errors.no-500]"""
+    """Any answer of a provider is judged. [errors.no-500]"""
     is_context_overflow(error, status)

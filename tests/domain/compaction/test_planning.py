@@ -105,7 +105,7 @@ def framed(
     factor: float = 1.0,
     agent_tools: Literal["auto", "none"] = "none",
 ) -> ResolvedSettings:
-    """Return a frame with this policy and window, its sections taking `fixed` tokens."""
+    """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(
         frame_of((), (), None),
         policy=replace(policy or Policy(), agent_tools=agent_tools),
@@ -129,7 +129,7 @@ def planned(
     used: int = 0,
     limits: Limits = LIMITS,
 ) -> NoCompaction | CompactionPlan:
-    """Return what would be compacted of these."""
+    """Return the plan for these entries."""
     return plan_compaction(
         items, state or ConversationState(), framed(policy, limits), used, options
     )
@@ -154,7 +154,7 @@ def test_disabled_compaction_does_nothing_even_when_forced(
 def test_strategies_without_a_summary_never_compact(
     name: StrategyName, strategy: StrategyName | None
 ) -> None:
-    """A sliding window or a full history stays so, forced or asked for another."""
+    """A sliding window and a full history never compact, not even when forced."""
     for options in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
         plan = planned(Policy(strategy=name), history(60), options, used=10**6)
         assert isinstance(plan, NoCompaction)
@@ -163,7 +163,7 @@ def test_strategies_without_a_summary_never_compact(
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
 def test_a_call_cannot_override_a_policy_that_never_compacts(name: StrategyName) -> None:
-    """Asked of one compaction, such a strategy has nothing to do [strategy.sliding-window]."""
+    """The strategy of one call does not override such a policy. [strategy.sliding-window]"""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
     assert isinstance(plan, NoCompaction)
     assert name in plan.reason
@@ -184,13 +184,13 @@ def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
 
 
 def test_over_the_window_any_gain_is_accepted() -> None:
-    """What does not fit is compacted even if that frees little [budget.within-window]."""
+    """Over the window a compaction may free little. [budget.within-window]"""
     assert planned(Policy(), history(13), CompactionOptions(), used=1001) == middle(6, 9, 150)
     assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
 def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
-    """A summary that is there already costs nothing more when its range grows."""
+    """An existing summary costs nothing more when its range grows."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
     before = ConversationState(span=Span(6, 12), summary_tokens=90)
     assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
@@ -224,7 +224,7 @@ def talked(turns: int) -> list[Entry]:
 
 
 def test_one_compaction_may_use_another_strategy() -> None:
-    """The strategy of the wish plans in the place of the policy's. [compaction.per-call]"""
+    """The strategy of the options replaces the policy's. [compaction.per-call]"""
     for name in COMPACTING:
         plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
         assert isinstance(plan, CompactionPlan)
@@ -251,7 +251,7 @@ def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
-    """Over the target it goes down to it; within, as low as the strategy can."""
+    """Over the target it stops at the target; within it, it goes as low as possible."""
     policy, asked = Policy(strategy=name), CompactionOptions(forced=True, deep_within_target=True)
     assert planned(policy, talked(11), asked) == planned(
         policy, talked(11), CompactionOptions(forced=True)
@@ -267,7 +267,7 @@ def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: Strate
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) -> None:
-    """What is due just above the target goes as far below it as `min_gain` asks."""
+    """A threshold just above the target still frees `min_gain` below it."""
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
     entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
     plan = planned(policy, entries, CompactionOptions())
@@ -281,7 +281,7 @@ def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) ->
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
-    """A wished target is in the model's tokens, and stops a deep plan where it is met."""
+    """`target_tokens` counts the model's tokens, and limits a deep plan."""
     resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
     options = replace(FORCED, target_tokens=600)
     plan = plan_compaction(talked(10), ConversationState(), resolved, 0, options)
@@ -326,7 +326,7 @@ def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None
 def test_the_threshold_agrees_with_the_usage_of_the_payload(
     tokens: int, hidden: int, summary: int, fixed: int, total: int
 ) -> None:
-    """The line kept with the head and a build's own reading agree. [budget.levels]"""
+    """The threshold on the state agrees with the usage that a build measures. [budget.levels]"""
     limits = replace(LIMITS, total=total)
     resolved = framed(limits=limits, fixed=fixed)
     state = ConversationState(
@@ -349,7 +349,7 @@ def test_too_many_messages_make_a_compaction_due() -> None:
 
 
 def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
-    """After an undo nothing is due until the log grew by its share of the window."""
+    """After an undo the log has to grow by a share of the window."""
     state = ConversationState(head_seq=40, tokens=900)
     wait = resume_at(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
@@ -370,7 +370,7 @@ def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
     ],
 )
 def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
-    """Disabled, manual or inline compaction, no trigger, no known window: no line."""
+    """Disabled, manual or inline compaction, no trigger or no known window: no threshold."""
     assert compaction_threshold(resolved) == NO_THRESHOLD
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
@@ -380,7 +380,7 @@ def test_without_background_compactions_nothing_is_due(resolved: ResolvedSetting
 
 @given(st.integers(2, 10**6), st.integers(0, 60))
 def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
-    """What is kept free for summaries is a tenth, for a tree a fifth, never absurd."""
+    """A summary reserves a tenth of the window, a tree a fifth, within bounds."""
     limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
     one = summary_reserve(StrategyName.SANDWICH, limits)
     tree = summary_reserve(StrategyName.TREE_SUMMARY, limits)
@@ -394,7 +394,7 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
 def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
-    """The room for a text leaves room for its label, and for those of a whole tree."""
+    """A text at its limit fits the reserve with its label, and so do the texts of a tree."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
     budgets = [summary_text_limit(limits)]
     if name is StrategyName.TREE_SUMMARY:
@@ -408,7 +408,7 @@ def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName)
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
 def test_budgets_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
-    """A room corrected for the model's factor is within the capacity [usage.frozen-factor]."""
+    """A budget corrected by the model's factor is within the capacity. [usage.frozen-factor]"""
     limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
     room = history_budget(limits, Policy(), 7, 9, factor)
     assert room.capacity * factor <= limits.capacity
@@ -433,7 +433,7 @@ def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
 def test_unsummarised_spans_are_those_without_a_summary(
     ranges: tuple[Span, Span, set[int]],
 ) -> None:
-    """What is new and what was kept until now, each once, in no other order."""
+    """The spans hold what is new and what was kept until now, each once, in order."""
     covered, hidden, released = ranges
     fresh = unsummarised_spans(hidden, covered, released)
     seqs = [seq for part in fresh for seq in range(part.start, part.end)]
@@ -443,7 +443,7 @@ def test_unsummarised_spans_are_those_without_a_summary(
 
 
 def test_the_next_summary_includes_what_was_left_out() -> None:
-    """Messages hidden in a hurry are summarised once there is time for it. [compaction.state]"""
+    """Messages hidden without a summary are included in the next one. [compaction.state]"""
     assert unsummarised_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
     assert unsummarised_spans(Span(1, 40), Span(6, 20), (9,)) == [
         Span(1, 6),
@@ -506,7 +506,7 @@ def test_chunks_include_what_was_left_out_earlier(
 
 
 def test_views_of_a_conversation_state() -> None:
-    """A head without a compaction shows all; with one, its ends around the summary."""
+    """Without a compaction all is shown, with one what lies outside its hidden range."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
     state = ConversationState(compaction_id="c", span=Span(3, 9))
@@ -517,7 +517,7 @@ def test_views_of_a_conversation_state() -> None:
 
 
 def test_a_view_shows_messages_pinned_since() -> None:
-    """What a head keeps is shown and not cleared, though the receipt says otherwise."""
+    """Messages that the state keeps are shown whole, whatever the receipt has hidden."""
     active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
     shown = base_view(
         ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
@@ -528,7 +528,7 @@ def test_a_view_shows_messages_pinned_since() -> None:
 
 
 def test_the_summary_role_is_user_by_default() -> None:
-    """A summary is untrusted text: a user message unless `summary_role` says system."""
+    """A summary is untrusted text: a user message unless `summary_role` is system."""
     for role in SummaryRole:
         view = base_view(
             ConversationState(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role)
@@ -537,7 +537,7 @@ def test_the_summary_role_is_user_by_default() -> None:
 
 
 def test_without_its_compaction_a_conversation_shows_its_log() -> None:
-    """When the strategy changes nothing of the state is left but the log [compaction.state]."""
+    """A change of strategy resets the state to the whole log. [compaction.state]"""
     state = ConversationState(
         head_seq=9,
         turns=3,
@@ -561,7 +561,7 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
 
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
-    """What is pinned is neither hidden nor cleared, wherever it stands. [pins.shown-again]"""
+    """A pinned message is neither hidden nor cleared. [pins.shown-again]"""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
     node = Summary(Span(2, 9), "s")
     before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
@@ -578,7 +578,7 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
-    """What is kept at an edge of the range has no summary beside it, nor a note."""
+    """A message kept at an edge of the range is outside of summary and note."""
     plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
     nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
     after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
@@ -590,7 +590,7 @@ def test_a_summary_ends_where_what_is_shown_begins() -> None:
 
 
 def test_a_plan_that_only_clears_hides_nothing_more() -> None:
-    """Clearing leaves range, summaries and kept messages as they are, in receipt and head."""
+    """Clearing changes neither range, summaries nor kept messages."""
     before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
     after = view_after(
         before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
@@ -605,7 +605,7 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
-    """A head keeps none that was hidden since: it would be shown again, without its call."""
+    """A state keeps no result that was hidden since; it would be shown without its call."""
     before = View(trimmed_through=9, untrimmed=(3, 7))
     plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
@@ -616,7 +616,7 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
 
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
-    """It says of what was left out what it said before, kept messages and all."""
+    """Clearing leaves the note on omitted messages unchanged."""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
@@ -651,7 +651,7 @@ def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
 
 
 def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
-    """A new pin gains a hidden message whole, of a cleared result what was cleared."""
+    """A pin adds all tokens of a hidden message, and those cleared of a cleared result."""
     view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
     pinned = [
         entry(2, U, 10),  # shown anyway
@@ -672,7 +672,7 @@ def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
 
 @given(entries(), st.data())
 def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataObject) -> None:
-    """The head's sums move by exactly what base view and entries show [pins.verbatim]."""
+    """The state's totals change by exactly what the view shows more. [pins.verbatim]"""
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
@@ -715,7 +715,7 @@ def test_shown_entries_have_their_current_cost() -> None:
 def test_the_cost_of_summaries_is_that_of_their_messages(
     said: list[str], retain: str | None, note: str | None
 ) -> None:
-    """What planning reckons for what stands for the rest is what its items cost."""
+    """Planning and payload count summaries alike."""
     summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
     view = View(summaries=summaries, retain=retain, note=note)
     items = [{"role": "user", "content": text} for text in view.summary_texts()]
@@ -724,7 +724,7 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
 
 
 def test_a_compaction_input_counts_payloads_of_any_view() -> None:
-    """Before and after are counted alike, the factor and the fixed regions among them."""
+    """Tokens before and after include the factor and the fixed regions."""
     talk = Talk(framed(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
     now = talk.compaction_input
@@ -742,7 +742,7 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
 
 
 def test_a_result_agrees_with_its_receipt() -> None:
-    """A caller is told the numbers of the receipt; a range only where a summary is."""
+    """A result has the numbers of the receipt, and a range only with a summary."""
     view = hiding(Span(2, 9), Span(2, 9))
     receipt = Compaction(
         compaction_id="c",
@@ -796,7 +796,7 @@ def test_a_result_agrees_with_its_receipt() -> None:
 
 @dataclass
 class Talk:
-    """A conversation whose compactions are applied, their summaries as large as they may be."""
+    """A conversation whose compactions are applied with summaries as large as allowed."""
 
     resolved: ResolvedSettings
     log: list[Entry]
@@ -829,7 +829,7 @@ class Talk:
         return self.compaction_input.tokens_in(self.view)
 
     def grow(self, more: Sequence[Entry]) -> None:
-        """Append a drawn history, its seqs following on."""
+        """Append a drawn history."""
         last = len(self.log)
         self.log += [replace(item, seq=last + item.seq) for item in more]
         self.state = replace(
@@ -856,12 +856,12 @@ class Talk:
         )
 
     def plan(self, options: CompactionOptions) -> NoCompaction | CompactionPlan:
-        """Return what would be done now."""
+        """Return the plan for the current state."""
         now = self.compaction_input
         return plan_compaction(now.shown, self.state, self.resolved, self.used, options)
 
     def apply(self, plan: CompactionPlan) -> View:
-        """Carry a plan out, and return the view that the receipt would hold."""
+        """Carry a plan out, and return the view of its receipt."""
         view = self.view
         summaries: Sequence[Summary] = view.summaries
         self.dropped |= set() if plan.summarises else set(plan.released)
@@ -947,7 +947,7 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
 
 
 def least_shown(talk: Talk) -> set[int]:
-    """Return the seqs that the strategy must keep of what is shown now, apart from pins."""
+    """Return the seqs that the strategy must keep, pins left out."""
     policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
@@ -972,7 +972,7 @@ def least_shown(talk: Talk) -> set[int]:
 
 
 def advance(talk: Talk, options: CompactionOptions) -> None:
-    """Compact as wished, and check what was promised of it."""
+    """Compact with these options and check the result."""
     plan = talk.plan(options)
     if isinstance(plan, NoCompaction):
         return
@@ -986,7 +986,7 @@ def advance(talk: Talk, options: CompactionOptions) -> None:
 
 
 def check_view(talk: Talk, before: View, after: View) -> None:
-    """Check what holds for the view that a compaction makes."""
+    """Check the view that a compaction makes."""
     shown = shown_entries(talk.log, after)
     assert shown_entries(talk.log, talk.view) == shown, "the head says the same as the receipt"
     assert talk.view.summary_texts() == after.summary_texts()
@@ -1005,7 +1005,7 @@ def check_view(talk: Talk, before: View, after: View) -> None:
 
 
 def check_usage(talk: Talk, least: set[int]) -> None:
-    """Check that usage is within the target, or shows no more than it must."""
+    """Check that usage is within the target, or that only what must stay is shown."""
     resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
@@ -1034,7 +1034,7 @@ WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FOR
 @given(talks(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
-    """Each comes to rest at once, reaches its target, and shows every pin [strategy.idempotent]."""
+    """Each is idempotent, reaches its target and shows every pin. [strategy.idempotent]"""
     options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(options_list))
@@ -1044,7 +1044,7 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
 
 
 def test_agent_tools_count_where_texts_may_name_them() -> None:
-    """What was cut or cleared brings tools into the payload, and they take room."""
+    """Cut or cleared results add tools to the payload, which are counted."""
     auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0

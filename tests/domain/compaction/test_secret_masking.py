@@ -143,7 +143,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 @settings(max_examples=10)
 @given(data=st.data())
 def test_a_key_with_a_form_is_masked_wherever_it_stands(kind: str, data: st.DataObject) -> None:
-    """No name has to tell what it is, and what stands around it stays."""
+    """A key with a known prefix is masked without a name; the text around it stays."""
     secret = data.draw(ISSUED[kind])
     for place in PLACES.values():
         text = place(BEFORE.get(kind, "") + secret)
@@ -237,7 +237,7 @@ PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ",
 @settings(max_examples=50)
 @given(secret=PHRASES)
 def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
-    """Blanks and signs do not end a password that is quoted, or a block of YAML."""
+    """Blanks and signs do not end a quoted password, or a block of YAML."""
     for name in ("password", "DB_PASS", "MYSQL_PWD", "client_secret", "passphrase"):
         quoted = json.dumps({"user": "me", name: secret, "port": 1})
         for text in (
@@ -383,7 +383,7 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
     ],
 )
 def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
-    """Headers, URLs, connection strings, commands, settings and what is said."""
+    """Headers, URLs, connection strings, commands, settings and sentences are covered."""
     for shown in (text, json.dumps({"text": text}), f"one\n  {text}\nthree"):
         if hidden.replace("\n", "\\n") in shown:
             kept = masked(shown)
@@ -413,7 +413,7 @@ def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
     ],
 )
 def test_only_the_secret_part_is_masked(text: str, kept: str) -> None:
-    """What the secret was for stays readable."""
+    """The name of the secret stays readable."""
     assert masked(text).replace("\r\n\r\n", "\r\n") == kept
 
 
@@ -514,7 +514,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=400)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_masking_again_changes_nothing(text: str) -> None:
-    """A summary is masked again each time that it is carried on."""
+    """A summary is masked again by each later summary."""
     once = masked(text)
     assert masked(once) == once
 
@@ -525,7 +525,7 @@ def test_masking_again_changes_nothing(text: str) -> None:
     st.lists(PIECES, max_size=8).map("".join),
 )
 def test_the_filter_leaves_no_pattern_out(before: str, after: str) -> None:
-    """What all patterns find one by one is what is masked."""
+    """The filter finds all that the patterns find one by one."""
     data = f"{before}\n{after}".encode()
     found = {place for pattern in PATTERNS.patterns for place in pattern.spans(data)}
     covered = PATTERNS.spans(data)
@@ -541,7 +541,7 @@ def test_secret_patterns_can_be_set() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", r"(a)\1", "a{5000}", "\ud800", "a*", ""])
 def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
-    """What RE2 does not know, or what would mask every place, is no pattern."""
+    """Patterns that RE2 does not support, or that match the empty text, are refused."""
     with pytest.raises(ValueError, match=r"RE2 does not know|the empty text"):
         compile_patterns([pattern])
 
@@ -564,7 +564,7 @@ def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
     ids=lambda text: repr(text[:16]),
 )
 def test_no_text_can_hang_a_worker(hostile: str) -> None:
-    """It takes linear time, whatever stands in it."""
+    """Masking takes linear time for any text."""
     patterns = compile_patterns([r"(a+)+$", r"(?:a|aa|\w)+=secret", *DEFAULT_SECRET_PATTERNS])
     began = time.process_time()
     mask_secrets(hostile, patterns)

@@ -79,7 +79,7 @@ def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **mor
 
 
 def test_calls_and_results_are_described_as_text() -> None:
-    """Tool use is told in words, with the tool's name on its result."""
+    """Tool use is described as text, with the tool name on its result."""
     texts = format_messages([user("hi"), calling("look"), result("a.txt", failed=True)])
     assert texts == (
         "User:\nhi",
@@ -152,7 +152,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("tag", HOSTILE)
 def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
-    """No spacing, case or invisible character lets a transcript close its frame."""
+    """No spacing, case or invisible character closes the tags around a transcript."""
     safe = escape_tags(f"a {tag} b")
     assert "<" not in safe
     assert "\uff1c" not in safe
@@ -160,20 +160,20 @@ def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
 
 
 def test_other_markup_is_left_alone() -> None:
-    """Only what frames the transcript is touched."""
+    """Only the tags around the transcript are escaped."""
     text = "<div> a < b </summaryx> <conversational> -- x ---"
     assert escape_tags(text) == text
 
 
 def test_rules_and_unsendable_characters_are_replaced() -> None:
-    """A dash line cannot end the excerpt; NUL and surrogates never go out [summary.untrusted]."""
+    """A dash line cannot end the excerpt; NUL and surrogates are removed. [summary.untrusted]"""
     assert escape_tags("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
     assert escape_tags("\x00\ud800") == "\ufffd\ufffd"
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
 def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
-    """Exactly one opening and one closing tag frame the data, before the instructions."""
+    """Exactly one opening and one closing tag enclose the data, before the instructions."""
     hostile = "x" + "".join(pieces)
     body = request("".join(pieces), previous=hostile, retained=hostile)
     for tag in ("conversation", "earlier_summary", "earlier_retain"):
@@ -185,7 +185,7 @@ def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
 
 
 def test_hostile_text_takes_linear_time() -> None:
-    """A megabyte made to confuse is dealt with in well under a second."""
+    """A megabyte of hostile text takes well under a second."""
     for hostile in ("< " * 500_000, "<" + " " * 1_000_000, "-" * 1_000_000, " " * 1_000_000):
         began = time.perf_counter()
         escape_tags(hostile)
@@ -215,7 +215,7 @@ def test_the_prompt_includes_directives_and_instructions() -> None:
 
 
 def test_retain_is_requested_only_when_wanted() -> None:
-    """A retain prompt or retain directives alone ask for the retain tag. [summary.prompt]"""
+    """A retain prompt or retain directives request the retain tag. [summary.prompt]"""
     assert "Keep refs\n- and ids" in request(
         ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
     )
@@ -224,14 +224,17 @@ def test_retain_is_requested_only_when_wanted() -> None:
 
 
 def test_the_prompt_includes_an_earlier_summary_and_strictness() -> None:
-    """Folding carries the earlier summary; the second attempt says what went wrong."""
+    """The prompt has the earlier summary; the second attempt is stricter."""
     assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
     assert "could not be used" in request(strict=True)
     assert "could not be used" not in request()
 
 
 def test_an_earlier_retain_is_carried_on() -> None:
-    """Into the new retain when one is asked for, else into the summary. [summary.retain]"""
+    """The earlier retain section goes into the new one if requested, else the summary.
+
+    [summary.retain]
+    """
     resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
     wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
     assert resolved in wanted
@@ -242,7 +245,7 @@ def test_an_earlier_retain_is_carried_on() -> None:
 
 
 def test_kept_messages_are_marked_and_explained() -> None:
-    """The label says which, the request says what it means. [pins.verbatim]"""
+    """Kept messages have a label, which the prompt explains. [pins.verbatim]"""
     texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
     assert texts == ("User:\nhi", "User (kept word for word):\npin me")
     assert "do not repeat it" in request(has_kept=True)
@@ -250,14 +253,14 @@ def test_kept_messages_are_marked_and_explained() -> None:
 
 
 def test_summaries_of_parts_are_named_as_such() -> None:
-    """The model knows that it folds summaries, and in which order they stand. [strategy.tree]"""
+    """The prompt states that the input consists of summaries, in order. [strategy.tree]"""
     assert format_summaries(["a", "b"]) == ("Part 1:\na", "Part 2:\nb")
     assert "summaries of consecutive parts" in request(of_summaries=True)
     assert "stands a transcript" in request()
 
 
 def test_the_prompt_hash_depends_on_the_request() -> None:
-    """Receipts tell prompts apart, and the same prompt is recognised. [compaction.receipt]"""
+    """Different prompts have different hashes, the same prompt the same. [compaction.receipt]"""
     assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
     assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))
 
@@ -275,7 +278,7 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
     ],
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
-    """What stands between the tags is the summary."""
+    """The text between the tags is the summary."""
     assert parse_answer(completion(answer), False, 1000) == SummaryResult(summary)
 
 
@@ -311,7 +314,7 @@ def test_retain_comes_beside_the_summary() -> None:
 
 @given(st.text(), st.booleans())
 def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
-    """Whatever a model writes is an answer or a reason."""
+    """Any answer of a model is a result or a reason."""
     parse_answer(completion(text), wants_retain, 100)
 
 

@@ -23,7 +23,7 @@ TENANT = "default"
 
 
 class Watched(PostgresDatabase):
-    """The database, counting the sessions that are open and failing when told to."""
+    """The database, counting open sessions and failing on request."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -33,7 +33,7 @@ class Watched(PostgresDatabase):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
-        """Each sentence commits by itself."""
+        """Each statement commits by itself."""
         self.was_asked.set()
         if self.is_away:
             raise ServiceUnavailable("The database does not answer")
@@ -63,7 +63,7 @@ async def conversation_id(database: PostgresDatabase) -> str:
 
 
 async def forget_leases(url: str, holder: str | None = None) -> None:
-    """Take every lease away, or give it to another holder."""
+    """Delete every lease, or give it to another holder."""
     await execute(url, "DELETE FROM compaction_leases")
     if holder is not None:
         await execute(
@@ -89,7 +89,7 @@ async def test_one_at_a_time(
 
 
 async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """Whatever the body raises comes out as it is, and the lease is free at once."""
+    """An error of the block is raised as it is, and the lease is released."""
     leases = Leases(watched, new_id)
     for error in (KeyError("mine"), TimeoutError("mine too")):
         with pytest.raises(type(error)) as caught:
@@ -101,7 +101,7 @@ async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: 
 
 
 async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """Work that is cancelled by a shutdown leaves no lease behind."""
+    """Cancelled work leaves no lease."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
 
     async def work() -> None:
@@ -138,7 +138,7 @@ async def test_a_lease_outlives_its_time_while_work_goes_on(
 async def test_losing_the_lease_ends_the_work(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """When another took the lease over, the body ends; the other keeps it."""
+    """When another process takes the lease over, the block is cancelled."""
     leases = Leases(watched, new_id, seconds=0.3)
     other = new_id()
     with pytest.raises(Conflict):
@@ -152,7 +152,7 @@ async def test_losing_the_lease_ends_the_work(
 async def test_a_lease_that_cannot_be_renewed_ends_the_work(
     watched: Watched, conversation_id: str
 ) -> None:
-    """Without a database the body ends when the lease does, before another may start."""
+    """Without a database the block ends with its lease, before another may start."""
     leases = Leases(watched, new_id, seconds=0.3)
     with pytest.raises(ServiceUnavailable):
         async with asyncio.timeout(5), leases.held(conversation_id):
@@ -163,7 +163,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
 async def test_a_short_absence_of_the_database_is_survived(
     watched: Watched, conversation_id: str
 ) -> None:
-    """One renewal may fail, the next one counts."""
+    """One renewal may fail if the next one succeeds."""
     leases = Leases(watched, new_id, seconds=0.6)
     async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
         assert is_mine
@@ -174,7 +174,7 @@ async def test_a_short_absence_of_the_database_is_survived(
 
 
 async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str) -> None:
-    """A forced compaction waits for a running one, and no connection with it."""
+    """A forced compaction waits for a running one without a connection."""
     leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
 
     async def force() -> None:
@@ -195,7 +195,7 @@ async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str
 
 
 async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> None:
-    """Whoever waits too long is told to come again."""
+    """A caller that waits too long gets an error with `retry_after`."""
     leases = Leases(watched, new_id)
     async with leases.held(conversation_id):
         with pytest.raises(ServiceUnavailable) as caught:
@@ -205,20 +205,20 @@ async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> Non
 
 
 async def test_an_unknown_conversation_can_be_leased(watched: Watched) -> None:
-    """Who waits for a conversation that is not there finds that out by himself, at once."""
+    """A lease on an unknown conversation is granted at once."""
     async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
         pass
 
 
 async def claimed(leases: Leases) -> Claim:
-    """Claim what waits; there is something."""
+    """Claim waiting work, of which there is some."""
     claim = await leases.claim()
     assert claim is not None
     return claim
 
 
 async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> None:
-    """Claimed work excludes builds and requests, outlives the time of its lease, and ends it."""
+    """Claimed work excludes builds and requests until its lease is released."""
     leases = Leases(watched, new_id, seconds=0.3)
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)
@@ -234,7 +234,7 @@ async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> Non
 
 
 async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id: str) -> None:
-    """What a worker that stops cancels is claimed by another, as its first attempt."""
+    """Work that a stopping worker cancels is claimed by another, as its first attempt."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)
@@ -255,7 +255,7 @@ async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id:
 async def test_failed_work_is_claimed_again_later(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """Its attempts are counted, and it excludes nobody while it waits for the next one."""
+    """Attempts are counted, and no lease is held until the retry."""
     leases = Leases(watched, new_id)
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)

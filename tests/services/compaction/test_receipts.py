@@ -87,7 +87,7 @@ async def tools(harness: Harness, cid: str, groups: int) -> None:
 
 
 async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
-    """All of them, in pages, each with its parent and what has become of it [compaction.undo]."""
+    """All receipts are listed in pages, each with parent and status. [compaction.undo]"""
     cid = await harness.conversation(policy(20_000))
     assert await page(harness, cid) == []
     made = []
@@ -295,7 +295,7 @@ async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
 
 
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
-    """What is bound to a prefix does not come back with an undo [compaction.new-epoch]."""
+    """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.append(cid, user("hi"))
     await harness.build(cid, ASKS[ANTHROPIC])
@@ -316,7 +316,7 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
 
 
 async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
-    """It comes back when the log has grown by 5 % of the window, not before."""
+    """Automatic compaction resumes when the log has grown by 5 % of the window."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -338,7 +338,7 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
 
 
 async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts all the same; a caller may at any time."""
+    """At `compact_trigger` a build compacts all the same; a caller can at any time."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     assert (await harness.build(cid))["compaction"].compacted
@@ -351,7 +351,7 @@ async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> Non
 
 
 async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) -> None:
-    """The parent cleared what was pinned since: it comes back with the pins shown."""
+    """Results pinned after the parent cleared them are shown whole after an undo."""
     own = policy(4100, 100, strategy="chain")
     cid = await harness.conversation(own, tools=TOOLS)
     await tools(harness, cid, 9)
@@ -380,7 +380,7 @@ async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) ->
 
 
 async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
-    """Start a forced compaction, and return it when the model thinks."""
+    """Start a forced compaction, and return during its model call."""
     harness.gateway.waiting.clear()
     harness.gateway.release.clear()
     running = asyncio.create_task(harness.compact(cid))
@@ -389,7 +389,7 @@ async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
 
 
 async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
-    """What was planned on the view before is not applied, and leaves nothing behind."""
+    """A compaction planned on the old view is not applied, and stores nothing."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     await harness.compact(cid)
@@ -414,7 +414,7 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seq", [8, 18])
 async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> None:
-    """A pin on what is about to be hidden keeps the compaction from being applied."""
+    """A pin on a message to be hidden keeps the compaction from being applied."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -435,7 +435,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
 
 
 async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
-    """A summary that another strategy was to make is not shown by the new one."""
+    """A summary of the former strategy is not shown by the new one."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -468,7 +468,7 @@ async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -
 
 
 async def test_two_processes_see_one_undo(harness: Harness) -> None:
-    """A process that holds the folded window of before follows an undo made by another."""
+    """A process with a cached payload notices an undo by another."""
     cid = await harness.conversation(policy(20_000), SECTIONS)
     await harness.talk(cid, 10)
     other = harness.cold()
@@ -482,7 +482,7 @@ async def test_two_processes_see_one_undo(harness: Harness) -> None:
 
 
 async def test_the_state_follows(harness: Harness) -> None:
-    """`/state` is that of what is shown: the parent's after an undo, none at the end."""
+    """`/state` follows the view: the parent after an undo, null at the end."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
     cid = await harness.conversation(policy(20_000))
     states = [await harness.receipts.state(TENANT, cid)]
@@ -497,7 +497,7 @@ async def test_the_state_follows(harness: Harness) -> None:
 
 
 async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> None:
-    """Deleting takes receipts along, and a new conversation of the id has none."""
+    """Deletion removes receipts, and a new conversation of the id has none."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await harness.compact(cid)

@@ -41,7 +41,7 @@ class QuarterTokenizer:
 
 
 class KnownModels:
-    """Knows the models it was given."""
+    """A registry of these models."""
 
     def __init__(self, *infos: ModelInfo) -> None:
         self._infos = infos
@@ -56,7 +56,7 @@ class KnownModels:
 
 
 class ScriptedGateway:
-    """Replies as told, and with the last reply for ever after."""
+    """Replies from a list; the last reply is repeated."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
@@ -116,7 +116,7 @@ async def no_sleep(_: float) -> None:
 
 
 class Sleeper:
-    """Passes no time, and remembers how much it should have been."""
+    """Passes no time, and records the pauses."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
@@ -129,13 +129,13 @@ class Sleeper:
 def summariser(
     gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
 ) -> Summariser:
-    """Return a summariser that never really waits."""
+    """Return a summariser that never waits."""
     return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
 
 
 @dataclass(frozen=True)
 class Made:
-    """A summary with the effort it took."""
+    """A summary with its run."""
 
     text: str
     retain: str | None
@@ -186,12 +186,12 @@ async def run(
 def test_the_model_is_chosen_in_order(
     call: str | None, policy: str | None, conversation: str | None, chosen: str | None
 ) -> None:
-    """The call's, the policy's, the service's; the built-in one may be asked for."""
+    """The call's, the policy's, the service's; the built-in one can be named."""
     assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
 
 
 def test_a_model_outside_the_allowed_list_is_refused() -> None:
-    """Asked for outside the list is 422, at the place where it was asked."""
+    """A model outside the list is a 422 with its pointer."""
     subject = summariser(ScriptedGateway(""))
     with pytest.raises(ValidationError) as by_call:
         subject.choose_model("other", None, None)
@@ -202,7 +202,7 @@ def test_a_model_outside_the_allowed_list_is_refused() -> None:
 
 
 def test_the_conversations_model_counts_only_when_allowed() -> None:
-    """Outside the list it is skipped, and without any model the built-in one works."""
+    """Outside the list it is skipped; without any model the built-in one is used."""
     settings = SummariserSettings(None, ("gpt",), (), 5.0)
     subject = summariser(ScriptedGateway(""), settings=settings)
     assert subject.choose_model(None, None, "gpt") == "gpt"
@@ -211,7 +211,7 @@ def test_the_conversations_model_counts_only_when_allowed() -> None:
 
 
 async def test_without_a_model_the_summary_is_extracted() -> None:
-    """No call is made, the receipt says so, and the size asked for is kept."""
+    """No call is made, the receipt names `extractive`, and the size is within the limit."""
     gateway = ScriptedGateway("")
     made = await run(gateway, messages=said(50), previous="earlier", by=None, max_tokens=200)
     effort = made.effort
@@ -242,7 +242,7 @@ async def test_a_summary_comes_from_one_call() -> None:
 
 
 async def test_an_unknown_price_is_not_zero() -> None:
-    """A receipt without a price says nothing rather than zero. [compaction.receipt]"""
+    """A receipt without a price has null rather than zero. [compaction.receipt]"""
     assert (await run(ScriptedGateway(GOOD))).effort.cost_usd is None
 
 
@@ -297,7 +297,7 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
 
 
 async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
-    """Masking is for the transcript; instructions and directives are the caller's own."""
+    """Instructions and directives are not masked."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
     ask = SummaryRequest(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
@@ -326,7 +326,7 @@ async def test_images_and_reasoning_are_described() -> None:
 
 
 async def test_nothing_to_summarise_is_refused() -> None:
-    """No messages, no summary; none that may be summarised is no better [stateless.errors]."""
+    """No messages, or none to summarise, is an error. [stateless.errors]"""
     for messages, kept in (([], frozenset[int]()), (said(2), frozenset({0, 1}))):
         with pytest.raises(ValidationError, match="Conversation has no messages"):
             await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
@@ -336,7 +336,7 @@ async def test_nothing_to_summarise_is_refused() -> None:
 
 
 async def test_kept_messages_are_shown_and_marked() -> None:
-    """A pinned message is context for the model, and not to be repeated. [pins.verbatim]"""
+    """A pinned message is in the prompt, marked as kept. [pins.verbatim]"""
     gateway = ScriptedGateway(GOOD)
     await run(gateway, kept=frozenset({1}))
     assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
@@ -354,7 +354,7 @@ async def test_kept_messages_are_not_extracted() -> None:
 
 
 async def test_an_earlier_retain_is_carried_on() -> None:
-    """The model sees what was to be kept, and an empty answer does not forget it."""
+    """The prompt has the earlier retain section, and an empty answer keeps it."""
     gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
     made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"), retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
@@ -363,7 +363,7 @@ async def test_an_earlier_retain_is_carried_on() -> None:
 
 
 async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
-    """With the retain turned off nothing of the earlier one is lost. [summary.retain]"""
+    """With the retain section turned off the earlier one goes into the summary. [summary.retain]"""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
@@ -373,7 +373,7 @@ async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
 
 
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
-    """Decisions and references, after those retained before, within the tokens allowed."""
+    """It has earlier retained lines, decisions and references within its limit."""
     messages = [
         Message(Role.USER, (Text("Which database?"),)),
         Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
@@ -392,7 +392,10 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
 
 
 async def test_summaries_are_merged_into_one() -> None:
-    """The model is told what it is given, oldest first; no retain is asked for. [strategy.tree]"""
+    """The prompt has the summaries, oldest first, and requests no retain section.
+
+    [strategy.tree]
+    """
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
     effort = subject.start_run("tenant")
@@ -408,7 +411,7 @@ async def test_summaries_are_merged_into_one() -> None:
 
 
 async def test_digests_are_merged_without_a_model() -> None:
-    """Several extracts become one that holds what each of them held [strategy.tree]."""
+    """A merged digest has the items of each. [strategy.tree]"""
     subject = summariser(ScriptedGateway(""))
     effort = subject.start_run("tenant")
     parts = [
@@ -440,7 +443,7 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
 
 
 async def test_retain_is_carried_through_a_merge() -> None:
-    """What an early chunk retained is shown to the calls after it [summary.retain]."""
+    """The retain section of an early chunk is in the later calls. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     ask = SummaryRequest(retain_prompt="keep refs")
     await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
@@ -473,7 +476,7 @@ async def test_an_unknown_window_is_taken_from_the_settings() -> None:
 
 
 async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
-    """When the provider says too long, the same model gets half as much [summary.bounded-input]."""
+    """After an overflow error the same model gets half as much. [summary.bounded-input]"""
     gateway = ScriptedGateway(down("context_window"), GOOD)
     made = await run(gateway, messages=said(200))
     assert made.effort.model == "main"
@@ -537,7 +540,7 @@ async def test_pauses_grow() -> None:
 
 @pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
 async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) -> None:
-    """A provider that names a pause gets it, or is left for the next model. [summary.retries]"""
+    """A short pause is waited for; after a long one the next model is called. [summary.retries]"""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
@@ -584,7 +587,7 @@ async def test_instructions_that_fill_the_window_are_refused() -> None:
     st.integers(1, 5),
 )
 def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
-    """Whatever fails in whatever order, six failing calls are the end. [summary.retries]"""
+    """Six failing calls end the run, in any order of failures. [summary.retries]"""
     gateway = ScriptedGateway(*failures, GOOD)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
     effort = subject.start_run("tenant")
@@ -616,7 +619,7 @@ async def test_six_failures_end_all_calls_of_a_compaction() -> None:
 
 
 async def test_a_failed_model_is_not_called_again() -> None:
-    """What one page learned of a provider, the next page knows."""
+    """A model that failed at one page is not called for the next."""
     gateway = ScriptedGateway(down("timeout"), GOOD)
     subject = summariser(gateway)
     effort = subject.start_run("tenant")
@@ -639,7 +642,7 @@ class SlowGateway(ScriptedGateway):
 
 
 async def test_a_deadline_ends_the_whole_run() -> None:
-    """Calls get what is left of the time; past the deadline none is made. [summary.retries]"""
+    """Calls get the remaining time; past the deadline none is made. [summary.retries]"""
     clock = [0.0]
     gateway = SlowGateway(clock, 4.0, GOOD)
     settings = replace(SETTINGS, deadline_seconds=10.0)
@@ -657,7 +660,7 @@ async def test_a_deadline_ends_the_whole_run() -> None:
 
 
 async def test_no_pause_goes_beyond_the_deadline() -> None:
-    """A provider is not waited for when nothing could be asked of it afterwards."""
+    """There is no pause that would end after the deadline."""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=15))
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
@@ -679,7 +682,7 @@ async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
 
 
 async def test_no_other_model_is_called_after_the_spend_guard() -> None:
-    """The spend guard ends the effort, whichever models are left. [summary.spend-guard]"""
+    """The spend guard ends the run, whichever models are left. [summary.spend-guard]"""
     gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway)
@@ -688,11 +691,11 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
 
 
 async def test_other_work_goes_on_during_a_model_call() -> None:
-    """Waiting for a model holds nothing up. [compaction.never-blocks]"""
+    """Waiting for a model blocks nothing. [compaction.never-blocks]"""
     released = asyncio.Event()
 
     class Waiting(ScriptedGateway):
-        """Answers when it is let go."""
+        """Answers once it is released."""
 
         async def complete(self, call: ModelCall) -> Completion:
             await released.wait()
@@ -711,7 +714,7 @@ async def test_other_work_goes_on_during_a_model_call() -> None:
 
 @given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
 def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
-    """Chunks stay inside the room, and together they hold every piece in order."""
+    """Chunks are within the limit, and have every piece in order."""
     tokenizer = QuarterTokenizer()
     rest, chunks = list(pieces), []
     while rest:
@@ -724,7 +727,7 @@ def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> 
 
 @given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
 def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
-    """A cut message is inside its room, whatever it is."""
+    """A cut message is within its limit."""
     assert (
         QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
         <= budget

@@ -109,7 +109,7 @@ def assert_near(
 async def test_a_forced_compaction_goes_down_to_the_target(
     harness: Harness, strategy: str, kind: str
 ) -> None:
-    """Without `target_tokens` the policy's target is what to reach, and as much stays as fits."""
+    """Without `target_tokens` the policy's target is reached, and as much stays as fits."""
     cid = await harness.conversation(policy(9100, 100, strategy=strategy), tools=TOOLS)
     match kind:
         case "talk":
@@ -153,7 +153,7 @@ async def test_a_chain_only_clears_where_that_is_enough(harness: Harness) -> Non
 async def test_within_the_target_a_forced_compaction_goes_lower(
     harness: Harness, strategy: str
 ) -> None:
-    """What is asked for although the target is met goes as low as the strategy can."""
+    """Within the target it goes as low as the strategy can."""
     cid = await harness.conversation(policy(20_100, 100, strategy=strategy))
     await fill(harness, cid, 5000)
     made = await compacted_as_shown(harness, cid)
@@ -271,7 +271,7 @@ def recorded() -> list[Any]:
 async def test_recorded_conversations_are_compacted_to_the_target(
     harness: Harness, trace: Trace, strategy: str
 ) -> None:
-    """Real conversations end at most at the target, near it, and as the dry run said."""
+    """Recorded conversations end at most at the target, as the dry run predicts."""
     cid = await harness.conversation({"strategy": strategy}, trace.sections, trace.tools)
     for start in range(0, len(trace.messages), 500):
         await harness.append(cid, *trace.messages[start : start + 500])
