@@ -53,7 +53,7 @@ class FakeWork:
         self.ended: Counter[Seen] = Counter()
         self.cancelled: Counter[Seen] = Counter()
         self.at_once = 0
-        self.most_at_once = 0
+        self.max_at_once = 0
         self.errors = list(errors)
         self.release = asyncio.Event()
         self.release.set()
@@ -64,7 +64,7 @@ class FakeWork:
         seen = conversation_id, job_id
         self.started[seen] += 1
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_at_once = max(self.max_at_once, self.at_once)
         try:
             if self.errors:
                 raise self.errors.pop(0)
@@ -171,9 +171,9 @@ async def test_what_is_due_is_worked_on_once(place: Place) -> None:
     """Of two workers on one database, one does each piece of work once [compaction.background]."""
     work = place.work()
     async with place.worker(work).running(), place.worker(work).running():
-        asked = [await place.due() for _ in range(20)]
+        requested = [await place.due() for _ in range(20)]
         await until(place.is_idle, "all is done")
-    assert work.started == {(conversation_id, None): 1 for conversation_id in asked}
+    assert work.started == {(conversation_id, None): 1 for conversation_id in requested}
 
 
 async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> None:
@@ -189,7 +189,7 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
         assert set(work.started) == {(conversation_id, None), (other, None)}
         work.release.set()
         await until(place.is_idle, "all is done")
-    assert work.most_at_once == 2
+    assert work.max_at_once == 2
     assert work.started == {
         (conversation_id, None): 1,
         (other, None): 1,
@@ -208,7 +208,7 @@ async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> N
         await until(lambda: work.at_once == concurrency, "all places are taken")
         work.release.set()
         await until(place.is_idle, "all is done")
-    assert work.most_at_once == concurrency
+    assert work.max_at_once == concurrency
     assert work.ended.total() == concurrency + 2
 
 
@@ -302,7 +302,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     work.release.clear()
     stack = AsyncExitStack()
     await stack.enter_async_context(place.worker(work).running(grace_seconds=0.05))
-    asked = [await place.due() for _ in range(3)]
+    requested = [await place.due() for _ in range(3)]
     await until(lambda: work.at_once == 3, "the work has started")
     stopped = monotonic()
     with caplog.at_level(logging.INFO):
@@ -314,7 +314,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     work.release.set()
     async with place.worker(work).running():
         await until(place.is_idle, "all is done")
-    assert work.ended == {(conversation_id, None): 1 for conversation_id in asked}
+    assert work.ended == {(conversation_id, None): 1 for conversation_id in requested}
 
 
 async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -572,10 +572,10 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
 def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
     """It starts its own database, and exits within 10 s after a signal."""
     process = command(tmp_path / "data")
-    asked = monotonic()
+    requested = monotonic()
     process.send_signal(number)
     _, log = process.communicate(timeout=20)
-    assert monotonic() - asked < 10
+    assert monotonic() - requested < 10
     assert process.returncode == 0
     assert '"worker_stopped"' in log
     assert "Traceback" not in log

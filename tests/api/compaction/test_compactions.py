@@ -36,17 +36,17 @@ async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
     return path
 
 
-async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, Any]:
+async def compact(client: httpx.AsyncClient, path: str, **options: Any) -> dict[str, Any]:
     """Compact, and return what came of it."""
-    answer = await client.post(f"{path}/compact", json=ask)
+    answer = await client.post(f"{path}/compact", json=options)
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     return made
 
 
-async def payload(client: httpx.AsyncClient, path: str, **ask: Any) -> bytes:
+async def payload(client: httpx.AsyncClient, path: str, **options: Any) -> bytes:
     """Return the bytes of a payload."""
-    answer = await client.post(f"{path}/context", json=ask)
+    answer = await client.post(f"{path}/context", json=options)
     assert answer.status_code == 200, answer.text
     return bytes(str(answer.json()["payload"]), "utf-8", "surrogatepass")
 
@@ -68,10 +68,10 @@ async def test_a_call_has_its_own_options(
 ) -> None:
     """Strategy, model, instructions and target are for one call; a dry run shows the plan."""
     path = await long_talk(client)
-    ask = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
-    shown = await compact(client, path, **ask, dry_run=True)
+    options = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
+    shown = await compact(client, path, **options, dry_run=True)
     assert (shown["compacted"], shown["reason"], fake_llm.calls) == (False, "dry run", 0)
-    made = await compact(client, path, **ask)
+    made = await compact(client, path, **options)
     assert made["compacted"] and made["reason"] is None
     for name in ("summary_range", "strategies_run", "before_tokens", "after_msg_count"):
         assert made[name] == shown[name], name
@@ -150,8 +150,8 @@ async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: s
     """
     path = await long_talk(client)
     for more in ({}, {"dry_run": True}):
-        ask = {"model": "gpt-4o", **more}
-        answer = await client.post(f"{path}/compact?wait={wait}", json=ask)
+        options = {"model": "gpt-4o", **more}
+        answer = await client.post(f"{path}/compact?wait={wait}", json=options)
         assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
 
 
@@ -183,8 +183,8 @@ async def test_a_model_that_fails(
 async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.AsyncClient) -> None:
     """`wait=false` answers 202 with a job at `Location`; a worker ends it with the result."""
     path = await long_talk(client)
-    ask = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
-    answer = await client.post(f"{path}/compact?wait=false", json=ask)
+    options = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
+    answer = await client.post(f"{path}/compact?wait=false", json=options)
     assert answer.status_code == 202
     job = answer.json()
     assert answer.headers["location"] == f"/v1/jobs/{job['job_id']}"
@@ -376,19 +376,19 @@ async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> No
 async def test_undo(client: httpx.AsyncClient, format: str) -> None:
     """200 with the receipt; payload, budget and state are those of before. [compaction.undo]"""
     path = await long_talk(client)
-    ask = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
-    before = await payload(client, path, **ask)
+    options = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
+    before = await payload(client, path, **options)
     budget = (await client.get(f"{path}/budget")).json()
     made = await compact(client, path)
-    assert await payload(client, path, **ask) != before
+    assert await payload(client, path, **options) != before
     answer = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
     assert answer.status_code == 200
     undone = answer.json()
     assert (undone["status"], undone["compaction_id"]) == ("undone", made["compaction_id"])
     assert undone["undone_at"] is not None
-    built = (await client.post(f"{path}/context", json=ask)).json()
+    built = (await client.post(f"{path}/context", json=options)).json()
     assert built["cache_break_reason"] == "undone"
-    assert await payload(client, path, **ask) == before
+    assert await payload(client, path, **options) == before
     assert (await client.get(f"{path}/budget")).json() == budget
     assert (await client.get(f"{path}/state")).json()["summary"] is None
     again = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")

@@ -105,13 +105,13 @@ async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
 @pytest.mark.parametrize("ask", [{}, {"dry_run": True}, {"target_tokens": 1}])
 @pytest.mark.parametrize("query", ["", "?wait=false"])
 async def test_compacting_with_a_model_that_may_not_is_refused(
-    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, ask: Any, query: str
+    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, options: Any, query: str
 ) -> None:
     """422 with and without work to do, and for an empty conversation."""
     path = await new_conversation(client)
     if has_work is not None:
         await append(client, path, *talk(60 if has_work else 2, LONG))
-    body = {"model": "openai/not-allowed", **ask}
+    body = {"model": "openai/not-allowed", **options}
     answer = await client.post(f"{path}/compact{query}", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
     missing = path[:-4] + "0000"

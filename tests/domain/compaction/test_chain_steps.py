@@ -70,11 +70,11 @@ def test_an_empty_history_has_no_signals() -> None:
 @given(entries(), st.integers(0, 5))
 def test_shares_are_shares(history: list[Entry], failures: int) -> None:
     """Each signal stays within its range for any history."""
-    found = signals_of(history, failures)
-    assert 0 <= found.largest_result <= found.tool_share <= 1
-    assert 0 <= found.call_density < 1
-    assert 1 <= found.turn_length <= len(history)
-    assert found.failures == failures
+    signals_found = signals_of(history, failures)
+    assert 0 <= signals_found.largest_result <= signals_found.tool_share <= 1
+    assert 0 <= signals_found.call_density < 1
+    assert 1 <= signals_found.turn_length <= len(history)
+    assert signals_found.failures == failures
 
 
 def test_an_ordinary_history_leaves_the_steps_unchanged() -> None:
@@ -98,9 +98,9 @@ def test_little_tool_output_is_not_cleared() -> None:
         ConversationSignals(tool_share=0.3, call_density=0.7, turn_length=4),
     ],
 )
-def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
+def test_much_tool_output_is_cleared_deeper(signals_found: ConversationSignals) -> None:
     """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
-    assert plan_steps(ALL, found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
+    assert plan_steps(ALL, signals_found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
     assert plan_steps(ALL, MIXED)[0] == PlannedStep(CLEAR, GROUPS_KEPT)
 
 
@@ -133,10 +133,10 @@ def test_long_turns_are_cut_inside() -> None:
 
 @given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
 def test_steps_are_only_reordered_or_lose_clearing(
-    steps: list[ChainStep], found: ConversationSignals
+    steps: list[ChainStep], signals_found: ConversationSignals
 ) -> None:
     """Only order and depth change; clearing alone may be left out; something always runs."""
-    adjusted = names(plan_steps(steps, found))
+    adjusted = names(plan_steps(steps, signals_found))
     assert adjusted
     assert len(set(adjusted)) == len(adjusted)
     assert set(adjusted) <= set(steps)

@@ -98,7 +98,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
-def framed(
+def resolved_with(
     policy: Policy | None = None,
     limits: Limits = LIMITS,
     fixed: int = 0,
@@ -131,7 +131,7 @@ def planned(
 ) -> NoCompaction | CompactionPlan:
     """Return the plan for these entries."""
     return plan_compaction(
-        items, state or ConversationState(), framed(policy, limits), used, options
+        items, state or ConversationState(), resolved_with(policy, limits), used, options
     )
 
 
@@ -218,7 +218,7 @@ def test_automatic_plans_free_at_least_min_gain(
 # --- what one call may ask for --------------------------------------------------------------
 
 
-def talked(turns: int) -> list[Entry]:
+def turns_of(turns: int) -> list[Entry]:
     """Return turns of a question and an answer, a hundred tokens each."""
     return [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 2 * turns + 1)]
 
@@ -226,7 +226,7 @@ def talked(turns: int) -> list[Entry]:
 def test_one_compaction_may_use_another_strategy() -> None:
     """The strategy of the options replaces the policy's. [compaction.per-call]"""
     for name in COMPACTING:
-        plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
+        plan = planned(Policy(), turns_of(10), replace(FORCED, strategy=name))
         assert isinstance(plan, CompactionPlan)
         expected = ChainStep.SUMMARIZE if name is StrategyName.CHAIN else name
         assert plan.steps == (expected,)
@@ -237,13 +237,13 @@ def test_one_compaction_may_use_another_strategy() -> None:
 def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
     """A deep compaction leaves the last turns alone, where others stop at the target."""
     policy = Policy(strategy=name)
-    assert planned(policy, talked(2), CompactionOptions(forced=True)) == NoCompaction(
+    assert planned(policy, turns_of(2), CompactionOptions(forced=True)) == NoCompaction(
         "already within the target"
     )
-    deep = planned(policy, talked(5), FORCED)
+    deep = planned(policy, turns_of(5), FORCED)
     assert isinstance(deep, CompactionPlan)
     assert deep.hidden == Span(1, 9)
-    shallow = planned(policy, talked(10), CompactionOptions(forced=True))
+    shallow = planned(policy, turns_of(10), CompactionOptions(forced=True))
     assert isinstance(shallow, CompactionPlan)
     assert shallow.hidden is not None
     assert shallow.hidden.end < 19
@@ -253,15 +253,15 @@ def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
     """Over the target it stops at the target; within it, it goes as low as possible."""
     policy, asked = Policy(strategy=name), CompactionOptions(forced=True, deep_within_target=True)
-    assert planned(policy, talked(11), asked) == planned(
-        policy, talked(11), CompactionOptions(forced=True)
+    assert planned(policy, turns_of(11), asked) == planned(
+        policy, turns_of(11), CompactionOptions(forced=True)
     )
     small = replace(LIMITS, total=10_000)
-    assert planned(policy, talked(11), asked, limits=small) == planned(
-        policy, talked(11), FORCED, limits=small
+    assert planned(policy, turns_of(11), asked, limits=small) == planned(
+        policy, turns_of(11), FORCED, limits=small
     )
     assert isinstance(
-        planned(policy, talked(11), CompactionOptions(forced=True), limits=small), NoCompaction
+        planned(policy, turns_of(11), CompactionOptions(forced=True), limits=small), NoCompaction
     )
 
 
@@ -282,9 +282,9 @@ def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) ->
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
     """`target_tokens` counts the model's tokens, and limits a deep plan."""
-    resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
+    resolved, limits = resolved_with(Policy(strategy=name), factor=factor), LIMITS
     options = replace(FORCED, target_tokens=600)
-    plan = plan_compaction(talked(10), ConversationState(), resolved, 0, options)
+    plan = plan_compaction(turns_of(10), ConversationState(), resolved, 0, options)
     assert isinstance(plan, CompactionPlan)
     reserve = summary_reserve(name, limits)
     if plan.chunks:  # a tree keeps room for the summaries that it makes
@@ -293,7 +293,7 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
     assert 600 - 100 * factor < left <= 600
     wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
     enough = plan_compaction(
-        talked(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
+        turns_of(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
     )
     assert enough == NoCompaction("already within the target")
 
@@ -306,9 +306,11 @@ def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None
 
     [budget.full-formula]
     """
-    resolved = framed(fixed=100)
+    resolved = resolved_with(fixed=100)
     assert compaction_threshold(resolved) == CompactionThreshold(600, None)
-    assert compaction_threshold(framed(fixed=100, factor=1.25)) == CompactionThreshold(460, None)
+    assert compaction_threshold(resolved_with(fixed=100, factor=1.25)) == CompactionThreshold(
+        460, None
+    )
     line = compaction_threshold(resolved)
     assert not line.reached(ConversationState(tokens=599))
     assert line.reached(ConversationState(tokens=600))
@@ -328,7 +330,7 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
 ) -> None:
     """The threshold on the state agrees with the usage that a build measures. [budget.levels]"""
     limits = replace(LIMITS, total=total)
-    resolved = framed(limits=limits, fixed=fixed)
+    resolved = resolved_with(limits=limits, fixed=fixed)
     state = ConversationState(
         tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary
     )
@@ -338,7 +340,7 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
 
 def test_too_many_messages_make_a_compaction_due() -> None:
     """`max_messages` counts what is shown, whatever its size. [compaction.due]"""
-    resolved = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
+    resolved = resolved_with(Policy(compaction=CompactionPolicy(max_messages=10)))
     line = compaction_threshold(resolved)
     assert line.messages == 10
     assert not line.reached(ConversationState(head_seq=10))
@@ -362,11 +364,13 @@ def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
 @pytest.mark.parametrize(
     "resolved",
     [
-        framed(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
-        framed(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
-        framed(Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))),
-        framed(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
-        replace(framed(), policy_limits=None),
+        resolved_with(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
+        resolved_with(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
+        resolved_with(
+            Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))
+        ),
+        resolved_with(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
+        replace(resolved_with(), policy_limits=None),
     ],
 )
 def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
@@ -625,18 +629,18 @@ def test_a_plan_that_only_clears_leaves_the_note() -> None:
 
 
 @st.composite
-def told_views(draw: st.DrawFn) -> View:
+def views_with_pins(draw: st.DrawFn) -> View:
     """Draw a view with pins in and around its hidden range, and summaries of parts of that."""
     start = draw(st.integers(1, 9))
     hidden = Span(start, start + draw(st.integers(1, 25)))
     bounds = sorted(draw(st.sets(st.integers(hidden.start, hidden.end), max_size=6)))
     parts = [Span(*pair) for pair in pairwise(bounds)]
-    told = [part for part in parts if draw(st.booleans())]
+    in_summaries = [part for part in parts if draw(st.booleans())]
     kept = draw(st.lists(st.integers(hidden.start, hidden.end), max_size=8))
-    return hiding(hidden, *told, kept=tuple(kept))
+    return hiding(hidden, *in_summaries, kept=tuple(kept))
 
 
-@given(told_views())
+@given(views_with_pins())
 def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
     """The messages left out are exactly those hidden beside all summaries."""
     gone = {seq for seq in range(1, 60) if not view.shows(seq)}
@@ -725,7 +729,7 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
 
 def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     """Tokens before and after include the factor and the fixed regions."""
-    talk = Talk(framed(fixed=40, factor=1.5), [])
+    talk = Talk(resolved_with(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
     now = talk.compaction_input
     assert now.state is talk.state
@@ -734,7 +738,9 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     assert now.messages_in(View()) == 4
     view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
     cost = view_summary_tokens(view, third)
-    assert now.tokens_in(view) == framed(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
+    assert (
+        now.tokens_in(view) == resolved_with(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
+    )
     assert now.messages_in(view) == 3 + 2
 
 
@@ -802,7 +808,7 @@ class Talk:
     log: list[Entry]
     state: ConversationState = field(default_factory=ConversationState)
     active: View | None = None
-    told: set[int] = field(default_factory=set)
+    in_summaries: set[int] = field(default_factory=set)
     """The seqs of the messages that some summary was made of."""
     dropped: set[int] = field(default_factory=set)
     """Those kept beside a summary until they were unpinned, and dropped without a new one."""
@@ -883,26 +889,26 @@ class Talk:
         return after
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
-        self._tell(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
+        self._note_summarised(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
         return [summary_of(hidden, summary_text_limit(self.resolved.judging_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
         limits, tree = self.resolved.judging_limits(), self.resolved.policy.tree_summary
         room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
-        self._tell(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
+        self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
-        while fold := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
-            first, last = fold
+        while merge := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
+            first, last = merge
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
             nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
         return nodes
 
-    def _tell(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
+    def _note_summarised(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
         fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
-        twice = fresh & self.told
-        assert all(map(self.view.shows, twice)), "only what was shown again is told again"
-        self.told |= fresh
+        twice = fresh & self.in_summaries
+        assert all(map(self.view.shows, twice)), "only what was shown again is summarised again"
+        self.in_summaries |= fresh
 
 
 def summary_of(span: Span, tokens: int, level: int = 1) -> Summary:
@@ -934,7 +940,9 @@ def talks(draw: st.DrawFn) -> Talk:
         preserve_user_messages=draw(st.booleans()),
     )
     limits = replace(LIMITS, total=100 + draw(st.integers(1000, 4000)))
-    resolved = framed(policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2))))
+    resolved = resolved_with(
+        policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2)))
+    )
     talk = Talk(resolved, [])
     talk.grow(draw(entries(16)))
     talk.repin(draw(pins(talk)))
@@ -946,7 +954,7 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
     return st.just([]) | st.lists(st.integers(1, len(talk.log)), max_size=3)
 
 
-def least_shown(talk: Talk) -> set[int]:
+def minimum_shown(talk: Talk) -> set[int]:
     """Return the seqs that the strategy must keep, pins left out."""
     policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
@@ -976,11 +984,11 @@ def advance(talk: Talk, options: CompactionOptions) -> None:
     plan = talk.plan(options)
     if isinstance(plan, NoCompaction):
         return
-    before, least = talk.view, least_shown(talk)
+    before, minimum = talk.view, minimum_shown(talk)
     after = talk.apply(plan)
     check_view(talk, before, after)
     if not options.forced:
-        check_usage(talk, least)
+        check_usage(talk, minimum)
     again = talk.plan(options)
     assert isinstance(again, NoCompaction), (plan, again)
 
@@ -999,18 +1007,18 @@ def check_view(talk: Talk, before: View, after: View) -> None:
     gone = {item.seq for item in talk.log if not after.shows(item.seq)}
     summarised = {seq for span in places for seq in range(span.start, span.end)}
     assert (after.note is None) == (gone <= summarised)
-    assert gone & summarised <= talk.told | talk.dropped, "a summary tells of its whole range"
+    assert gone & summarised <= talk.in_summaries | talk.dropped, "a summary covers its whole range"
     assert talk.state.shown_tokens == sum(item.tokens for item in shown)
     assert talk.state.head_seq - talk.state.hidden_messages == len(shown)
 
 
-def check_usage(talk: Talk, least: set[int]) -> None:
+def check_usage(talk: Talk, minimum: set[int]) -> None:
     """Check that usage is within the target, or that only what must stay is shown."""
     resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
         for item in shown_entries(talk.log, talk.view)
-        if item.seq in least
+        if item.seq in minimum
         or item.pinned
         or (item.role is U and resolved.policy.preserve_user_messages)
         or (hidden is not None and hidden.holds(item.seq))
@@ -1027,15 +1035,17 @@ def check_usage(talk: Talk, least: set[int]) -> None:
     assert talk.used <= max(target, most) + rounding
 
 
-PLAIN_WISHES = st.sampled_from((CompactionOptions(), FORCED))
-WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FORCED, strategy=name))
+PLAIN_OPTIONS = st.sampled_from((CompactionOptions(), FORCED))
+WISHES = PLAIN_OPTIONS | st.sampled_from(COMPACTING).map(
+    lambda name: replace(FORCED, strategy=name)
+)
 
 
 @given(talks(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
     """Each is idempotent, reaches its target and shows every pin. [strategy.idempotent]"""
-    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
+    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_OPTIONS
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(options_list))
         if data.draw(st.booleans()):
@@ -1045,7 +1055,7 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
 
 def test_agent_tools_count_where_texts_may_name_them() -> None:
     """Cut or cleared results add tools to the payload, which are counted."""
-    auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
+    auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
     lines = agent_tools_tokens(auto, ConversationState(trimmed_through=3))

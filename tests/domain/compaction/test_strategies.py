@@ -499,10 +499,10 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
     top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
     must_stay = [*history[:top], *history[max(top, len(history) - bottom) :]]
     if plan.shrunk:
-        least_top = group_boundary_after(history, top)
-        least_bottom = group_boundary_before(history, len(history) - bottom)
-        least = [*history[:least_top], *history[max(least_top, least_bottom) :]]
-        assert not budget.fits(trimmed_cost(least))
+        min_top = group_boundary_after(history, top)
+        min_bottom = group_boundary_before(history, len(history) - bottom)
+        minimum = [*history[:min_top], *history[max(min_top, min_bottom) :]]
+        assert not budget.fits(trimmed_cost(minimum))
     else:
         assert all(item in kept for item in must_stay)
 
@@ -516,8 +516,8 @@ def test_sliding_window_shows_exactly_the_last_n(
     plan = SLIDING.plan(history, None, budget, policy)
     pinned = pinned_seqs(history)
     if isinstance(plan, NoCompaction):
-        least = group_boundary_before(history, len(history) - last)
-        assert all(item.seq in pinned for item in history[:least])
+        minimum = group_boundary_before(history, len(history) - last)
+        assert all(item.seq in pinned for item in history[:minimum])
         return
     assert isinstance(plan, SlidingCut)
     tail = [item for item in history if item.seq >= plan.tail_start]
@@ -792,15 +792,15 @@ def test_a_tree_only_adds_and_merges(
         add(Summary(Span(end, end + size), "", 20), len(tree))
         end += size
         for _ in range(1000):
-            if (fold := next_merge(tree, levels, fanout, max_tokens)) is None:
+            if (reduce_levels := next_merge(tree, levels, fanout, max_tokens)) is None:
                 break
-            parts = tree[slice(*fold)]
+            parts = tree[slice(*reduce_levels)]
             assert len(parts) > 1
             assert len({part.level for part in parts}) == 1
-            del tree[slice(*fold)]
+            del tree[slice(*reduce_levels)]
             add(
                 Summary(Span(parts[0].span.start, parts[-1].span.end), "", 20, parts[0].level + 1),
-                fold[0],
+                reduce_levels[0],
             )
         else:
             raise AssertionError("folding does not end")
@@ -897,10 +897,10 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
     assert plan == CompactionPlan(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
-    asked = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
-    assert isinstance(asked, CompactionPlan)
-    assert asked.steps == ("summarize",)
-    assert asked.hidden == Span(1, 39)
+    requested = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
+    assert isinstance(requested, CompactionPlan)
+    assert requested.steps == ("summarize",)
+    assert requested.hidden == Span(1, 39)
 
 
 def test_a_chain_cuts_inside_long_turns() -> None:

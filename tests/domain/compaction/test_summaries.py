@@ -59,12 +59,14 @@ def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> C
     return Completion(text, finish_reason, 10, 5, calls)
 
 
-def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **more: object) -> str:
+def request(
+    text: str = "User:\nhello", summary_request: SummaryRequest | None = None, **more: object
+) -> str:
     """Return the last message of a request, which carries everything."""
     previous, retained = more.get("previous"), more.get("retained")
     messages = summary_messages(
         text,
-        ask or SummaryRequest(),
+        summary_request or SummaryRequest(),
         previous=str(previous) if previous else None,
         retained=str(retained) if retained else None,
         has_kept=bool(more.get("has_kept")),
@@ -207,8 +209,10 @@ def test_the_default_prompt_asks_for_the_four_things() -> None:
 
 def test_the_prompt_includes_directives_and_instructions() -> None:
     """A prompt replaces the default, directives are bullets, instructions come last."""
-    ask = SummaryRequest("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
-    body = request(ask=ask)
+    summary_request = SummaryRequest(
+        "Only numbers.", ("keep prices", "keep dates"), instructions="be brief"
+    )
+    body = request(summary_request=summary_request)
     assert "Only numbers.\n- keep prices\n- keep dates" in body
     assert "Condense the conversation" not in body
     assert body.index("keep dates") < body.index("be brief") < body.index("<summary>")
@@ -217,9 +221,9 @@ def test_the_prompt_includes_directives_and_instructions() -> None:
 def test_retain_is_requested_only_when_wanted() -> None:
     """A retain prompt or retain directives request the retain tag. [summary.prompt]"""
     assert "Keep refs\n- and ids" in request(
-        ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
+        summary_request=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
     )
-    assert "<retain>" in request(ask=SummaryRequest(retain_directives=("ids",)))
+    assert "<retain>" in request(summary_request=SummaryRequest(retain_directives=("ids",)))
     assert not SummaryRequest().wants_retain
 
 
@@ -236,7 +240,7 @@ def test_an_earlier_retain_is_carried_on() -> None:
     [summary.retain]
     """
     resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
-    wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
+    wanted = request(retained="ref=7", summary_request=SummaryRequest(retain_prompt="refs"))
     assert resolved in wanted
     assert "into yours, word for word" in wanted
     unwanted = request(retained="ref=7")

@@ -182,7 +182,7 @@ def test_small_results_are_output_but_never_cleared() -> None:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
+def drawn_views(draw: st.DrawFn) -> tuple[list[Entry], View]:
     """Draw what a view shows: pins, exclusions, results cleared before, maybe a hidden range."""
     history = draw(entries(20))
     seqs = st.integers(1, len(history))
@@ -203,13 +203,13 @@ def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
     return [item for item in history if view.shows(item.seq)], view
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_500))
 def test_a_clearing_matches_its_plan(
-    scene: tuple[list[Entry], View], budget: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, min_freed: int
 ) -> None:
     """Clearing reaches the budget where it can, in batches, and keeps the newest results."""
-    history, view = scene
-    plan = plan_clearing(history, view, budget, least)
+    history, view = drawn
+    plan = plan_clearing(history, view, budget, min_freed)
     after = cleared(history, view, plan)
     gone = placeholders(history, after) - placeholders(history, view)
     protected = never_cleared(history) | last_group(history)
@@ -228,7 +228,7 @@ def test_a_clearing_matches_its_plan(
     if isinstance(plan, NoCompaction):
         freeable = sum(item.tokens - item.trimmed_tokens for item in may_go)
         enough = sum(item.tokens for item in may_go) >= excess
-        assert excess <= 0 or not may_go or (freeable < least and not enough)
+        assert excess <= 0 or not may_go or (freeable < min_freed and not enough)
         return
     assert excess > 0
     assert gone == {item.seq for item in may_go if item.seq <= plan.trimmed_through}
@@ -237,21 +237,23 @@ def test_a_clearing_matches_its_plan(
     assert freed == plan.freed_tokens
     left = output(history, after)
     assert left <= budget or gone == {item.seq for item in may_go}
-    assert plan.freed_tokens >= least or left <= budget
+    assert plan.freed_tokens >= min_freed or left <= budget
     last = next(item for item in history if item.seq == plan.trimmed_through)
-    needed = freed - (last.tokens - last.trimmed_tokens) < least
+    needed = freed - (last.tokens - last.trimmed_tokens) < min_freed
     assert needed or left + last.tokens > budget, "no more than it takes"
-    assert isinstance(plan_clearing(history, after, budget, least), NoCompaction), "and is at rest"
+    assert isinstance(plan_clearing(history, after, budget, min_freed), NoCompaction), (
+        "and is at rest"
+    )
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
 def test_more_budget_never_clears_more(
-    scene: tuple[list[Entry], View], budget: int, more: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, more: int, min_freed: int
 ) -> None:
     """Of two budgets that both clear, the larger one clears no more."""
-    history, view = scene
-    small = plan_clearing(history, view, budget, least)
-    large = plan_clearing(history, view, budget + more, least)
+    history, view = drawn
+    small = plan_clearing(history, view, budget, min_freed)
+    large = plan_clearing(history, view, budget + more, min_freed)
     if isinstance(large, CompactionPlan) and isinstance(small, CompactionPlan):
         assert large.trimmed_through <= small.trimmed_through
         assert large.freed_tokens <= small.freed_tokens
@@ -259,13 +261,13 @@ def test_more_budget_never_clears_more(
         assert output(history, cleared(history, view, large)) > budget
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_500))
 def test_cached_sums_agree_with_planning(
-    scene: tuple[list[Entry], View], budget: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, min_freed: int
 ) -> None:
     """A result counts whole until it is cleared, and not at all afterwards."""
-    history, view = scene
-    after = cleared(history, view, plan_clearing(history, view, budget, least))
+    history, view = drawn
+    after = cleared(history, view, plan_clearing(history, view, budget, min_freed))
     shown = shown_entries(history, after)
     results = sum(item.tokens for item in shown if item.role is T)
     assert output(history, after) <= results

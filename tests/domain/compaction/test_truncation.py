@@ -82,8 +82,8 @@ def test_a_result_too_large_by_itself_drops_no_turn() -> None:
     """Where no dropping would help, the result is trimmed first and its turn stays."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
     assert truncate(history, 0, budget_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
-    talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
-    asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
+    turns_of = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
+    asked = [*turns_of, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
     assert truncate(asked, 0, budget_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
     assert truncate(asked, 0, budget_of(20_100)) == Truncation(
         0, (Span(21, ENDLESS),), (EMERGENCY_CUT,)
@@ -124,8 +124,8 @@ def test_the_result_fits_or_there_is_none(
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
         pinned = pinned_seqs(history)
-        least = sum(item.tokens for item in history if item is newest or item.seq in pinned)
-        assert newest is None or not budget.fits(least)
+        minimum = sum(item.tokens for item in history if item is newest or item.seq in pinned)
+        assert newest is None or not budget.fits(minimum)
         return
     kept = kept_of(history, fitted)
     assert budget.fits(cost(kept, fitted.trimmed_through))

@@ -216,8 +216,8 @@ async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
     await harness.talk(cid, 10)
     with pytest.raises(ValidationError):
         await harness.compaction.compact(TENANT, cid, CompactRequest(model="gpt-4o"))
-    ask = CompactRequest(model=SUMMARISER, instructions="Keep the numbers.")
-    assert (await harness.compaction.compact(TENANT, cid, ask)).model == SUMMARISER
+    options = CompactRequest(model=SUMMARISER, instructions="Keep the numbers.")
+    assert (await harness.compaction.compact(TENANT, cid, options)).model == SUMMARISER
     assert "Keep the numbers." in harness.gateway.calls[-1].messages[-1]["content"]
     await harness.talk(cid, 10)
     made = await harness.compaction.compact(TENANT, cid, CompactRequest(model=EXTRACTIVE))
@@ -332,8 +332,8 @@ async def test_any_log_compacted_at_any_time_builds_on(
         for raw_format, raw in part.messages:
             await harness.append(cid, raw, format=raw_format)
         made = await harness.compaction.compact(TENANT, cid, CompactRequest())
-        for ask in (RequestSettings(), RequestSettings(model="gpt-4.1")):
-            build = await harness.build(cid, ask)
+        for options in (RequestSettings(), RequestSettings(model="gpt-4.1")):
+            build = await harness.build(cid, options)
             check(build, exact=True)
             assert build["summary_used"] == ((await harness.stored(cid)).state.span is not None)
         state = (await harness.stored(cid)).state

@@ -69,8 +69,8 @@ async def expanded(harness: Harness, cid: str, compaction_id: str, limit: int) -
 async def builds(harness: Harness, cid: str) -> dict[FormatName, Build]:
     """Build in both formats, and check."""
     found = {}
-    for format, ask in ASKS.items():
-        found[format] = await harness.build(cid, ask)
+    for format, options in ASKS.items():
+        found[format] = await harness.build(cid, options)
         check(found[format], exact=format is CHAT)
     return found
 

@@ -70,10 +70,10 @@ def texts(build: Build) -> list[str]:
 async def both(harness: Harness, cid: str) -> list[Build]:
     """Build in both formats, check the payloads, and return them."""
     builds = []
-    for format, ask in ASKS.items():
-        build = await harness.build(cid, ask)
+    for format, options in ASKS.items():
+        build = await harness.build(cid, options)
         check(build, exact=format is CHAT)
-        cold = await harness.build(cid, ask, harness.cold())
+        cold = await harness.build(cid, options, harness.cold())
         assert cold.text == build.text
         builds.append(build)
     return builds
@@ -87,7 +87,7 @@ async def work(harness: Harness, cid: str, groups: int, words: int = 60) -> None
     await harness.append(cid, says("all is looked into"))
 
 
-def asked(harness: Harness) -> list[str]:
+def prompts(harness: Harness) -> list[str]:
     """Return the prompts of all model calls."""
     return [call.messages[-1]["content"] for call in harness.gateway.calls]
 
@@ -155,8 +155,8 @@ async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
         "more was said]",
         "all was said]",
     ]
-    assert "the goal is tea" in asked(harness)[1] and "what was said" in asked(harness)[1]
-    assert "the goal is tea" in asked(harness)[2] and "more was said" in asked(harness)[2]
+    assert "the goal is tea" in prompts(harness)[1] and "what was said" in prompts(harness)[1]
+    assert "the goal is tea" in prompts(harness)[2] and "more was said" in prompts(harness)[2]
 
 
 async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
@@ -170,7 +170,7 @@ async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
     await harness.talk(cid, 4)
     assert (await harness.compact(cid)).compacted
     assert (await harness.receipt(cid)).view.retain is None
-    assert "the goal is tea" in asked(harness)[1]
+    assert "the goal is tea" in prompts(harness)[1]
     for build in await both(harness, cid):
         assert texts(build)[0] == "[Earlier conversation summary: what was said]"
 
@@ -219,7 +219,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
         await both(harness, cid)
     hidden = (await harness.receipt(cid)).span
     for seq in range(hidden.start, hidden.end):
-        read = [text for text in asked(harness) if f"«{seq}»" in text]
+        read = [text for text in prompts(harness) if f"«{seq}»" in text]
         assert len(read) == 1, seq
     assert hidden == Span(1, 27)
 
@@ -246,8 +246,8 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert by_span[3, Span(1, 9)].sources == (Span(1, 5), Span(5, 9))
     assert [node.text for node in stored.view.summaries] == ["node 6"]
     assert stored.calls == len(harness.gateway.calls) == 7
-    assert "node 4" in asked(harness)[6] and "node 5" in asked(harness)[6]
-    assert "«1»" not in asked(harness)[4]
+    assert "node 4" in prompts(harness)[6] and "node 5" in prompts(harness)[6]
+    assert "«1»" not in prompts(harness)[4]
     await number(harness, cid, 10, 2)
     await harness.compact(cid)
     later = await harness.receipt(cid)
@@ -282,7 +282,7 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
     assert made.after_tokens == chat["tokens_used"]
     harness.gateway.replies = ["<summary>the rest</summary>"]
     assert (await harness.compact(cid)).summary_range == (1, 12)
-    assert sum("«1»" in text for text in asked(harness)) == 1
+    assert sum("«1»" in text for text in prompts(harness)) == 1
     await both(harness, cid)
 
 
@@ -476,7 +476,7 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
     await harness.append(cid, user("and?"), says("so " * 30), user("go on"))
     made = await harness.compact(cid)
     assert made.summary_range is not None and made.summary_range[0] == 1
-    assert "why why" in asked(harness)[-1], "what was left out in a hurry is summarised later"
+    assert "why why" in prompts(harness)[-1], "what was left out in a hurry is summarised later"
     for build in await both(harness, cid):
         assert "were left out" not in build.contents
 
@@ -627,12 +627,12 @@ async def test_instructions_are_for_one_call(harness: Harness, strategy: str) ->
     cid = await harness.conversation(policy(20_000, strategy=strategy))
     await harness.talk(cid, 10)
     await harness.compact(cid, instructions="Keep the numbers.")
-    assert all("Keep the numbers." in text for text in asked(harness))
+    assert all("Keep the numbers." in text for text in prompts(harness))
     first = len(harness.gateway.calls)
     await harness.talk(cid, 10)
     await harness.compact(cid)
     assert first < len(harness.gateway.calls)
-    assert not any("Keep the numbers." in text for text in asked(harness)[first:])
+    assert not any("Keep the numbers." in text for text in prompts(harness)[first:])
 
 
 # --- the state ------------------------------------------------------------------------------
@@ -807,23 +807,23 @@ class Story:
         """Build and check; only what cannot fit may be an overflow."""
         if not self.log:
             return
-        ask = {
+        options = {
             "build": ASKS[CHAT],
             "claude": ASKS[ANTHROPIC],
             "small": RequestSettings(CHAT, MODEL, max_context_tokens=1500),
         }[kind]
         try:
-            build = await self.harness.build(self.cid, ask)
+            build = await self.harness.build(self.cid, options)
         except ContextOverflow as overflow:
             budget = overflow.facts["budget"]
             async with self.harness.database.session() as session:
                 entries = await session.log.entries(self.cid, 1, 10**9)
             newest = next(item for item in reversed(entries) if item.role is Role.USER)
-            least = sum(item.tokens for item in entries if item.pinned or item is newest)
-            assert least > 0.65 * budget.effective_window - 100
+            minimum = sum(item.tokens for item in entries if item.pinned or item is newest)
+            assert minimum > 0.65 * budget.effective_window - 100
             return
         self.check(build)
-        cold = await self.harness.build(self.cid, ask, self.harness.cold())
+        cold = await self.harness.build(self.cid, options, self.harness.cold())
         assert cold.text == build.text
 
     def check(self, build: Build) -> None:

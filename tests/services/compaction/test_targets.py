@@ -48,12 +48,12 @@ async def entries_of(harness: Harness, cid: str) -> list[Entry]:
         return list(await session.log.entries(cid, 1, 10**6))
 
 
-async def compacted_as_shown(harness: Harness, cid: str, **ask: Any) -> CompactResult:
+async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
-    shown = await harness.compact(cid, dry_run=True, **ask)
+    shown = await harness.compact(cid, dry_run=True, **options)
     state = (await harness.stored(cid)).state
     assert not shown.compacted and not shown.estimated
-    made = await harness.compact(cid, **ask)
+    made = await harness.compact(cid, **options)
     for name in (
         "before_tokens",
         "after_tokens",
@@ -91,10 +91,10 @@ def must_stay(strategy: str, log: list[Entry], top: int, bottom: int, turns: int
 
 
 def assert_near(
-    made: CompactResult, target: int, log: list[Entry], least: int, slack: int = 0
+    made: CompactResult, target: int, log: list[Entry], minimum: int, slack: int = 0
 ) -> None:
     """Assert that a compaction that began over its target ended at it, and not far below."""
-    assert made.after_tokens <= max(target, least + slack) or not made.compacted
+    assert made.after_tokens <= max(target, minimum + slack) or not made.compacted
     if not made.compacted or made.before_tokens <= target:
         return
     largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
@@ -246,8 +246,8 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
     cid = await harness.conversation(policy(window + 100, 100, strategy=strategy, **own))
     for format, message in log.messages:
         await harness.append(cid, message, format=format)
-    for ask in ({}, {"target_tokens": window // 4}):
-        made = await compacted_as_shown(harness, cid, **ask)
+    for options in ({}, {"target_tokens": window // 4}):
+        made = await compacted_as_shown(harness, cid, **options)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
 
@@ -288,10 +288,10 @@ async def assert_compacts_near(harness: Harness, cid: str, strategy: str) -> Com
     own = {"budget": budget, "compaction": {"target": target / used}}
     await harness.set_policy(cid, own)
     made = await compacted_as_shown(harness, cid)
-    least = fixed + must_stay(strategy, log, 5, 5, 1)
+    minimum = fixed + must_stay(strategy, log, 5, 5, 1)
     # Ends that are kept grow to call groups; a summary comes beside them.
     largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
-    assert_near(made, target, log, least, made.summary_tokens + 2 * largest)
+    assert_near(made, target, log, minimum, made.summary_tokens + 2 * largest)
     again = await harness.compact(cid)
     assert not again.compacted
     return made
