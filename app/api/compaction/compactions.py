@@ -88,9 +88,8 @@ async def compact(
     checked_id = conversation_id_from(conversation_id)
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
     if wait or options.dry_run:
-        return Json(
-            await services(request).compaction.compact(tenant_of(request), checked_id, options)
-        )
+        compaction = services(request).compaction
+        return Json(await compaction.compact(tenant_of(request), checked_id, options))
     services(request).compaction.check(options)
     job = await services(request).jobs.start(
         tenant_of(request), checked_id, "compact", options.as_json()
@@ -135,11 +134,8 @@ async def get_compaction(
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
     checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(
-        _receipt_json(
-            await services(request).receipts.get(tenant_of(request), checked_id, receipt_id)
-        )
-    )
+    receipt = await services(request).receipts.get(tenant_of(request), checked_id, receipt_id)
+    return Json(_receipt_json(receipt))
 
 
 @page_router.get(
@@ -187,11 +183,8 @@ async def undo_compaction(
     """
     checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(
-        _receipt_json(
-            await services(request).receipts.undo(tenant_of(request), checked_id, receipt_id)
-        )
-    )
+    receipt = await services(request).receipts.undo(tenant_of(request), checked_id, receipt_id)
+    return Json(_receipt_json(receipt))
 
 
 def _compaction_id_from(text: str) -> str:

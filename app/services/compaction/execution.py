@@ -71,14 +71,9 @@ class PlanExecutor:
         """Extend the current summary to all that is hidden: one summary for all of it."""
         view = run.source.view
         fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
-        result = await self._summary_of(
-            run,
-            fresh,
-            "\n\n".join(summary.text for summary in view.summaries) or None,
-            summary_text_limit(run.source.resolved.judging_limits()),
-            kept=frozenset(plan.kept),
-            retains=True,
-        )
+        previous = "\n\n".join(summary.text for summary in view.summaries) or None
+        max_tokens = summary_text_limit(run.source.resolved.judging_limits())
+        result = await self._summary_of(run, plan, fresh, previous, max_tokens, retains=True)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, run.source.resolved.count)
@@ -99,9 +94,7 @@ class PlanExecutor:
         for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
-                result = await self._summary_of(
-                    run, parts, None, max_tokens, kept=frozenset(plan.kept)
-                )
+                result = await self._summary_of(run, plan, parts, None, max_tokens)
             except ServiceUnavailable:
                 if not made or hidden is None:
                     raise
@@ -138,11 +131,11 @@ class PlanExecutor:
     async def _summary_of(
         self,
         run: CompactionRun,
+        plan: CompactionPlan,
         spans: Sequence[Span],
         previous: str | None,
         max_tokens: int,
         *,
-        kept: frozenset[int],
         retains: bool = False,
     ) -> SummaryResult:
         return await summarise_paged(
@@ -155,7 +148,7 @@ class PlanExecutor:
             self.model(run.source, run.request),
             max_tokens,
             run.calls,
-            kept_seqs=kept,
+            kept_seqs=frozenset(plan.kept),
             retained=run.source.view.retain if retains else None,
         )
 

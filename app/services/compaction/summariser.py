@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,15 +18,9 @@ from app.domain.compaction.summaries.transcript_text import (
 )
 from app.domain.conversations.view import Span
 from app.services.compaction.summaries.extractive import extract_summary, extract_text
-from app.services.compaction.summaries.model_summary import (
-    Clock,
-    FindEntry,
-    ModelAccess,
-    ModelSummary,
-    Sleep,
-)
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.services.ports import Database, Gateway, Models, Tokenizer
+from app.services.compaction.summaries.model_summary import ModelAccess, ModelSummary
+from app.services.compaction.summaries.run import SummariserRun
+from app.services.ports import Database
 
 PAGE_MESSAGES = 500
 """How many messages `summarise_paged` reads at once."""
@@ -35,25 +28,12 @@ MAX_NAMED_MODELS = 10
 """How many of the allowed models an error names."""
 
 
-async def no_entry(_tenant_id: str, _model: str) -> str | None:
-    """Return no registry entry: tenants have none of their own."""
-    return None
-
-
 class Summariser:
     """Chooses the model that summarises, and makes summaries."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        models: Models,
-        tokenizer: Tokenizer,
-        settings: SummariserSettings,
-        sleep: Sleep = asyncio.sleep,
-        now: Clock = time.monotonic,
-        find_entry: FindEntry = no_entry,
-    ) -> None:
-        self._access = ModelAccess(gateway, models, tokenizer, settings, sleep, now, find_entry)
+    def __init__(self, access: ModelAccess) -> None:
+        settings = access.settings
+        self._access = access
         configured = (settings.model, *settings.fallback_models, *settings.allowed_models)
         self._allowed = frozenset(model for model in configured if model)
 

@@ -22,7 +22,7 @@ from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.models.limits import ModelInfo
 from app.services.compaction.summaries.chunking import cut_middle, take_chunk
-from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS
+from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 
@@ -130,7 +130,9 @@ def summariser(
     gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
 ) -> Summariser:
     """Return a summariser that never waits."""
-    return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+    return Summariser(
+        ModelAccess(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+    )
 
 
 @dataclass(frozen=True)
@@ -534,7 +536,7 @@ async def test_fallback_models_take_over_in_order() -> None:
     """A failing provider is tried again after a pause, then the next model answers."""
     sleep = Sleeper()
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
     summary_run = subject.start_run("tenant")
     made = await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     assert made.text == "short"
@@ -549,7 +551,7 @@ async def test_pauses_grow() -> None:
     sleep = Sleeper()
     settings = replace(SETTINGS, attempts=4, fallback_models=())
     gateway = ScriptedGateway(down("provider_error"))
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep))
     with pytest.raises(ServiceUnavailable):
         await subject.summarise(
             numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
@@ -564,7 +566,7 @@ async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) ->
     """A short pause is waited for; after a long one the next model is called. [summary.retries]"""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
     await subject.summarise(
         numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
     )
@@ -672,7 +674,9 @@ async def test_a_deadline_ends_the_whole_run() -> None:
     gateway = SlowGateway(clock, 4.0, GOOD)
     settings = replace(SETTINGS, deadline_seconds=10.0)
     subject = Summariser(
-        gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+        ModelAccess(
+            gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+        )
     )
     summary_run = subject.start_run("tenant")
     for _ in range(3):
@@ -689,7 +693,9 @@ async def test_no_pause_goes_beyond_the_deadline() -> None:
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=15))
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    subject = Summariser(
+        ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    )
     with pytest.raises(ServiceUnavailable) as failure:
         await subject.summarise(
             numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")

@@ -22,7 +22,7 @@ from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.main import create_app
-from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS
+from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.settings import Settings
@@ -55,7 +55,7 @@ class Bench:
         """Summarise within the same run each time."""
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         breaker = CircuitBreaker(self.gateway, self.breaker_failures, 30)
-        summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
+        summariser = Summariser(ModelAccess(breaker, MODELS, TOKENIZER, settings, no_sleep))
         self.run = self.run or summariser.start_run("tenant")
         return await summariser.summarise(
             messages or talk(), None, SummaryRequest(), MAIN, 500, self.run
@@ -259,7 +259,7 @@ async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, be
     fake_llm.always(fake.status(500))
     breaker = CircuitBreaker(bench.gateway, failures=3, seconds=30)
     settings = replace(SETTINGS, attempts=5)
-    summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
+    summariser = Summariser(ModelAccess(breaker, MODELS, TOKENIZER, settings, no_sleep))
     failures = []
     for _ in range(4):
         run = summariser.start_run("tenant")

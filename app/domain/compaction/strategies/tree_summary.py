@@ -33,7 +33,7 @@ class TreeSummary(SummaryStrategy):
         plan = self._summary_plan(search, top, cut)
         if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
             # The first chunk includes what was released, so there has to be one.
-            further = search.first_cut(search.hides_after)
+            further = search.first_hiding_cut()
             if further is None:
                 return NoCompaction("nothing is left to summarise but what was kept so far")
             plan = self._summary_plan(search, top, further)

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,10 +44,13 @@ _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
 _FINAL = frozenset({"bad_answer", "spend_guard"})
 _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
-Sleep = Callable[[float], Awaitable[None]]
-Clock = Callable[[], float]
 FindEntry = Callable[[str, str], Awaitable[str | None]]
 """Returns a tenant's own registry entry for a model as JSON text, None without one."""
+
+
+async def no_entry(_tenant_id: str, _model: str) -> str | None:
+    """Return no registry entry: tenants have none of their own."""
+    return None
 
 
 @dataclass(slots=True)
@@ -57,9 +61,9 @@ class ModelAccess:
     models: Models
     tokenizer: Tokenizer
     settings: SummariserSettings
-    sleep: Sleep
-    now: Clock
-    find_entry: FindEntry
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now: Callable[[], float] = time.monotonic
+    find_entry: FindEntry = no_entry
     secrets: SecretPatterns = field(init=False)
 
     def __post_init__(self) -> None:
