@@ -102,7 +102,7 @@ async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
 
 
 @pytest.mark.parametrize("has_work", [True, False, None])
-@pytest.mark.parametrize("ask", [{}, {"dry_run": True}, {"target_tokens": 1}])
+@pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"target_tokens": 1}])
 @pytest.mark.parametrize("query", ["", "?wait=false"])
 async def test_compacting_with_a_model_that_may_not_is_refused(
     client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, options: Any, query: str

@@ -91,7 +91,7 @@ def test_little_tool_output_is_not_cleared() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "signals_found",
     [
         ConversationSignals(tool_share=0.7, turn_length=4),
         ConversationSignals(tool_share=0.3, largest_result=0.3, turn_length=4),
