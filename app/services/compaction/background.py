@@ -57,14 +57,12 @@ class BackgroundCompactions:
             request = request_from(job.ask)
             source = await self._runner.checked_input(tenant_id, conversation_id, request)
             result = await self._runner.compact(source, Trigger.FORCED, request)
+            status, ended = "done", {"result": json_text.dumps(asdict(result))}
         except ContextError as error:
-            problem = json_text.dumps({"code": error.code, "detail": error.detail, **error.facts})
-            async with self._database.session() as session:
-                await session.jobs.change(conversation_id, job_id, "failed", error=problem)
-            return
+            problem = {"code": error.code, "detail": error.detail, **error.facts}
+            status, ended = "failed", {"error": json_text.dumps(problem)}
         async with self._database.session() as session:
-            done = json_text.dumps(asdict(result))
-            await session.jobs.change(conversation_id, job_id, "done", result=done)
+            await session.jobs.change(conversation_id, job_id, status, **ended)
 
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
         try:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, StrategyName
@@ -182,7 +181,8 @@ def _chain_plan(
         before = progress
         for step in plan_steps(names, signals_of(progress.search.history, failures)):
             if deep or not progress.meets_target:
-                progress = _run_step(step, progress, deep)
+                run = _clear if step.name is ChainStep.CLEAR_TOOL_RESULTS else _cut_down
+                progress = run(step, progress, deep)
     if not progress.steps:
         if start.meets_target:
             return WITHIN_TARGET
@@ -191,19 +191,6 @@ def _chain_plan(
     plan = start.search.plan_for(shown, progress.steps, shrunk=progress.shrunk)
     summarises = ChainStep.SUMMARIZE in progress.steps
     return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
-
-
-def _run_step(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
-    match step.name:
-        case ChainStep.CLEAR_TOOL_RESULTS:
-            return _clear(step, progress, deep)
-        case ChainStep.SUMMARIZE | ChainStep.TRUNCATE:
-            search = replace(progress.search, budget=progress.budget)
-            narrow = replace(progress, search=search)
-            cut = _cut_down(step, narrow, deep)
-            return progress if cut is narrow else cut
-        case _:
-            assert_never(step.name)
 
 
 def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
@@ -228,7 +215,7 @@ def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
 
 def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
     """Hide all but a tail within the target; a deep plan hides all but the last turns."""
-    search = progress.search
+    search = replace(progress.search, budget=progress.budget)
     cut = search.target_cut(0, inside_turns=step.inside_turns)
     if deep:
         cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
@@ -236,4 +223,4 @@ def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
     if fitted is None or len(fitted[0]) == len(search.history):
         return progress
     shown, shrunk = fitted
-    return progress.after(step, shown, shrunk=shrunk)
+    return replace(progress, search=search).after(step, shown, shrunk=shrunk)
