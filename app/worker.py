@@ -33,7 +33,7 @@ from app.settings import Settings
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
-"""The same beside the API, whose running requests have had their own grace by then."""
+"""The same in the API's process, after the grace period of its requests."""
 RELEASE_SECONDS = 1.0
 """How long it may take to release the leases of work that is cancelled."""
 MAX_ATTEMPTS = 10
@@ -141,10 +141,10 @@ class Worker:
                     if is_away:
                         _log.info("worker_reconnected")
                     pause, is_away = _FIRST_PAUSE_SECONDS, False
-                    self._woken.set()  # for what was notified meanwhile
+                    self._woken.set()  # notifications may have been missed
                     await closed.wait()
                     raise ConnectionResetError("The worker's connection was closed")
-            except Exception as error:  # a worker goes on after any error
+            except Exception as error:  # a worker survives any error
                 if not is_away:
                     data = {"reason": type(error).__name__}
                     _log.warning("worker_disconnected", extra={"data": data})
@@ -260,7 +260,7 @@ def _log_failed(chore: str, error: Exception) -> None:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event at most so many seconds; return whether it is set."""
+    """Wait for an event for at most `seconds`; return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

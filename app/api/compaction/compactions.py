@@ -188,7 +188,7 @@ async def undo_compaction(
 
 
 def _compaction_id_from(text: str) -> str:
-    """Return the id of a path in lower case; raises NotFound for what is no UUID."""
+    """Return the id of a path in lower case; raises NotFound unless it is a UUID."""
     if not UUID.fullmatch(text):
         raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
     return text.lower()

@@ -82,7 +82,7 @@ class CompactionService:
         """Compact during a build; None when the view was changed meanwhile.
 
         After a failure there is no attempt for some time. When there was nothing to do, there is
-        none until `basis` changes, which stands for all that a plan depends on: builds are
+        none until `basis` changes, which identifies all that a plan depends on: builds are
         frequent, and must not repeat a fruitless attempt.
         """
         if state.is_resting:

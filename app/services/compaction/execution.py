@@ -1,4 +1,4 @@
-"""Carries out the plan of a compaction, or estimates what it would lead to."""
+"""Carries out the plan of a compaction, or estimates its result."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. The queue is what is stored anyway: `heads.due_at` of a conversation whose compaction is due, and
-   the rows of `jobs` that have not ended. A worker claims the oldest of them with
+1. The queue has no table of its own: it is `heads.due_at` of conversations whose compaction is due,
+   and the rows of `jobs` that have not ended. A worker claims the oldest of them with
    `FOR UPDATE SKIP LOCKED`, jobs of callers first.
 2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
    at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
 3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
    `attempts` counts the claims since a lease was last released; `retry_at` delays the next one.
-4. NOTIFY on `CHANNEL` tells workers of new work. They also poll, because a notification can be
-   lost.
+4. NOTIFY on `CHANNEL` wakes workers. They also poll, because a notification can be lost.
 5. A job that has ended keeps its first result.
 """
 
@@ -190,7 +189,7 @@ CHANGE_JOB = Statement(
 
 
 class JobRepository:
-    """Statements about work in the background; the port has their contract."""
+    """Statements on background work; the port documents them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -212,7 +211,7 @@ class JobRepository:
         )
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
-        """Release a lease; workers claim the conversation again after so many seconds."""
+        """Release a lease; workers can claim the conversation again after `seconds`."""
         await self._session.run(
             RETRY_LATER,
             conversation_id=UUID(conversation_id),

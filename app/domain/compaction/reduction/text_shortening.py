@@ -34,7 +34,7 @@ READER_TOOLS = (READ_LINES, GREP, READ_BYTES)
 MIN_SHORTENED_TOKENS = 128
 """The minimum cost of a shortened message: its note alone takes about half of it."""
 MAX_AT_ONCE = 8
-"""Oversized messages shortened at once; more of them would not fit beside each other."""
+"""The maximum of oversized messages in a view; more would not fit together."""
 
 _SHARE, _NEWEST_SHARE = 0.25, 0.5
 _FIRST_AT_ONCE = 2
@@ -52,9 +52,9 @@ class ShortenedPreview:
 
 
 def readable_text(message: Message) -> bytes:
-    """Return what reading a user or assistant message by its ref shows: its texts, joined.
+    """Return the text that a read of a user or assistant message by its ref returns.
 
-    An image or document stands among them as a line; calls and reasoning are left out.
+    An image or document is shown as one line; calls and reasoning are left out.
     """
     return b"\n".join(encode(text) for _, text in _lines(message.parts))
 

@@ -2,7 +2,7 @@
 
 The order and depth of the steps suit the conversation. [strategy.chain-signals]
 
-The steps stand in the policy's order at first. Then, in this order:
+The steps have the policy's order at first. It is adjusted by these rules, in order:
 
 1. Little tool output: clearing would free next to nothing and is left out, unless it is the only
    step. Results of excluded tools do not count, because clearing leaves them alone.
@@ -39,7 +39,7 @@ PARALLEL_CALL_DENSITY = 0.6
 """Calls made one at a time give at most one call to two messages."""
 LONG_TURN_MESSAGES = 20
 MAX_FAILURES = 3
-"""After so many failures in a row the summariser is not called first any more."""
+"""From this many failures in a row, truncation comes before the summary."""
 
 GROUPS_KEPT = 3
 GROUPS_KEPT_DEEP = 1
@@ -63,7 +63,7 @@ class ConversationSignals:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step of a chain, and how far it goes.
+    """One step of a chain, and its depth.
 
     Clearing keeps the results of the `groups_kept` newest call groups. With `inside_turns` a turn
     may be cut.
@@ -75,7 +75,7 @@ class PlannedStep:
 
 
 def signals_of(history: Sequence[Entry], failures: int = 0) -> ConversationSignals:
-    """Return the signals of what is shown now, cleared results at the cost of a placeholder."""
+    """Return the signals of a history, cleared results at the cost of a placeholder."""
     results = [entry for entry in history if entry.role is Role.TOOL]
     output = [entry.tokens for entry in results if not entry.excluded]
     tokens = max(tokens_of(history), 1)
@@ -110,8 +110,8 @@ def plan_steps(steps: Sequence[ChainStep], signals: ConversationSignals) -> tupl
 class Chain(Strategy):
     """Runs its steps in order, each only while the history is over the target. [strategy.chain]
 
-    A deep plan summarises however many compactions failed before. Where the policy leaves tool
-    output alone, clearing is no step.
+    A deep plan summarises however many compactions failed before. With `tool_output.enabled`
+    false the clearing step is left out.
     """
 
     name = StrategyName.CHAIN

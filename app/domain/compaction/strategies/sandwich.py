@@ -43,7 +43,7 @@ class Sandwich(SummaryStrategy):
 def _ends(search: CutSearch) -> tuple[int, int]:
     """Return the cuts after the top and before the bottom, grown to safe boundaries.
 
-    Once a range is covered, what stands before it is the top, even if that is nothing.
+    Once a range is hidden, the messages before it are the top, even if there are none.
     """
     history, ends = search.history, search.policy.sandwich
     if search.covered is None:
@@ -56,12 +56,12 @@ def _ends(search: CutSearch) -> tuple[int, int]:
     turn = _turn_start(history, bottom, max(top, search.tail))
     if turn is not None and (search.covered is not None or search.hides(top, turn)):
         if not search.meets_target(top, turn):
-            return top, bottom  # nor does the top grow: the newer messages come first
+            return top, bottom  # the top does not grow either: newer messages come first
         bottom = turn
     if search.covered is None:
-        whole = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
-        if search.hides(whole, bottom) and search.meets_target(whole, bottom):
-            top = whole
+        turn_start = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
+        if search.hides(turn_start, bottom) and search.meets_target(turn_start, bottom):
+            top = turn_start
     return top, bottom
 
 

@@ -18,8 +18,8 @@ from app.domain.conversations.view import Span, Summary
 class TreeSummary(SummaryStrategy):
     """Summarises chunks one by one, so that the longest tail within the target stays.
 
-    What stands before the covered range, such as pins, stays as it does in a sandwich: a summary
-    of it would come too late to be in order. [strategy.tree]
+    Messages before the hidden range, such as pins, stay as they do in a sandwich: their summary
+    would be out of order. [strategy.tree]
     """
 
     name = StrategyName.TREE_SUMMARY
@@ -43,7 +43,7 @@ class TreeSummary(SummaryStrategy):
 
 
 def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
-    """Cut what is newly hidden, before and after the covered range, into chunks."""
+    """Cut the newly hidden messages, before and after the covered range, into chunks."""
     assert plan.hidden is not None
     parts = [plan.hidden]
     if (covered := search.covered) is not None:

@@ -5,7 +5,7 @@
 2. RE2 matches in linear time. A filter on the literals that the patterns need selects those that
    can match at all; it never leaves one out that does.
 3. The name of a pattern's group selects the check of its value in `secret_values`. A group of
-   another name, or without one, is a secret. Without a group the whole match is.
+   another name, or without one, is always a secret. Without groups the whole match is the secret.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ModelAccess:
 class ModelSummary:
     """One summary by a model in the making.
 
-    `pieces` are the texts that are left, `summary` and `retain` what stands for those before.
+    `pieces` are the remaining texts, `summary` and `retain` cover those before.
     """
 
     access: ModelAccess
