@@ -1,4 +1,4 @@
-"""Compactions over HTTP: asked for, waited for, listed, expanded, undone.
+"""Compactions over HTTP: forced, as jobs, listed, expanded, undone.
 
 [compaction.forced, compaction.undo, compaction.failure-keeps-state]
 """
@@ -59,7 +59,7 @@ async def work(app: FastAPI, path: str, job_id: str | None) -> None:
     )
 
 
-# --- asking ---------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -1,4 +1,4 @@
-"""The summariser's model over HTTP: who may be named, what it costs, how it fails.
+"""The summariser's model over HTTP: which models are allowed, their cost, their failures.
 
 [summary.model-order, models.registry]
 """
@@ -183,7 +183,7 @@ async def test_a_failing_compaction_is_seen_until_one_succeeds(
     assert '"SERVICE_UNAVAILABLE"' in event and '"provider_error"' in event
     assert "secret" not in event
     assert (await client.post(f"{path}/compact")).status_code == 503
-    # Who waits for a compaction is told by the answer; the state stays as it was.
+    # A forced compaction that fails answers its caller; the state is unchanged.
     assert (await client.get(f"{path}/state")).json()["last_failure"] == failure
     fake_llm.always(behave.answer())
     assert (await client.post(f"{path}/compact")).json()["compacted"]

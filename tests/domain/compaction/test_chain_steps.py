@@ -1,4 +1,4 @@
-"""Signals: what a conversation is made of, and what the steps of a chain make of that.
+"""Signals of a conversation, and how they order the steps of a chain.
 
 [strategy.chain-signals]
 """

@@ -1,4 +1,4 @@
-"""Providers' errors: which of them say that the input was too long. [compaction.overflow-errors]"""
+"""Which errors of providers report an input that is too long. [compaction.overflow-errors]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left once a provider said "too long". [compaction.overflow-errors]"""
+"""The view after an overflow error of a provider. [compaction.overflow-errors]"""
 
 from __future__ import annotations
 

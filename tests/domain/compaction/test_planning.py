@@ -1,4 +1,4 @@
-"""Compaction as a decision: when it is worth it, what it covers, what it shows.
+"""Plans of compactions: when one is due, what it hides, what it shows.
 
 [compaction.state, strategy.min-gain, compaction.forced]
 """
@@ -215,7 +215,7 @@ def test_automatic_plans_free_at_least_min_gain(
         assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
 
 
-# --- what one call may ask for --------------------------------------------------------------
+# --- options of one call --------------------------------------------------------------------
 
 
 def turns_of(turns: int) -> list[Entry]:
@@ -287,7 +287,7 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
     plan = plan_compaction(turns_of(10), ConversationState(), resolved, 0, options)
     assert isinstance(plan, CompactionPlan)
     reserve = summary_reserve(name, limits)
-    if plan.chunks:  # a tree keeps room for the summaries that it makes
+    if plan.chunks:  # a tree reserves tokens for its summaries
         reserve = len(plan.chunks) * (tree_node_text_limit(limits) + LABEL_TOKENS)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
@@ -302,7 +302,7 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
 
 
 def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None:
-    """A head is over the line exactly when its payload reaches the strategy's trigger.
+    """A state reaches the threshold exactly when its payload reaches the strategy's trigger.
 
     [budget.full-formula]
     """
@@ -379,7 +379,7 @@ def test_without_background_compactions_nothing_is_due(resolved: ResolvedSetting
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
 
-# --- the room -------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 10**6), st.integers(0, 60))

@@ -1,4 +1,4 @@
-"""Secrets are masked wherever they stand, and ordinary text stays as it is.
+"""Secrets are masked in any context, and ordinary text stays as it is.
 
 No secret here is real, and none stands in this file as a whole: they are put together from parts,
 so that nothing that looks for secrets stops at it.
@@ -38,7 +38,7 @@ def of(*parts: str | tuple[str, int]) -> st.SearchStrategy[str]:
     drawn = [
         st.just(part)
         if isinstance(part, str)
-        # Begins and ends like a key: with no sign that might belong to the text around it
+        # Begins and ends with a letter or digit, so that the text around it stays apart
         else st.tuples(
             st.sampled_from(_word(part[0])),
             st.text(part[0], min_size=part[1] - 2, max_size=part[1] - 2),
@@ -113,10 +113,10 @@ ISSUED: dict[str, st.SearchStrategy[str]] = {
         "e", "yJ", (URL_SAFE, 33), ".e", "yJ", (URL_SAFE, 60), ".", (URL_SAFE, 43)
     ),
 }
-"""Keys that are known by their form, each with how one is made."""
+"""Keys with a form of their own, each with a strategy that draws one."""
 
 BEFORE = {"slack webhook": "https://hooks." + "slack.com/services/"}
-"""What a kind is known by that is no secret itself."""
+"""Text before a key that belongs to its form and is no secret."""
 
 PLACES: dict[str, Callable[[str], str]] = {
     "bare": lambda secret: secret,
@@ -158,7 +158,7 @@ NAMES = (
     *("access_token", "accessToken", "auth-token", "REFRESH_TOKEN", "GITHUB_TOKEN", "token"),
     *("_authToken", "spring.datasource.password", "비밀번호", "密码"),
 )
-"""Names of which each value is a secret that has letters and digits, and is not short."""
+"""Names whose values are secrets if they mix letters and digits and are long enough."""
 
 WRITTEN: dict[str, Callable[[str, str], str]] = {
     "equals": lambda name, secret: f"{name}={secret}",

@@ -1,4 +1,4 @@
-"""The planners: what they keep, that they come to rest, and how they meet their room.
+"""Strategies: what they keep, that planning again changes nothing, and their targets.
 
 [strategy.idempotent]
 """
@@ -731,7 +731,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
         history, covered = applied(history, covered, plan)
 
 
-# --- folding --------------------------------------------------------------------------------
+# --- merging --------------------------------------------------------------------------------
 
 
 def nodes(*levels: int, tokens: int = 10) -> list[Summary]:

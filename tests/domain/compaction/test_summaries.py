@@ -1,4 +1,4 @@
-"""What a summariser is asked, and which answers count.
+"""The prompts of a summariser, and which answers are accepted.
 
 [summary.accepted-answers, summary.untrusted]
 """

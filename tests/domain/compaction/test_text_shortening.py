@@ -1,4 +1,4 @@
-"""Shortened messages: what is shown of an oversized text, and how large it may be.
+"""Shortened messages: which part of an oversized text is shown, within which limit.
 
 [tool-output.shorten-oversized]
 """

@@ -1,4 +1,4 @@
-"""Clearing: too much tool output gives way, the oldest first, in batches.
+"""Clearing: tool output over its budget is cleared, the oldest first, in batches.
 
 [tool-output.clear-in-batches, pins.verbatim]
 """

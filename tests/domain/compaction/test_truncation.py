@@ -1,4 +1,4 @@
-"""Fitting: any view is made to fit without a model, or said not to.
+"""Truncation: any view is made to fit without a model, or reported not to fit.
 
 [budget.fitting-order, pins.verbatim]
 """
@@ -175,9 +175,9 @@ def test_steps_are_named_in_order_and_truly(
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], budget: HistoryBudget, more: int
 ) -> None:
-    """With more room no fewer messages stay, but where the newest result itself has room now.
+    """With a larger budget no fewer messages stay, unless the newest result fits only then.
 
-    And no result is trimmed but to keep more.
+    Results are trimmed only to keep more messages.
     """
     wide = HistoryBudget(budget.capacity + more, budget.target + more, budget.fixed, budget.summary)
     narrow_fit, wide_fit = truncate(history, 0, budget), truncate(history, 0, wide)

@@ -1,4 +1,4 @@
-"""The background path over a real database: due, claimed, done once, resting.
+"""Background compactions over a real database: due, claimed, done once, paused.
 
 [compaction.background, compaction.backs-off, compaction.never-blocks]
 """

@@ -1,4 +1,4 @@
-"""Compaction over a real database: forced, failing, at once with others.
+"""Compaction over a real database: forced, failing, concurrent.
 
 [compaction.state, compaction.forced, compaction.receipt, compaction.failure-keeps-state]
 """
@@ -348,7 +348,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
             assert not again.compacted
 
 
-# --- condensing -----------------------------------------------------------------------------
+# --- page by page ---------------------------------------------------------------------------
 
 
 async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:

@@ -109,7 +109,7 @@ async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
 
 
 async def test_a_receipt_is_complete(harness: Harness) -> None:
-    """What was asked and answered, what it took, before and after; and it never changes.
+    """A receipt has prompt, texts, cost and numbers before and after; it never changes.
 
     [summary.cost]
     """
@@ -188,9 +188,9 @@ async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
 async def test_undo_restores_the_payload_byte_for_byte(
     harness: Harness, strategy: str, wanted: str | None
 ) -> None:
-    """Payloads, numbers and pressure are what they were, in both formats.
+    """Payloads, numbers and pressure are those of before, in both formats.
 
-    Each step of a row of compactions is walked back, to the whole log in the end.
+    A series of compactions is undone one by one, down to the whole log.
     """
     own = policy(20_000, strategy=strategy, compaction={"retain_directives": ["Keep names."]})
     harness.gateway.replies = [

@@ -1,4 +1,4 @@
-"""Strategies end to end over a real database: what each makes of a log.
+"""Strategies end to end over a real database: what each shows of a log.
 
 [strategy.pure, strategy.tree, strategy.retain-summary, strategy.chain, compaction.state,
  strategy.target, pins.verbatim, compaction.forced, compaction.failure-keeps-state]
@@ -515,13 +515,13 @@ async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-# --- one call's own wishes ------------------------------------------------------------------
+# --- options of one call --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own", COMPACTING)
 @pytest.mark.parametrize("wanted", COMPACTING)
 async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
-    """A call's strategy works on a fresh log and over any summary; nothing goes untold.
+    """A call's strategy works on a new log and over any summary; every message is covered.
 
     The state stays valid for the policy's strategy, which goes on from it.
 
@@ -561,7 +561,7 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
     made = await harness.compact(cid, target_tokens=target)
     assert made.compacted
     assert made.after_tokens <= preview.after_tokens <= target
-    # A chain keeps a tenth of the window for its summary, and a tree the room of its chunk.
+    # A chain keeps a tenth of the window for its summary, and a tree the tokens of its chunk.
     unused = {"chain": 410, "tree_summary": 120}[strategy] - preview.summary_tokens
     assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
     again = await harness.compact(cid, target_tokens=target)

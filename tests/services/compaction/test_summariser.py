@@ -1,4 +1,4 @@
-"""Summaries through a scripted gateway: choice, folding, retries, failure.
+"""Summaries through a scripted gateway: choice of model, chunks, retries, failures.
 
 [summary.bounded-input, summary.gateway]
 """
@@ -448,7 +448,7 @@ async def test_digests_are_merged_without_a_model() -> None:
     assert (summary_run.calls, summary_run.model) == (0, "extractive")
 
 
-# --- folding --------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------
 
 
 async def test_large_input_is_chunked_between_messages_and_merged() -> None:

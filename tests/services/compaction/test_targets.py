@@ -1,4 +1,4 @@
-"""How far a compaction goes: down to the target, not far below, as a dry run tells.
+"""Compactions reach the target and go not far below, as a dry run predicts.
 
 [strategy.target, compaction.dry-run]
 """
