@@ -167,7 +167,7 @@ async def place(database_url: str, store: Store) -> Place:
     return Place(database_url, store)
 
 
-async def test_what_is_due_is_worked_on_once(place: Place) -> None:
+async def test_due_work_is_done_once(place: Place) -> None:
     """Of two workers on one database, one does each piece of work once [compaction.background]."""
     work = place.work()
     async with place.worker(work).running(), place.worker(work).running():
@@ -198,7 +198,7 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> None:
+async def test_concurrency_is_bounded(place: Place, concurrency: int) -> None:
     """A worker runs at most `concurrency` pieces of work at once."""
     work = place.work()
     work.release.clear()
@@ -212,7 +212,7 @@ async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> N
     assert work.ended.total() == concurrency + 2
 
 
-async def test_a_worker_collects_now_and_then(
+async def test_a_worker_collects_blobs_at_intervals(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The collection runs on its schedule, and again after one that failed."""
@@ -236,7 +236,7 @@ async def test_a_worker_collects_now_and_then(
     assert "secret words" not in caplog.text
 
 
-async def test_a_worker_forgets_from_the_start_on(
+async def test_a_worker_deletes_expired_rows(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Expired rows are deleted; a failure ends no worker and logs no content."""
@@ -317,7 +317,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     assert work.ended == {(conversation_id, None): 1 for conversation_id in requested}
 
 
-async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_work_is_retried(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Work that raised any error runs again, and the log does not quote the error."""
     secret = "what somebody said"
     work = place.work(ValueError(secret))
@@ -332,7 +332,7 @@ async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("attempts", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
-async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: int) -> None:
+async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) -> None:
     """Attempts are bounded, also those that killed their process."""
     work = place.work(*(ValueError() for _ in range(2)))
     due = await place.due()
@@ -532,7 +532,7 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
     assert work.started == {(conversation_id, None): 1}
 
 
-async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> None:
+async def test_the_worker_is_configured_by_the_settings(place: Place, settings: Settings) -> None:
     """It listens past the pooler, and runs the compaction service."""
     direct = "postgresql://nobody@127.0.0.1:1/none"
     for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
@@ -541,7 +541,7 @@ async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> N
             await until(lambda: listens(place.url), "the worker listens")
 
 
-def test_the_command_explains_itself() -> None:
+def test_the_command_has_help() -> None:
     """`worker --help` lists its variables; `serve` needs no worker. [operation.worker]"""
     told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
     assert told.exit_code == 0
@@ -569,7 +569,7 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_command_starts_and_exits_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     """It starts its own database, and exits within 10 s after a signal."""
     process = command(tmp_path / "data")
     requested = monotonic()

@@ -114,7 +114,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
 @pytest.mark.parametrize("wait", ["true", "false"])
-async def test_wrong_options(
+async def test_wrong_options_are_refused(
     client: httpx.AsyncClient, database_url: str, body: Any, pointer: str, wait: str
 ) -> None:
     """Each wrong field is a 422 that points at it, and no job is made of it."""
@@ -125,7 +125,7 @@ async def test_wrong_options(
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
-async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> None:
+async def test_malformed_options_are_refused(client: httpx.AsyncClient, content: bytes) -> None:
     """A body that is no JSON object is refused. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
@@ -135,7 +135,7 @@ async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> N
 
 
 @pytest.mark.parametrize("wait", ["maybe", "", "2"])
-async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> None:
+async def test_wait_must_be_a_boolean(client: httpx.AsyncClient, wait: str) -> None:
     """A wrong `wait` is a problem with its pointer. [errors.problem-json]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/compact?wait={wait}")
@@ -143,7 +143,7 @@ async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> Non
 
 
 @pytest.mark.parametrize("wait", ["true", "false"])
-async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: str) -> None:
+async def test_a_forbidden_model_is_refused(client: httpx.AsyncClient, wait: str) -> None:
     """It is refused before any work, with and without `wait`, and in a dry run.
 
     [summary.allowed-models]
@@ -156,7 +156,7 @@ async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: s
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_model_that_fails(
+async def test_a_failing_model_is_503_and_changes_nothing(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
     """503 with the reason and `retry_after`; state, payload and receipts unchanged."""
@@ -204,7 +204,9 @@ async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.Asyn
     assert len((await client.get(f"{path}/compactions")).json()["data"]) == 1
 
 
-async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+async def test_a_failed_job_has_the_problem_of_the_request(
+    app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
     """Its error is the problem of the request; nothing changed."""
     path = await long_talk(client)
     before = await payload(client, path)
@@ -219,7 +221,7 @@ async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_ll
     assert await payload(client, path) == before
 
 
-async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_dry_run_is_answered_at_once(client: httpx.AsyncClient, database_url: str) -> None:
     """A dry run is answered at once, whatever `wait` is. [compaction.per-call]"""
     path = await long_talk(client)
     answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
@@ -227,7 +229,7 @@ async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: 
     assert await execute(database_url, "SELECT FROM jobs") == []
 
 
-async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_conversation_gets_no_job(client: httpx.AsyncClient) -> None:
     """An unknown conversation is 404 before any job is made. [errors.problem-json]"""
     for wait in ("true", "false"):
         answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/compact?wait={wait}")
@@ -268,7 +270,7 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
         assert answer.json() == found
 
 
-async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
+async def test_a_receipt_has_all_its_fields(client: httpx.AsyncClient) -> None:
     """It has trigger, range, texts, numbers, model, prompt, cost and status."""
     path = await long_talk(client, policy={"strategy": "tree_summary"})
     made = await compact(client, path)
@@ -286,7 +288,7 @@ async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
     assert found["input_tokens"] == 100 * found["calls"]
 
 
-async def test_expanding_in_pages(client: httpx.AsyncClient) -> None:
+async def test_a_compaction_is_expanded_in_pages(client: httpx.AsyncClient) -> None:
     """The originals of the range as the transcript has them, page by page. [compaction.expand]"""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -317,7 +319,9 @@ WRONG_PAGES = [
 
 
 @pytest.mark.parametrize(("query", "pointer"), WRONG_PAGES)
-async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) -> None:
+async def test_wrong_cursors_are_refused(
+    client: httpx.AsyncClient, query: str, pointer: str
+) -> None:
     """Cursors of other lists, and malformed ones, are a 422 with their pointer."""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -346,7 +350,7 @@ async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
-async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
+async def test_unknown_receipts_are_404(client: httpx.AsyncClient, odd: str) -> None:
     """An id that is no receipt of the conversation is a 404. [errors.problem-json]"""
     path = await new_conversation(client)
     for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
@@ -354,7 +358,7 @@ async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
         assert_problem(answer, 404, "NOT_FOUND")
 
 
-async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> None:
+async def test_receipts_of_another_conversation_are_404(client: httpx.AsyncClient) -> None:
     """Another conversation's receipt is a 404 under this one, and stays as it is."""
     one, two = await long_talk(client), await long_talk(client)
     made = (await compact(client, one))["compaction_id"]
@@ -373,7 +377,9 @@ async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_undo(client: httpx.AsyncClient, format: str) -> None:
+async def test_undo_restores_payload_budget_and_state(
+    client: httpx.AsyncClient, format: str
+) -> None:
     """200 with the receipt; payload, budget and state are those of before. [compaction.undo]"""
     path = await long_talk(client)
     options = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
@@ -395,7 +401,7 @@ async def test_undo(client: httpx.AsyncClient, format: str) -> None:
     assert assert_problem(again, 409, "CONFLICT")["active"] is None
 
 
-async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
+async def test_of_concurrent_undos_one_succeeds(client: httpx.AsyncClient) -> None:
     """Of several undos of the same compaction one is 200, the others 409. [compaction.undo]"""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -404,7 +410,9 @@ async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 
-async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+async def test_an_undo_during_a_model_call_wins(
+    client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
     """The compaction that was planned before is 409, and stores nothing."""
     path = await long_talk(client)
     first = await compact(client, path)
@@ -426,7 +434,7 @@ async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: 
 # --- the database fails ---------------------------------------------------------------------
 
 
-async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_killed_undo_changes_nothing(client: httpx.AsyncClient, database_url: str) -> None:
     """An undo whose connection dies is a 503 that changed nothing, and can be repeated."""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -441,7 +449,7 @@ async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: s
     assert (await client.post(undo)).status_code == 200
 
 
-async def test_a_compaction_that_is_killed_as_it_is_applied(
+async def test_a_compaction_killed_while_it_is_stored_changes_nothing(
     client: httpx.AsyncClient, database_url: str, fake_llm: FakeLLM
 ) -> None:
     """Receipt and view are stored together or not at all; it can be repeated at once."""
@@ -459,7 +467,7 @@ async def test_a_compaction_that_is_killed_as_it_is_applied(
     assert (await compact(client, path))["compacted"]
 
 
-async def test_without_a_database(settings: Settings) -> None:
+async def test_without_a_database_every_endpoint_is_503(settings: Settings) -> None:
     """Every endpoint of compactions answers 503. [operation.database-away]"""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     path = f"/v1/conversations/{UNKNOWN_ID}"
@@ -481,7 +489,9 @@ async def test_without_a_database(settings: Settings) -> None:
 # --- at once --------------------------------------------------------------------------------
 
 
-async def test_everything_at_once(app: FastAPI, client: httpx.AsyncClient) -> None:
+async def test_concurrent_operations_leave_valid_payloads(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
     """Compactions, undos, pins, builds and appends of one conversation: no 500, all valid."""
     path = await long_talk(client, policy={"budget": {"context_window": 30_000}})
     last = await append(client, path, user("remember: green tea"))

@@ -109,7 +109,7 @@ async def test_a_failed_job_has_a_problem(
 
 
 @pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])
-async def test_an_unknown_job(client: httpx.AsyncClient, job_id: str) -> None:
+async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
     """An unknown id is 404. [errors.problem-json]"""
     assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
 
@@ -122,14 +122,14 @@ async def test_another_tenants_job_is_not_found(
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
-async def test_a_job_goes_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
+async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
     """Deleting a conversation deletes its jobs, and reports how many. [log.delete-everything]"""
     deleted = await client.delete(f"/v1/conversations/{job.conversation_id}")
     assert deleted.json()["deleted"]["jobs"] == 1
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
-async def test_a_job_is_done_beside_the_api(
+async def test_the_api_runs_jobs_itself(
     working: httpx.AsyncClient, database: PostgresDatabase
 ) -> None:
     """A service without other workers does the jobs itself, also those stored before."""

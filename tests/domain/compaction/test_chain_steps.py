@@ -68,7 +68,7 @@ def test_an_empty_history_has_no_signals() -> None:
 
 
 @given(entries(), st.integers(0, 5))
-def test_shares_are_shares(history: list[Entry], failures: int) -> None:
+def test_signals_stay_within_their_ranges(history: list[Entry], failures: int) -> None:
     """Each signal stays within its range for any history."""
     signals_found = signals_of(history, failures)
     assert 0 <= signals_found.largest_result <= signals_found.tool_share <= 1

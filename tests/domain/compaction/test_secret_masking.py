@@ -382,7 +382,7 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
         ('"password":\\u0022swordfish\\u0022', "swordfish"),
     ],
 )
-def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
+def test_secrets_in_common_places_are_masked(text: str, hidden: str) -> None:
     """Headers, URLs, connection strings, commands, settings and sentences are covered."""
     for shown in (text, json.dumps({"text": text}), f"one\n  {text}\nthree"):
         if hidden.replace("\n", "\\n") in shown:

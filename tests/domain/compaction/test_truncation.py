@@ -153,7 +153,7 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
 
 
 @given(histories(), budgets(), st.integers(0, 40))
-def test_steps_are_named_in_order_and_truly(
+def test_steps_are_named_in_order_once(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
     """Each step that ran is named once and in order, and no other."""

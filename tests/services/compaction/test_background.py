@@ -136,7 +136,9 @@ async def test_each_strategy_has_its_threshold(
         {"strategy": "full_history", "compaction": {"max_messages": 3}},
     ],
 )
-async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict[str, Any]) -> None:
+async def test_without_automatic_compaction_nothing_is_due(
+    harness: Harness, leaves: dict[str, Any]
+) -> None:
     """Without auto or enabled, inline, or with nothing to compact it is never due.
 
     [compaction.inline-mode]
@@ -162,7 +164,7 @@ async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> N
     assert await kinds(harness, cid) == ["due"]
 
 
-async def test_settings_that_another_process_changed(harness: Harness) -> None:
+async def test_an_append_uses_settings_changed_by_another_process(harness: Harness) -> None:
     """An append uses the current policy, whatever this process has cached."""
     cid = await harness.conversation(policy(5100, 100))
     await fill(harness, cid, 690)
@@ -261,7 +263,7 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 1
 
 
-async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
+async def test_a_slow_model_blocks_no_append_and_no_build(harness: Harness) -> None:
     """A slow model blocks nothing; new messages are shown after the summary."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -287,7 +289,7 @@ async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
     assert after["degraded"] == []
 
 
-async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
+async def test_a_compaction_no_longer_due_is_not_run(harness: Harness) -> None:
     """A compaction that a new policy made unnecessary costs no call. [compaction.background]"""
     for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
         cid = await harness.conversation(policy(1100, 100))
@@ -337,7 +339,7 @@ async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: H
     assert len(harness.gateway.calls) == calls
 
 
-async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
+async def test_a_deleted_conversation_is_not_compacted(harness: Harness) -> None:
     """A conversation that was deleted is no error, and nothing of it is stored."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -348,7 +350,7 @@ async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
     assert harness.gateway.calls == []
 
 
-async def test_a_conversation_deleted_during_the_model_call(harness: Harness) -> None:
+async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harness: Harness) -> None:
     """The work ends and stores nothing. [log.delete-everything]"""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -664,7 +666,7 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     assert (await harness.receipt(cid)).trigger == "forced"
 
 
-async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
+async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
     """A job stays queued while another worker compacts, and has nothing to do then."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -689,7 +691,7 @@ async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
     assert not json.loads(done.result or "")["compacted"]
 
 
-async def test_a_job_of_what_was_deleted(harness: Harness) -> None:
+async def test_a_job_is_deleted_with_its_conversation(harness: Harness) -> None:
     """A job is deleted with its conversation; working on it does nothing.
 
     [log.delete-everything]

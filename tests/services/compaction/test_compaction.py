@@ -210,7 +210,7 @@ async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) ->
         await harness.receipts.state("another tenant", cid)
 
 
-async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
+async def test_one_call_may_set_model_and_instructions(harness: Harness) -> None:
     """A call may set instructions and an allowed model, and no other. [summary.allowed-models]"""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
@@ -276,7 +276,7 @@ async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) ->
     assert made.summary_range[1] <= 20
 
 
-async def test_two_forced_compactions_at_once(harness: Harness) -> None:
+async def test_the_second_of_two_forced_compactions_waits(harness: Harness) -> None:
     """The second waits for the first and has nothing to do then."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)

@@ -74,7 +74,7 @@ async def forget_leases(url: str, holder: str | None = None) -> None:
         )
 
 
-async def test_one_at_a_time(
+async def test_one_lease_at_a_time(
     watched: Watched, database: PostgresDatabase, conversation_id: str
 ) -> None:
     """While one holds the lease another does not; afterwards it does."""
@@ -88,7 +88,7 @@ async def test_one_at_a_time(
         assert is_mine
 
 
-async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
+async def test_an_error_releases_the_lease(watched: Watched, conversation_id: str) -> None:
     """An error of the block is raised as it is, and the lease is released."""
     leases = Leases(watched, new_id)
     for error in (KeyError("mine"), TimeoutError("mine too")):
@@ -100,7 +100,7 @@ async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: 
         assert is_mine
 
 
-async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
+async def test_cancelling_releases_the_lease(watched: Watched, conversation_id: str) -> None:
     """Cancelled work leaves no lease."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
 
@@ -118,7 +118,7 @@ async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id
         assert is_mine
 
 
-async def test_a_lease_outlives_its_time_while_work_goes_on(
+async def test_a_lease_is_renewed_while_work_goes_on(
     watched: Watched, conversation_id: str
 ) -> None:
     """A holder at work renews its lease, holding no connection meanwhile."""
@@ -173,7 +173,9 @@ async def test_a_short_absence_of_the_database_is_survived(
             await watched.was_asked.wait()
 
 
-async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str) -> None:
+async def test_a_forced_compaction_waits_for_the_lease(
+    watched: Watched, conversation_id: str
+) -> None:
     """A forced compaction waits for a running one without a connection."""
     leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
 
@@ -194,7 +196,7 @@ async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str
     assert done.is_set()
 
 
-async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> None:
+async def test_waiting_for_a_lease_times_out(watched: Watched, conversation_id: str) -> None:
     """A caller that waits too long gets an error with `retry_after`."""
     leases = Leases(watched, new_id)
     async with leases.held(conversation_id):
@@ -274,7 +276,9 @@ async def test_failed_work_is_claimed_again_later(
     assert (await claimed(leases)).attempts == 1, "another compaction ended well"
 
 
-async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
+async def test_a_started_job_can_be_read_and_claimed(
+    watched: Watched, conversation_id: str
+) -> None:
     """A job is stored, its tenant can read it, and a worker can claim it."""
     jobs = JobService(watched, new_id)
     job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
@@ -284,7 +288,7 @@ async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
     assert (claim.conversation_id, claim.job_id) == (conversation_id, job.job_id)
 
 
-async def test_no_job_for_what_is_not_there(
+async def test_unknown_conversations_and_jobs_are_not_found(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
     """Another tenant's conversation and job are not found, and nothing is stored."""

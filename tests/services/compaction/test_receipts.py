@@ -160,7 +160,7 @@ async def test_expanding_returns_the_originals(harness: Harness) -> None:
     assert await expanded(harness, cid, made.compaction_id, 7) == whole
 
 
-async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
+async def test_unknown_receipts_are_not_found(harness: Harness) -> None:
     """Unknown ids, and those of another conversation or tenant, are 404 [compaction.undo]."""
     one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
     await harness.talk(one, 10)
@@ -350,7 +350,7 @@ async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> Non
     assert (await harness.compact(cid)).compacted
 
 
-async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) -> None:
+async def test_undoing_a_clearing_shows_results_pinned_since(harness: Harness) -> None:
     """Results pinned after the parent cleared them are shown whole after an undo."""
     own = policy(4100, 100, strategy="chain")
     cid = await harness.conversation(own, tools=TOOLS)
@@ -481,7 +481,7 @@ async def test_two_processes_see_one_undo(harness: Harness) -> None:
     assert (await harness.build(cid, None, other)).text == whole.text
 
 
-async def test_the_state_follows(harness: Harness) -> None:
+async def test_the_state_follows_the_view(harness: Harness) -> None:
     """`/state` follows the view: the parent after an undo, null at the end."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
     cid = await harness.conversation(policy(20_000))
@@ -509,7 +509,7 @@ async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> 
         await harness.receipts.get(TENANT, cid, made.compaction_id or "")
 
 
-async def test_a_failure_while_applying_leaves_nothing(harness: Harness) -> None:
+async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None:
     """Receipt, view and event are stored together or not at all."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)

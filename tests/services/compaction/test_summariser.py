@@ -257,7 +257,7 @@ async def test_an_unknown_price_is_not_zero() -> None:
     assert (await run(ScriptedGateway(GOOD))).summary_run.cost_usd is None
 
 
-async def test_retain_is_returned_when_asked_for() -> None:
+async def test_retain_is_returned_when_requested() -> None:
     """Retain and summary come apart. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     made = await run(gateway, summary_request=SummaryRequest(retain_prompt="keep refs"))
@@ -307,7 +307,7 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
-async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
+async def test_instructions_are_not_masked() -> None:
     """Instructions and directives are not masked."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)

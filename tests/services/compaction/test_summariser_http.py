@@ -203,7 +203,9 @@ async def test_a_slow_model_costs_its_timeout(fake_llm: FakeLLM, bench: Bench) -
         fake.status(401),
     ],
 )
-async def test_no_call_storm(fake_llm: FakeLLM, bench: Bench, behaviour: fake.Behaviour) -> None:
+async def test_failing_calls_are_bounded(
+    fake_llm: FakeLLM, bench: Bench, behaviour: fake.Behaviour
+) -> None:
     """Six failing calls end the run, however many pages, models and attempts. [summary.retries]"""
     fake_llm.always(behaviour)
     fallbacks = tuple(f"openai/spare-{number}" for number in range(9))
