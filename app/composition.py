@@ -33,8 +33,9 @@ from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runner import CompactionRunner
+from app.services.compaction.summaries.model_summary import ModelAccess
+from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService
@@ -134,13 +135,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         settings.summarizer_breaker_seconds,
     )
     models = RegistryService(database, registry)
-    summariser = Summariser(
+    access = ModelAccess(
         guarded,
         registry,
         tokenizer,
         _summariser_settings(settings),
         find_entry=models.find_entry,
     )
+    summariser = Summariser(access)
     leases = Leases(database, new_id)
     active = ActiveWindows(database, resolver, now)
     blob_store: BlobStore = RowStore()

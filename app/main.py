@@ -37,7 +37,7 @@ from app.domain.tenancy.quotas import QuotaKind
 from app.environment import SettingsError
 from app.services.common.read_permits import ReadPermits
 from app.services.common.tenant_shares import TenantShares
-from app.services.compaction.jobs import JobService
+from app.services.compaction.background import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
 from app.services.conversations.batches import Append

@@ -5,10 +5,10 @@
 2. Work runs at least once. What is interrupted by an error, a shutdown or a kill is claimed again,
    and given up after a number of attempts.
 3. While the database is away the worker connects again, more and more slowly, and logs it once.
-4. Now and then it collects tool outputs that nothing refers to and deletes what retention names;
+4. At intervals it deletes tool outputs that nothing refers to, and rows older than the retention;
    two workers may do so at once.
-5. Told to stop, it claims nothing more, lets running work end within its grace, and releases the
-   rest for other workers.
+5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
+   releases the rest for other workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from functools import partial
+from dataclasses import dataclass
 
 from app import logs
 from app.adapters.postgres.compaction.jobs import listening
@@ -31,87 +31,84 @@ from app.services.compaction.leases import Leases
 from app.settings import Settings
 
 GRACE_SECONDS = 3.0
-"""How long running work may take to end in a worker's own process."""
+"""The grace period of running work in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
-"""The same beside the API, whose running requests have had their own grace by then."""
+"""The same in the API's process, after the grace period of its requests."""
 RELEASE_SECONDS = 1.0
 """How long it may take to release the leases of work that is cancelled."""
 MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_SECONDS = 600.0
-"""How long a conversation is left alone whose work failed that often."""
+"""The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
 
-_LOOK_AGAIN_SECONDS = 0.5
-"""When to look again after a notification: what is locked just then is skipped by a claim."""
+_RECLAIM_SECONDS = 0.5
+"""When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
-_FORGET_SECONDS = 3600.0
+_DELETE_SECONDS = 3600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
-"""Looks at a conversation of a tenant, or does the job whose id is given."""
-
-Collect = Callable[[], Awaitable[int]]
-"""Collects what may be collected anywhere; returns how much that was."""
-
-Forget = Callable[[], Awaitable[Mapping[str, int]]]
-"""Deletes what is older than retention allows; returns how much of each kind."""
-
-Watch = Callable[[str, str | None], AbstractContextManager[object]]
-"""Takes a conversation and perhaps a job, and measures the work on it."""
-
-Prepare = Callable[[str, str], Awaitable[None]]
-"""Takes tenant and conversation, and indexes for searches what is no longer shown."""
+"""Takes tenant, conversation and perhaps a job: runs the job, or the compaction that is due."""
 
 _log = logging.getLogger("app.worker")
 
 
-class Worker:
-    """Does background work, a few pieces at once, until it is told to stop."""
+async def _prepare_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        leases: Leases,
-        url: str,
-        work: Work,
-        *,
-        concurrency: int = 4,
-        poll_seconds: float = 5.0,
-        prepare: Prepare | None = None,
-        collect: Collect | None = None,
-        collect_seconds: float = 3600.0,
-        forget: Forget | None = None,
-        watch: Watch | None = None,
-    ) -> None:
-        self._database = database
-        self._leases = leases
-        self._url = url
-        self._work = work
-        self._concurrency = concurrency
-        self._poll_seconds = poll_seconds
-        self._prepare = prepare
-        self._collect = collect
-        self._collect_seconds = collect_seconds
-        self._forget = forget
-        self._watch = watch or (lambda _conversation_id, _job_id: nullcontext())
+
+async def _collect_nothing() -> int:
+    return 0
+
+
+async def _delete_nothing() -> Mapping[str, int]:
+    return {}
+
+
+def _unwatched(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+@dataclass(eq=False)
+class Worker:
+    """Does background work, a few pieces at once, until it is stopped.
+
+    - `prepare` indexes for searches what `work` on a conversation of a tenant has hidden.
+    - `collect` deletes blobs that nothing refers to, and returns how many.
+    - `delete_expired` deletes what is older than retention allows, and returns how much by kind.
+    - `watch` measures the work on a conversation and perhaps a job.
+    """
+
+    database: PostgresDatabase
+    leases: Leases
+    url: str
+    work: Work
+    concurrency: int = 4
+    poll_seconds: float = 5.0
+    prepare: Callable[[str, str], Awaitable[None]] = _prepare_nothing
+    collect: Callable[[], Awaitable[int]] = _collect_nothing
+    collect_seconds: float = 3600.0
+    delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
+    watch: Callable[[str, str | None], AbstractContextManager[object]] = _unwatched
+
+    def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
-        """Work beside the block, and stop at its end (rule 5)."""
+        """Work during the block, and stop at its end (rule 5)."""
         self._stopping.clear()
-        chores = []
-        if self._collect is not None:
-            collect = partial(self._collect_due, self._collect)
-            chores.append(self._again_and_again("collect", collect, self._collect_seconds))
-        if self._forget is not None:
-            forget = partial(self._delete_expired, self._forget)
-            chores.append(self._again_and_again("forget", forget, _FORGET_SECONDS))
         listener = asyncio.create_task(self._listen())
-        tasks = {asyncio.create_task(task) for task in (self._claim_and_run(), *chores)}
-        _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
+        tasks = {
+            asyncio.create_task(task)
+            for task in (
+                self._claim_and_run(),
+                self._repeat("collect", self._collect, self.collect_seconds),
+                self._repeat("forget", self._delete_expired, _DELETE_SECONDS),
+            )
+        }
+        _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
         try:
             yield
         finally:
@@ -140,14 +137,14 @@ class Worker:
         while True:
             closed = asyncio.Event()
             try:
-                async with listening(self._url, self._woken.set, closed.set):
+                async with listening(self.url, self._woken.set, closed.set):
                     if is_away:
                         _log.info("worker_reconnected")
                     pause, is_away = _FIRST_PAUSE_SECONDS, False
-                    self._woken.set()  # for what was notified meanwhile
+                    self._woken.set()  # notifications may have been missed
                     await closed.wait()
                     raise ConnectionResetError("The worker's connection was closed")
-            except Exception as error:  # a worker goes on after any error
+            except Exception as error:  # a worker survives any error
                 if not is_away:
                     data = {"reason": type(error).__name__}
                     _log.warning("worker_disconnected", extra={"data": data})
@@ -160,26 +157,25 @@ class Worker:
         is_woken = False
         while not self._stopping.is_set():
             self._woken.clear()
-            while len(self._running) < self._concurrency and not self._stopping.is_set():
+            while len(self._running) < self.concurrency and not self._stopping.is_set():
                 claim = await self._claim()
                 if claim is None:
                     break
                 task = asyncio.create_task(self._run(claim))
                 self._running.add(task)
                 task.add_done_callback(self._ended)
-            at_most = _LOOK_AGAIN_SECONDS if is_woken else self._poll_seconds
-            is_woken = await _is_set_within(self._woken, min(at_most, self._poll_seconds))
+            seconds = _RECLAIM_SECONDS if is_woken else self.poll_seconds
+            is_woken = await _is_set_within(self._woken, min(seconds, self.poll_seconds))
         if self._running:
             await asyncio.wait(self._running)
 
     async def _claim(self) -> Claim | None:
         try:
-            return await self._leases.claim()
+            return await self.leases.claim()
         except ServiceUnavailable:
             pass  # the listener logs it
         except Exception as error:
-            data = {"chore": "claim", "error": type(error).__name__}
-            _log.error("chore_failed", extra={"data": data})
+            _log_failed("claim", error)
         return None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -187,14 +183,14 @@ class Worker:
         self._woken.set()
 
     async def _run(self, claim: Claim) -> None:
-        """Do the work of a claim; whatever it raises, what is to be done is not lost."""
+        """Do the work of a claim. After an error it is claimed again, or given up."""
         if claim.attempts > MAX_ATTEMPTS:  # its processes died
             await self._give_up(claim)
             return
         try:
-            async with self._leases.renewed(claim):
-                with self._watch(claim.conversation_id, claim.job_id):
-                    await self._work(claim.tenant_id, claim.conversation_id, claim.job_id)
+            async with self.leases.renewed(claim):
+                with self.watch(claim.conversation_id, claim.job_id):
+                    await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._interrupted(claim, error)
         else:
@@ -211,63 +207,60 @@ class Worker:
         if claim.attempts < MAX_ATTEMPTS:
             _log.warning("job_interrupted", extra={"data": data})
             delay = min(2.0 ** (claim.attempts - 1), MAX_DELAY_SECONDS)
-            await self._leases.retry_later(claim, delay)
+            await self.leases.retry_later(claim, delay)
         else:
             _log.error("job_given_up", extra={"data": data})
             await self._give_up(claim)
 
     async def _prepare_search(self, claim: Claim) -> None:
-        """Index what the work has hidden; a search does it where this fails."""
-        if self._prepare is None:
-            return
+        """Index what the work has hidden; where this fails, the next search does it."""
         try:
-            await self._prepare(claim.tenant_id, claim.conversation_id)
+            await self.prepare(claim.tenant_id, claim.conversation_id)
         except Exception as error:  # the work itself is done
             data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
             _log.warning("search_not_prepared", extra={"data": data})
 
     async def _give_up(self, claim: Claim) -> None:
         with suppress(ServiceUnavailable):  # then the next worker does so
-            async with self._database.session() as session:
+            async with self.database.session() as session:
                 if claim.job_id is None:
                     await session.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
                 else:
-                    detail = "The job was interrupted again and again"
-                    told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
+                    detail = "The job was interrupted too many times"
+                    error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
                     await session.jobs.change(
-                        claim.conversation_id, claim.job_id, "failed", error=told
+                        claim.conversation_id, claim.job_id, "failed", error=error
                     )
                 await session.jobs.release_lease(claim.conversation_id, claim.holder)
 
-    async def _again_and_again(
-        self, name: str, chore: Callable[[], Awaitable[object]], seconds: float
+    async def _repeat(
+        self, name: str, chore: Callable[[], Awaitable[None]], seconds: float
     ) -> None:
-        """Do a chore now and every so many seconds; one time may fail, the next must come."""
+        """Run a chore now and at an interval; it is repeated after a failure as well."""
         while not self._stopping.is_set():
             try:
                 await chore()
             except ServiceUnavailable:
                 pass  # the listener logs it
             except Exception as error:
-                data = {"chore": name, "error": type(error).__name__}
-                _log.error("chore_failed", extra={"data": data})
+                _log_failed(name, error)
             await _is_set_within(self._stopping, seconds)
 
-    async def _collect_due(self, collect: Collect) -> None:
-        """Collect what nothing refers to."""
-        taken = await collect()
-        if taken:
-            _log.info("blobs_collected", extra={"data": {"blobs": taken}})
+    async def _collect(self) -> None:
+        if blobs := await self.collect():
+            _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
 
-    async def _delete_expired(self, forget: Forget) -> None:
-        """Delete what is older than retention allows."""
-        gone = await forget()
-        if gone:
-            _log.info("forgotten", extra={"data": dict(gone)})
+    async def _delete_expired(self) -> None:
+        if deleted := await self.delete_expired():
+            _log.info("forgotten", extra={"data": dict(deleted)})
+
+
+def _log_failed(chore: str, error: Exception) -> None:
+    _log.error("chore_failed", extra={"data": {"chore": chore, "error": type(error).__name__}})
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for so long at most; returns whether it is set."""
+    """Wait for an event for at most `seconds`; return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -286,7 +279,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         prepare=parts.search.index_hidden,
         collect=parts.blob_collector.collect_due,
         collect_seconds=settings.blob_gc_seconds,
-        forget=parts.retention.delete_expired,
+        delete_expired=parts.retention.delete_expired,
         watch=parts.telemetry.working,
     )
 

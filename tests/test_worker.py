@@ -45,7 +45,7 @@ Seen = tuple[str, str | None]
 
 
 class FakeWork:
-    """Work that notes what it was asked for, waits until `release` is set, and is done."""
+    """Work that records its calls, waits until `release` is set, and is done."""
 
     def __init__(self, database: PostgresDatabase, *errors: Exception) -> None:
         self.database = database
@@ -53,7 +53,7 @@ class FakeWork:
         self.ended: Counter[Seen] = Counter()
         self.cancelled: Counter[Seen] = Counter()
         self.at_once = 0
-        self.most_at_once = 0
+        self.max_at_once = 0
         self.errors = list(errors)
         self.release = asyncio.Event()
         self.release.set()
@@ -64,7 +64,7 @@ class FakeWork:
         seen = conversation_id, job_id
         self.started[seen] += 1
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_at_once = max(self.max_at_once, self.at_once)
         try:
             if self.errors:
                 raise self.errors.pop(0)
@@ -87,7 +87,7 @@ class FakeWork:
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    """Poll until it holds."""
+    """Poll until a condition holds."""
     try:
         async with asyncio.timeout(SECONDS):
             while True:
@@ -100,7 +100,7 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
 
 
 class Place:
-    """The database of a test, and what the tests do with it."""
+    """The database of a test, and operations on it."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -167,13 +167,13 @@ async def place(database_url: str, store: Store) -> Place:
     return Place(database_url, store)
 
 
-async def test_what_is_due_is_worked_on_once(place: Place) -> None:
+async def test_due_work_is_done_once(place: Place) -> None:
     """Of two workers on one database, one does each piece of work once [compaction.background]."""
     work = place.work()
     async with place.worker(work).running(), place.worker(work).running():
-        asked = [await place.due() for _ in range(20)]
+        requested = [await place.due() for _ in range(20)]
         await until(place.is_idle, "all is done")
-    assert work.started == {(conversation_id, None): 1 for conversation_id in asked}
+    assert work.started == {(conversation_id, None): 1 for conversation_id in requested}
 
 
 async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> None:
@@ -189,7 +189,7 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
         assert set(work.started) == {(conversation_id, None), (other, None)}
         work.release.set()
         await until(place.is_idle, "all is done")
-    assert work.most_at_once == 2
+    assert work.max_at_once == 2
     assert work.started == {
         (conversation_id, None): 1,
         (other, None): 1,
@@ -198,8 +198,8 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> None:
-    """A worker does so many jobs at once, however many wait."""
+async def test_concurrency_is_bounded(place: Place, concurrency: int) -> None:
+    """A worker runs at most `concurrency` pieces of work at once."""
     work = place.work()
     work.release.clear()
     for _ in range(concurrency + 2):
@@ -208,11 +208,11 @@ async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> N
         await until(lambda: work.at_once == concurrency, "all places are taken")
         work.release.set()
         await until(place.is_idle, "all is done")
-    assert work.most_at_once == concurrency
+    assert work.max_at_once == concurrency
     assert work.ended.total() == concurrency + 2
 
 
-async def test_a_worker_collects_now_and_then(
+async def test_a_worker_collects_blobs_at_intervals(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The collection runs on its schedule, and again after one that failed."""
@@ -236,7 +236,7 @@ async def test_a_worker_collects_now_and_then(
     assert "secret words" not in caplog.text
 
 
-async def test_a_worker_forgets_from_the_start_on(
+async def test_a_worker_deletes_expired_rows(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Expired rows are deleted; a failure ends no worker and logs no content."""
@@ -251,10 +251,10 @@ async def test_a_worker_forgets_from_the_start_on(
     left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
     assert conversation_id not in [row[0] for row in left]
 
-    async def forget() -> Mapping[str, int]:
+    async def delete_expired() -> Mapping[str, int]:
         raise ValueError("secret words")
 
-    async with place.worker(place.work(), forget=forget).running():
+    async with place.worker(place.work(), delete_expired=delete_expired).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
 
@@ -302,7 +302,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     work.release.clear()
     stack = AsyncExitStack()
     await stack.enter_async_context(place.worker(work).running(grace_seconds=0.05))
-    asked = [await place.due() for _ in range(3)]
+    requested = [await place.due() for _ in range(3)]
     await until(lambda: work.at_once == 3, "the work has started")
     stopped = monotonic()
     with caplog.at_level(logging.INFO):
@@ -314,10 +314,10 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     work.release.set()
     async with place.worker(work).running():
         await until(place.is_idle, "all is done")
-    assert work.ended == {(conversation_id, None): 1 for conversation_id in asked}
+    assert work.ended == {(conversation_id, None): 1 for conversation_id in requested}
 
 
-async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_work_is_retried(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Work that raised any error runs again, and the log does not quote the error."""
     secret = "what somebody said"
     work = place.work(ValueError(secret))
@@ -332,7 +332,7 @@ async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("attempts", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
-async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: int) -> None:
+async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) -> None:
     """Attempts are bounded, also those that killed their process."""
     work = place.work(*(ValueError() for _ in range(2)))
     due = await place.due()
@@ -372,7 +372,7 @@ async def test_long_work_keeps_its_lease(place: Place) -> None:
 
 
 async def test_work_is_found_without_a_notification(place: Place) -> None:
-    """Polling finds work without a notification, and retries."""
+    """Polling finds new work and retries."""
     work = place.work(ValueError())
     async with place.worker(work).running():
         await until(lambda: listens(place.url), "the worker found nothing to do")
@@ -455,7 +455,7 @@ async def database_running(data_dir: Path) -> AsyncIterator[str]:
 async def test_a_worker_outlives_its_database(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It starts without a database, works when there is one, and again after a restart."""
+    """It starts without a database, works once there is one, and after a restart."""
 
     def said(event: str, times: int) -> bool:
         return [record.getMessage() for record in caplog.records].count(event) == times
@@ -532,8 +532,8 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
     assert work.started == {(conversation_id, None): 1}
 
 
-async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> None:
-    """It listens past the pooler, and does what the compaction service does."""
+async def test_the_worker_is_configured_by_the_settings(place: Place, settings: Settings) -> None:
+    """It listens past the pooler, and runs the compaction service."""
     direct = "postgresql://nobody@127.0.0.1:1/none"
     for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
         parts = compose(given)
@@ -541,8 +541,8 @@ async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> N
             await until(lambda: listens(place.url), "the worker listens")
 
 
-def test_the_command_explains_itself() -> None:
-    """`worker --help` names its variables; `serve` runs without one [operation.worker]."""
+def test_the_command_has_help() -> None:
+    """`worker --help` lists its variables; `serve` needs no worker. [operation.worker]"""
     told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
     assert told.exit_code == 0
     assert "CONTEXT_DATABASE_URL" in told.output
@@ -569,13 +569,13 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """It brings its database with it, and leaves within 10 s in good order."""
+def test_the_command_starts_and_exits_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """It starts its own database, and exits within 10 s after a signal."""
     process = command(tmp_path / "data")
-    asked = monotonic()
+    requested = monotonic()
     process.send_signal(number)
     _, log = process.communicate(timeout=20)
-    assert monotonic() - asked < 10
+    assert monotonic() - requested < 10
     assert process.returncode == 0
     assert '"worker_stopped"' in log
     assert "Traceback" not in log
@@ -583,7 +583,7 @@ def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals
 
 
 def test_the_command_joins_a_running_database(tmp_path: Path) -> None:
-    """Beside a service on the same data directory it uses that one's database."""
+    """It uses the database of a service on the same data directory."""
     with running(tmp_path / "data") as url:
         migrate(url)
         process = command(tmp_path / "data")

@@ -35,8 +35,9 @@ from app.services.compaction.leases import Leases
 from app.services.compaction.receipts import ReceiptService
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summaries.model_summary import ModelAccess
+from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import Appended
@@ -259,7 +260,9 @@ class Harness:
         allowed = (self.model,) if self.model else ()
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
         self.resolver = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
-        self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
+        self.summariser = Summariser(
+            ModelAccess(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
+        )
         self.outputs = StoredResults(self.database, RowStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)

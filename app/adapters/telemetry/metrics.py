@@ -115,7 +115,7 @@ class Now(Collector):
             "context_due_conversations", "Conversations whose compaction waits", waiting.due
         )
         yield GaugeMetricFamily(
-            "context_open_jobs", "Jobs that callers wait for, running ones too", waiting.asked
+            "context_open_jobs", "Jobs that callers wait for, running ones too", waiting.jobs
         )
         yield GaugeMetricFamily(
             "context_queue_age_seconds",

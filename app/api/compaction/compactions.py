@@ -85,15 +85,14 @@ async def compact(
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
     log never changes.
     """
-    known_id = conversation_id_from(conversation_id)
+    checked_id = conversation_id_from(conversation_id)
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
     if wait or options.dry_run:
-        return Json(
-            await services(request).compaction.compact(tenant_of(request), known_id, options)
-        )
+        compaction = services(request).compaction
+        return Json(await compaction.compact(tenant_of(request), checked_id, options))
     services(request).compaction.check(options)
     job = await services(request).jobs.start(
-        tenant_of(request), known_id, "compact", options.as_json()
+        tenant_of(request), checked_id, "compact", options.as_json()
     )
     return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
@@ -112,14 +111,14 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Response:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
-    known_id = conversation_id_from(conversation_id)
+    checked_id = conversation_id_from(conversation_id)
     before = cursors.decode_id(cursor, "compactions") if cursor else None
     page = await services(request).receipts.page(
-        tenant_of(request), known_id, limit, before, read_of(request)
+        tenant_of(request), checked_id, limit, before, read_of(request)
     )
     last = page[-1].compaction.compaction_id if page.has_more else None
-    following = cursors.encode("compactions", last) if last else None
-    return Json({"data": [_item(found) for found in page], "next_cursor": following})
+    next_cursor = cursors.encode("compactions", last) if last else None
+    return Json({"data": [_receipt_json(receipt) for receipt in page], "next_cursor": next_cursor})
 
 
 @router.get(
@@ -133,11 +132,10 @@ async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
 ) -> Response:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
-    known_id = conversation_id_from(conversation_id)
+    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(
-        _item(await services(request).receipts.get(tenant_of(request), known_id, receipt_id))
-    )
+    receipt = await services(request).receipts.get(tenant_of(request), checked_id, receipt_id)
+    return Json(_receipt_json(receipt))
 
 
 @page_router.get(
@@ -155,7 +153,7 @@ async def expand_compaction(
     cursor: Cursor = None,
 ) -> Response:
     """Return the original messages of the range that a compaction hides, in log order."""
-    known_id = conversation_id_from(conversation_id)
+    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
     if cursor:
@@ -163,7 +161,7 @@ async def expand_compaction(
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        tenant_of(request), known_id, receipt_id, after_seq, limit, read_of(request)
+        tenant_of(request), checked_id, receipt_id, after_seq, limit, read_of(request)
     )
     return await transcript(request, conversation, page, "asc", None)
 
@@ -183,34 +181,33 @@ async def undo_compaction(
     Another one is `409`. The conversation is not compacted automatically until the log has grown
     by 5 % of the window, as long as it fits.
     """
-    known_id = conversation_id_from(conversation_id)
+    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(
-        _item(await services(request).receipts.undo(tenant_of(request), known_id, receipt_id))
-    )
+    receipt = await services(request).receipts.undo(tenant_of(request), checked_id, receipt_id)
+    return Json(_receipt_json(receipt))
 
 
 def _compaction_id_from(text: str) -> str:
-    """Return the id of a path in lower case; raises NotFound for what is no UUID."""
+    """Return the id of a path in lower case; raises NotFound unless it is a UUID."""
     if not UUID.fullmatch(text):
         raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
     return text.lower()
 
 
-def _item(found: receipts.Receipt) -> dict[str, Any]:
-    receipt, view = found.compaction, found.compaction.view
+def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
+    compaction, view = receipt.compaction, receipt.compaction.view
     other = {
-        "status": found.status,
-        "hidden_range": _range(receipt.span),
+        "status": receipt.status,
+        "hidden_range": _range(compaction.span),
         "kept": view.kept,
         "cleared_through": view.trimmed_through,
         "retain": view.retain,
         "note": view.note,
         "summaries": [_summary(summary) for summary in view.summaries],
-        "made": [_summary(summary) for summary in receipt.made],
+        "made": [_summary(summary) for summary in compaction.made],
     }
     return {
-        name: other[name] if name in other else getattr(receipt, name)
+        name: other[name] if name in other else getattr(compaction, name)
         for name in Receipt.model_fields
     }
 

@@ -45,16 +45,11 @@ _NEW_FIELDS: dict[str, Any] = {"estimated": False, "degraded": []}
 
 def job_json(job: Job) -> dict[str, Any]:
     """Return a job as JSON; its error is the problem that a request would have returned."""
-    return {
-        "job_id": job.job_id,
-        "conversation_id": job.conversation_id,
-        "kind": job.kind,
-        "status": job.status,
+    ended = {
         "result": _NEW_FIELDS | json_text.loads(job.result) if job.result else None,
         "error": _problem(json_text.loads(job.error)) if job.error else None,
-        "created_at": job.created_at,
-        "updated_at": job.updated_at,
     }
+    return {name: getattr(job, name) for name in schemas.Job.model_fields} | ended
 
 
 def _problem(facts: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from app.api.http.fields import AGENT_ID, KEY_PATTERN, MAX_KEY, UUID
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
 from app.domain.tenancy.api_keys import Caller
+from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
-from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
 from app.services.conversations.conversations import ConversationService

@@ -33,7 +33,7 @@ from app.domain.prompt.resolved_settings import ResolvedSettings
 class CompactionOptions:
     """Options of one compaction beyond the policy.
 
-    `forced` accepts any gain. `deep` goes as low as the strategy can, and `deep_within_target`
+    `forced` accepts any gain. `deep` hides as much as the strategy can, and `deep_within_target`
     does so where the target is met already. `strategy` and `target_tokens` replace those of the
     policy.
     """
@@ -70,7 +70,7 @@ class CompactionInput:
         return shown_entries(self.entries, self.view)
 
     def tokens_in(self, view: View) -> int:
-        """Return the tokens of a payload that shows this view of the same log, at the most."""
+        """Return the maximum tokens of a payload that shows this view of the same log."""
         shown = sum(entry.tokens for entry in shown_entries(self.entries, view))
         tools = agent_tools_tokens(
             self.resolved, self.state, view.trimmed_through, shortens=bool(view.shortened)

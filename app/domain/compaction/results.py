@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from app.domain.conversations.compaction_receipt import Compaction
 
@@ -32,6 +32,11 @@ class CompactResult:
     degraded: tuple[str, ...] = ()
 
 
+_OF_RECEIPT = {field.name for field in fields(CompactResult)} & {
+    field.name for field in fields(Compaction)
+}
+
+
 class CompactionPending:
     """Another compaction of the conversation is running; a build does not wait for it."""
 
@@ -56,16 +61,6 @@ def result_of(receipt: Compaction) -> CompactResult:
     return CompactResult(
         compacted=True,
         reason=None,
-        compaction_id=receipt.compaction_id,
-        before_tokens=receipt.before_tokens,
-        after_tokens=receipt.after_tokens,
-        before_msg_count=receipt.before_msg_count,
-        after_msg_count=receipt.after_msg_count,
-        strategies_run=receipt.strategies_run,
         summary_range=(receipt.span.start, receipt.span.end) if has_summary else None,
-        model=receipt.model,
-        summary_tokens=receipt.summary_tokens,
-        cost_usd=receipt.cost_usd,
-        duration_ms=receipt.duration_ms,
-        degraded=receipt.degraded,
+        **{name: getattr(receipt, name) for name in _OF_RECEIPT},
     )

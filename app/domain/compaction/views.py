@@ -1,4 +1,4 @@
-"""What is shown of a conversation: before a compaction, and after it was applied.
+"""Views of a conversation before and after a compaction.
 
 1. A compaction replaces the view by one that hides or clears more. The log never changes.
 2. What was hidden without a summary is included in the next summary that is made.
@@ -106,7 +106,7 @@ def view_after(
 
 
 def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
-    """Yield the summaries cut to the hidden range: what is shown at its edges needs none."""
+    """Yield the summaries, cut to the hidden range: messages shown at its edges need none."""
     for summary in summaries:
         start, end = summary.span.start, summary.span.end
         if hidden is not None:
@@ -141,9 +141,9 @@ def kept_seqs(view: View) -> tuple[int, ...]:
 def kept_with_pins(
     view: View, kept: Sequence[int], pinned: Iterable[Entry]
 ) -> tuple[tuple[int, ...], int, int]:
-    """Return what is kept once messages are pinned, with the tokens and messages that it adds.
+    """Return the seqs kept once messages are pinned, and the tokens and messages this adds.
 
-    `view` is the active compaction's own, `kept` is what the conversation keeps already.
+    `view` is that of the active compaction, `kept` are the seqs that the conversation keeps so far.
     """
     hidden, seqs = view.hidden, set(kept)
     tokens = messages = 0
@@ -217,7 +217,7 @@ def agent_tools_tokens(
     *,
     shortens: bool = False,
 ) -> int:
-    """Return the most that the agent's own tools cost in a payload, before the model's factor.
+    """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
 
     That is the case if all cut results are shown. `trimmed_through` is that of the view in
     question, `shortens` is set when it shortens messages.

@@ -5,6 +5,7 @@ Work runs at least once and is applied at most once. [compaction.at-most-once]
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 from app.domain.common import json_text
@@ -16,11 +17,13 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.results import CompactResult
 from app.domain.compaction.thresholds import compaction_threshold, resume_at
 from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.conversations.job import Job
+from app.services.common.lookup import get_conversation
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, request_from
+from app.services.ports import Database
 from app.services.prompt.budget_status import is_due_as_reported
 
 
@@ -51,23 +54,15 @@ class BackgroundCompactions:
         if job is None or job.status in {"done", "failed"}:
             return
         try:
-            result = await self._compact(tenant_id, conversation_id, request_from(job.ask))
+            request = request_from(job.ask)
+            source = await self._runner.checked_input(tenant_id, conversation_id, request)
+            result = await self._runner.compact(source, Trigger.FORCED, request)
+            status, ended = "done", {"result": json_text.dumps(asdict(result))}
         except ContextError as error:
-            problem = json_text.dumps({"code": error.code, "detail": error.detail, **error.facts})
-            async with self._database.session() as session:
-                await session.jobs.change(conversation_id, job_id, "failed", error=problem)
-            return
+            problem = {"code": error.code, "detail": error.detail, **error.facts}
+            status, ended = "failed", {"error": json_text.dumps(problem)}
         async with self._database.session() as session:
-            done = json_text.dumps(asdict(result))
-            await session.jobs.change(conversation_id, job_id, "done", result=done)
-
-    async def _compact(
-        self, tenant_id: str, conversation_id: str, request: CompactRequest
-    ) -> CompactResult:
-        source = await self._runner.checked_input(tenant_id, conversation_id, request)
-        if request.dry_run:
-            return await self._runner.dry_run(source, request)
-        return await self._runner.compact(source, Trigger.FORCED, request)
+            await session.jobs.change(conversation_id, job_id, status, **ended)
 
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
         try:
@@ -101,3 +96,33 @@ class BackgroundCompactions:
             return True
         async with self._database.session() as session:
             return await is_due_as_reported(session, source.resolved, source.conversation)
+
+
+class JobService:
+    """Starts jobs and returns their state."""
+
+    def __init__(self, database: Database, new_id: Callable[[], str]) -> None:
+        self._database = database
+        self._new_id = new_id
+
+    async def start(self, tenant_id: str, conversation_id: str, kind: str, ask: str) -> Job:
+        """Store a job for the workers and return it; `ask` is JSON.
+
+        Raises NotFound for a conversation that this tenant does not have.
+        """
+        job_id = self._new_id()
+        async with self._database.transaction() as session:
+            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.jobs.add(tenant_id, conversation_id, job_id, kind, ask)
+            job = await session.jobs.find(tenant_id, job_id)
+        if job is None:  # the conversation was deleted meanwhile
+            raise NotFound.conversation(conversation_id)
+        return job
+
+    async def get(self, tenant_id: str, job_id: str) -> Job:
+        """Return a job; raises NotFound for what this tenant does not have."""
+        async with self._database.session() as session:
+            job = await session.jobs.find(tenant_id, job_id)
+        if job is None:
+            raise NotFound(f"No job {job_id}", {"job_id": job_id})
+        return job

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from cachetools import LRUCache
+
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.results import CompactionPending, CompactResult, result_of
+from app.domain.compaction.results import CompactionPending, CompactResult
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
@@ -34,7 +36,7 @@ class CompactionService:
     def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
         self.runner = runner
         self._leases = leases
-        self._fruitless: dict[str, Hashable] = {}
+        self._fruitless: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS)
 
     # --- forced ---------------------------------------------------------------------------
 
@@ -61,7 +63,7 @@ class CompactionService:
         """Return why the policy's model may not summarise, None where it may."""
         conversation = await self.runner.inputs.find(tenant_id, conversation_id)
         try:
-            model = self.runner.inputs.policy_of(conversation).compaction.model
+            model = self.runner.inputs.resolver.policy_of(conversation).compaction.model
             self.runner.summariser.choose_model(None, model, None)
         except ValidationError as error:
             return error.detail
@@ -80,7 +82,7 @@ class CompactionService:
         """Compact during a build; None when the view was changed meanwhile.
 
         After a failure there is no attempt for some time. When there was nothing to do, there is
-        none until `basis` changes, which stands for all that a plan depends on: builds are
+        none until `basis` changes, which identifies all that a plan depends on: builds are
         frequent, and must not repeat a fruitless attempt.
         """
         if state.is_resting:
@@ -103,8 +105,6 @@ class CompactionService:
             return None
         if result.compacted:
             return result
-        if len(self._fruitless) >= _MAX_FRUITLESS:
-            self._fruitless.clear()
         self._fruitless[conversation_id] = basis
         return NoCompaction(result.reason or "")
 
@@ -113,11 +113,8 @@ class CompactionService:
         run = self.runner.start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
-        receipt = self.runner.store.receipt(run, ExecutedPlan(plan, view))
-        with self.runner.observed(run) as observe:
-            await self.runner.store.apply(run, receipt)
-            observe(result_of(receipt))
-        return result_of(receipt)
+        receipt = self.runner.receipt(run, ExecutedPlan(plan, view))
+        return await self.runner.apply(run, receipt)
 
     async def clear(
         self,
@@ -142,10 +139,8 @@ class CompactionService:
                     return True
                 run = self.runner.start(source, Trigger.TOOL_OUTPUT)
                 executed = ExecutedPlan(plan, run.view_without_summary(plan))
-                receipt = self.runner.store.clearing_receipt(run, executed)
-                with self.runner.observed(run) as observe:
-                    await self.runner.store.apply(run, receipt)
-                    observe(result_of(receipt))
+                receipt = self.runner.clearing_receipt(run, executed)
+                await self.runner.apply(run, receipt)
         except Conflict:
             pass
         return True

@@ -1,4 +1,4 @@
-"""Carries out the plan of a compaction: makes its summaries, outside any transaction."""
+"""Carries out the plan of a compaction, or estimates its result."""
 
 from __future__ import annotations
 
@@ -8,25 +8,36 @@ from dataclasses import replace
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.compaction.summary_budget import summary_text_limit, tree_node_text_limit
-from app.domain.compaction.views import summary_message_tokens
+from app.domain.compaction.summary_budget import (
+    expected_summary_tokens,
+    summary_text_limit,
+    tree_node_text_limit,
+)
+from app.domain.compaction.views import (
+    agent_tools_tokens,
+    shown_entries,
+    summary_message_tokens,
+)
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import Span, Summary, overlap
-from app.services.compaction.paged_summarisation import summarise_paged
 from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
     ExecutedPlan,
     merged_summary,
+    nothing_done,
 )
-from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummaryResult
+from app.services.compaction.summariser import Summariser, summarise_paged
 from app.services.ports import Database
+
+DRY_RUN = "dry run"
 
 
 class PlanExecutor:
-    """Makes the summaries of a plan."""
+    """Makes the summaries of a plan, outside any transaction."""
 
     def __init__(self, database: Database, summariser: Summariser) -> None:
         self._database = database
@@ -60,14 +71,9 @@ class PlanExecutor:
         """Extend the current summary to all that is hidden: one summary for all of it."""
         view = run.source.view
         fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
-        result = await self._summary_of(
-            run,
-            fresh,
-            "\n\n".join(summary.text for summary in view.summaries) or None,
-            summary_text_limit(run.source.resolved.judging_limits()),
-            kept=frozenset(plan.kept),
-            retains=True,
-        )
+        previous = "\n\n".join(summary.text for summary in view.summaries) or None
+        max_tokens = summary_text_limit(run.source.resolved.judging_limits())
+        result = await self._summary_of(run, plan, fresh, previous, max_tokens, retains=True)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, run.source.resolved.count)
@@ -88,9 +94,7 @@ class PlanExecutor:
         for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
-                result = await self._summary_of(
-                    run, parts, None, max_tokens, kept=frozenset(plan.kept)
-                )
+                result = await self._summary_of(run, plan, parts, None, max_tokens)
             except ServiceUnavailable:
                 if not made or hidden is None:
                     raise
@@ -127,11 +131,11 @@ class PlanExecutor:
     async def _summary_of(
         self,
         run: CompactionRun,
+        plan: CompactionPlan,
         spans: Sequence[Span],
         previous: str | None,
         max_tokens: int,
         *,
-        kept: frozenset[int],
         retains: bool = False,
     ) -> SummaryResult:
         return await summarise_paged(
@@ -144,7 +148,7 @@ class PlanExecutor:
             self.model(run.source, run.request),
             max_tokens,
             run.calls,
-            kept_seqs=kept,
+            kept_seqs=frozenset(plan.kept),
             retained=run.source.view.retain if retains else None,
         )
 
@@ -159,3 +163,49 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
     )
+
+
+def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> CompactResult:
+    """Return what a plan leads to, its summaries by a model at their expected size.
+
+    [compaction.dry-run]
+    """
+    source, resolved = run.source, run.source.resolved
+    if plan.chunks:
+        summaries, retain = _expected_tree(run, plan), source.view.retain
+    else:
+        summaries = [_expected_summary(run, plan, hidden)]
+        retain = "" if summary_request(run, retains=True).wants_retain else None
+    view = run.view_after(plan, summaries, retain)
+    shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
+    summary_tokens = sum(summary.tokens for summary in view.summaries)
+    summary_tokens += resolved.count(view.note) if view.note is not None else 0
+    tools = agent_tools_tokens(resolved, source.state, view.trimmed_through)
+    return replace(
+        nothing_done(run, DRY_RUN, plan.steps),
+        after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,
+        after_msg_count=source.messages_in(view),
+        summary_range=(hidden.start, hidden.end) if view.summaries else None,
+        summary_tokens=summary_tokens,
+        estimated=True,
+    )
+
+
+def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> Summary:
+    source = run.source
+    limit = summary_text_limit(source.resolved.judging_limits())
+    max_tokens = min(limit, plan.freed_tokens + source.state.summary_tokens)
+    return Summary(hidden, "", expected_summary_tokens(source.active, run.strategy, max_tokens))
+
+
+def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
+    source, resolved = run.source, run.source.resolved
+    chunks = tree_chunks(plan, source.view, resolved.policy.tree_summary.chunk_size)
+    limit = tree_node_text_limit(resolved.judging_limits())
+    max_tokens = min(limit, plan.freed_tokens // max(len(chunks), 1))
+    tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
+    nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
+    while merge := run.next_merge(nodes):
+        first, end = merge
+        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens)]
+    return nodes

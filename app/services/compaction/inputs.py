@@ -38,7 +38,7 @@ class CompactionInputs:
         self, database: Database, resolver: SettingsResolver, active: ActiveWindows
     ) -> None:
         self._database = database
-        self._resolver = resolver
+        self.resolver = resolver
         self._active = active
 
     async def find(
@@ -46,16 +46,12 @@ class CompactionInputs:
     ) -> Conversation:
         """Return a conversation; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await session.conversations.find(
-                tenant_id, conversation_id, self._resolver.default_model, model
+            found = await session.conversations.find(
+                tenant_id, conversation_id, self.resolver.default_model, model
             )
-        if conversation is None:
+        if found is None:
             raise NotFound.conversation(conversation_id)
-        return conversation
-
-    def policy_of(self, conversation: Conversation) -> Policy:
-        """Return the policy that applies to a conversation."""
-        return self._resolver.policy_of(conversation)
+        return found
 
     async def read(
         self,
@@ -75,7 +71,7 @@ class CompactionInputs:
             await self._active.updated(tenant_id, conversation)
             conversation = await self.find(tenant_id, conversation_id, model)
         async with self._database.session() as session:
-            resolved = await self._resolver.of(conversation, settings)
+            resolved = await self.resolver.of(conversation, settings)
             state, active = conversation.state, None
             if state.compaction_id is not None:
                 active = await session.contexts.find_compaction(

@@ -1,8 +1,8 @@
 """Leases: one compaction of a conversation at a time, among all processes.
 
 1. A holder renews its lease every third of its time. The lease of a process that died expires.
-2. The block of a holder ends with its lease: when another process has taken it over, or when it
-   expires because the database does not answer.
+2. The `with` block of a holder is cancelled when its lease is lost: when another process takes it
+   over, or when it expires because the database does not answer.
 3. No connection is held while a block waits or works.
 4. A worker claims the lease together with the work that waits longest.
 """

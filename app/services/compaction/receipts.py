@@ -15,6 +15,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows, shown_of
 from app.services.ports import Database, Repositories
@@ -150,11 +151,9 @@ class ReceiptService:
         for a compaction that is not the active one. [compaction.undo-suspends]
         """
         async with self._database.transaction() as session:
-            conversation = await session.log.lock(
-                tenant_id, conversation_id, self._resolver.default_model
+            conversation = await lock_conversation(
+                session, tenant_id, conversation_id, self._resolver.default_model
             )
-            if conversation is None:
-                raise NotFound.conversation(conversation_id)
             receipt = await _receipt(session, conversation_id, compaction_id)
             if conversation.state.compaction_id != compaction_id:
                 raise Conflict(
@@ -196,12 +195,8 @@ class ReceiptService:
     async def _conversation(
         self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
-        found = await session.conversations.find(
-            tenant_id, conversation_id, self._resolver.default_model
-        )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
+        model = self._resolver.default_model
+        return await get_conversation(session, tenant_id, conversation_id, model)
 
 
 async def _receipt(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:

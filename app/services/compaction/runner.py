@@ -1,23 +1,31 @@
-"""One compaction: planned, summarised outside any transaction, applied if still valid."""
+"""One compaction: planned, summarised outside any transaction, then stored.
+
+A compaction is stored only if the view is still the one that it was planned on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from typing import Any
 
-from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
-from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.compaction.thresholds import compaction_threshold, resume_at
+from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
+from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
 from app.domain.conversations.events import EventType
+from app.domain.conversations.view import Span
+from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
-from app.services.compaction.applying import CompactionStore
-from app.services.compaction.dry_runs import DRY_RUN, estimated_result
-from app.services.compaction.execution import PlanExecutor
+from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
-from app.services.compaction.runs import CompactionRun, CompactRequest, nothing_done
+from app.services.compaction.runs import CompactionRun, CompactRequest, ExecutedPlan, nothing_done
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Observer
@@ -25,7 +33,11 @@ from app.services.prompt.settings_resolver import SettingsResolver
 
 MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0
+SUMMARISER_UNAVAILABLE = "summariser_unavailable"
+"""In `degraded`: messages were left out without the summary that the policy asks for."""
 _NOT_SHORTER = "the summary would not be shorter"
+
+_log = logging.getLogger("app.compaction")
 
 
 class CompactionRunner:
@@ -42,10 +54,10 @@ class CompactionRunner:
         observer: Observer = UNOBSERVED,
     ) -> None:
         self.inputs = CompactionInputs(database, resolver, active)
-        self.store = CompactionStore(database, new_id, now_ms)
         self.summariser = summariser
         self.database = database
         self._executor = PlanExecutor(database, summariser)
+        self._new_id = new_id
         self._now_ms = now_ms
         self._observer = observer
 
@@ -77,19 +89,23 @@ class CompactionRunner:
         calls = self.summariser.start_run(source.tenant_id)
         return CompactionRun(source, trigger, request or CompactRequest(), calls, self._now_ms())
 
-    def observed(
-        self, run: CompactionRun
-    ) -> AbstractContextManager[Callable[[CompactResult], None]]:
-        """Report a run to the observer, with the result that the block passes on."""
-        return self._observer.compacting(run.conversation_id, run.trigger, run.strategy)
-
     async def compact(
         self, source: CompactionInput, trigger: Trigger, request: CompactRequest
     ) -> CompactResult:
         """Plan a compaction, make its summaries and apply it."""
         run = self.start(source, trigger, request)
-        with self.observed(run) as observe:
-            result = await self._plan_and_apply(run)
+        return await self._observed(run, self._plan_and_apply(run))
+
+    async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        """Apply what was reduced without a summary."""
+        return await self._observed(run, self._store(run, receipt))
+
+    async def _observed(
+        self, run: CompactionRun, compacting: Awaitable[CompactResult]
+    ) -> CompactResult:
+        """Report a run and its result to the observer."""
+        with self._observer.compacting(run.conversation_id, run.trigger, run.strategy) as observe:
+            result = await compacting
             observe(result)
         return result
 
@@ -97,26 +113,23 @@ class CompactionRunner:
         plan = run.plan()
         if isinstance(plan, NoCompaction):
             return nothing_done(run, plan.reason)
-        await self.store.add_event(run, EventType.STARTED, steps=plan.steps)
+        await self._add_event(run, EventType.STARTED, steps=plan.steps)
         try:
             executed = await self._executor.execute(run, plan)
         except (ServiceUnavailable, ValidationError) as error:
-            await self.store.record_failure(run, error)
+            await self._record_failure(run, error)
             raise
-        receipt = self.store.receipt(run, executed)
+        receipt = self.receipt(run, executed)
         if receipt.after_tokens >= receipt.before_tokens:
-            await self.store.add_event(
-                run, EventType.FAILED, reason="no_gain", calls=run.calls.calls
-            )
+            await self._add_event(run, EventType.FAILED, reason="no_gain", calls=run.calls.calls)
             return nothing_done(run, _NOT_SHORTER, plan.steps)
         try:
-            await self.store.apply(run, receipt)
+            return await self._store(run, receipt)
         except Conflict:
-            await self.store.add_event(
+            await self._add_event(
                 run, EventType.FAILED, reason="context_changed", calls=run.calls.calls
             )
             raise
-        return result_of(receipt)
 
     async def dry_run(self, source: CompactionInput, request: CompactRequest) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.
@@ -131,7 +144,114 @@ class CompactionRunner:
         needs_model = plan.summarises and self._executor.model(source, request) is not None
         if plan.hidden is not None and needs_model:
             return estimated_result(run, plan, plan.hidden)
-        receipt = self.store.receipt(run, await self._executor.execute(run, plan))
+        receipt = self.receipt(run, await self._executor.execute(run, plan))
         if receipt.after_tokens >= receipt.before_tokens:
             return nothing_done(run, _NOT_SHORTER, plan.steps)
         return replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
+
+    # --- what is stored -------------------------------------------------------------------
+
+    def receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
+        """Return the receipt of a plan that was carried out."""
+        source, view, calls = run.source, executed.view, run.calls
+        state, resolved = source.state, source.resolved
+        left = shown_entries(source.entries, view)
+        lacks_summary = executed.lacks_summary or executed.plan.drops
+        return Compaction(
+            compaction_id=self._new_id(),
+            parent_id=state.compaction_id,
+            trigger=run.trigger,
+            strategy=run.strategy,
+            policy_strategy=resolved.policy.strategy,
+            strategies_run=executed.plan.steps,
+            span=executed.plan.hidden or view.hidden or Span(1, view.trimmed_through + 1),
+            view=view,
+            made=tuple(executed.made),
+            summary_tokens=view_summary_tokens(view, resolved.count),
+            hidden_tokens=state.tokens - sum(entry.tokens for entry in left),
+            hidden_messages=state.head_seq - len(left),
+            before_tokens=source.tokens_in(source.view),
+            after_tokens=source.tokens_in(view),
+            before_msg_count=source.messages_in(source.view),
+            after_msg_count=source.messages_in(view),
+            model=calls.model if executed.made else None,
+            prompt_hash=calls.prompt_hash if executed.made else None,
+            calls=calls.calls,
+            input_tokens=calls.input_tokens,
+            output_tokens=calls.output_tokens,
+            cost_usd=calls.cost_usd,
+            duration_ms=round(self._now_ms() - run.started_ms),
+            degraded=(SUMMARISER_UNAVAILABLE,) if lacks_summary else (),
+        )
+
+    def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
+        """Return the receipt of a clearing, which hides no messages."""
+        source = run.source
+        left = shown_entries(source.entries, executed.view)
+        freed = sum(e.tokens for e in source.shown) - sum(e.tokens for e in left)
+        return replace(
+            self.receipt(run, executed),
+            hidden_tokens=source.state.hidden_tokens + freed,
+            hidden_messages=source.state.hidden_messages,
+        )
+
+    async def _store(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        """Store a receipt and show its view.
+
+        Raises NotFound for a conversation that was deleted meanwhile, and Conflict when the view
+        is not the one that the compaction was planned on any more.
+        """
+        conversation_id = run.conversation_id
+        shown = VisibleState(
+            receipt.view,
+            receipt.compaction_id,
+            receipt.summary_tokens,
+            receipt.hidden_tokens,
+            receipt.hidden_messages,
+            kept_seqs(receipt.view),
+        )
+        is_clearing = run.trigger is Trigger.TOOL_OUTPUT
+        result = result_of(receipt)
+        data = {**asdict(result), "trigger": receipt.trigger}
+        async with self.database.transaction() as session:
+            await lock_conversation(session, run.source.tenant_id, conversation_id, None)
+            await session.contexts.add_compaction(conversation_id, receipt)
+            applied = await session.contexts.show(
+                conversation_id,
+                shown,
+                view_version=run.source.state.view_version,
+                cause=RESULTS_CLEARED if is_clearing else "compaction",
+                resume_at=run.source.state.resume_at if is_clearing else _resume_at(run, receipt),
+            )
+            if not applied:
+                raise Conflict("The context changed while it was being compacted; try again")
+            await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+        return result
+
+    async def _add_event(self, run: CompactionRun, event: EventType, **data: Any) -> None:
+        """Add an event of a compaction to the conversation."""
+        data = {"trigger": run.trigger, **data}
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, event, json_text.dumps(data))
+
+    async def _record_failure(self, run: CompactionRun, error: ContextError) -> None:
+        """Write a failure to the events and the log; store it unless a caller gets the error."""
+        reason = error.facts.get("reason", error.code)
+        logged = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
+        failure = json_text.dumps({**logged, "code": error.code, "detail": error.detail})
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, EventType.FAILED, failure)
+            if run.trigger is not Trigger.FORCED:
+                await session.jobs.record_failure(run.conversation_id, failure)
+        _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _resume_at(run: CompactionRun, receipt: Compaction) -> int:
+    """Return how many tokens the log needs before it is compacted automatically again.
+
+    The messages that have to stay can be more than `max_messages`: then no compaction helps.
+    """
+    state, resolved = run.source.state, run.source.resolved
+    left = replace(state, hidden_messages=receipt.hidden_messages)
+    exceeds = compaction_threshold(resolved).exceeds_messages(left)
+    return resume_at(state, resolved.judging_limits()) if exceeds else 0

@@ -21,7 +21,7 @@ from app.domain.compaction.views import view_after
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.turns import never_cleared
 from app.domain.conversations.view import Span, Summary, View
-from app.services.compaction.summariser_run import SummariserRun
+from app.services.compaction.summaries.run import SummariserRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import Message
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.transcript_text import (
@@ -15,43 +16,24 @@ from app.domain.compaction.summaries.transcript_text import (
     format_summaries,
     without_trailing_calls,
 )
-from app.services.compaction.extractive_summaries import extract_summary, extract_text
-from app.services.compaction.model_summaries import Clock, FindEntry, ModelSummaries, Sleep
-from app.services.compaction.summariser_run import (
-    SummariserRun,
-    SummariserSettings,
-    SummaryResult,
-)
-from app.services.ports import Gateway, Models, Tokenizer
+from app.domain.conversations.view import Span
+from app.services.compaction.summaries.extractive import extract_summary, extract_text
+from app.services.compaction.summaries.model_summary import ModelAccess, ModelSummary
+from app.services.compaction.summaries.run import SummariserRun
+from app.services.ports import Database
 
+PAGE_MESSAGES = 500
+"""How many messages `summarise_paged` reads at once."""
 MAX_NAMED_MODELS = 10
 """How many of the allowed models an error names."""
-
-
-async def no_entry(_tenant_id: str, _model: str) -> str | None:
-    """Return no registry entry: tenants have none of their own."""
-    return None
 
 
 class Summariser:
     """Chooses the model that summarises, and makes summaries."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        models: Models,
-        tokenizer: Tokenizer,
-        settings: SummariserSettings,
-        sleep: Sleep = asyncio.sleep,
-        now: Clock = time.monotonic,
-        find_entry: FindEntry = no_entry,
-    ) -> None:
-        self._by_model = ModelSummaries(
-            gateway, models, tokenizer, settings, sleep, now, find_entry
-        )
-        self._tokenizer = tokenizer
-        self._settings = settings
-        self._now = now
+    def __init__(self, access: ModelAccess) -> None:
+        settings = access.settings
+        self._access = access
         configured = (settings.model, *settings.fallback_models, *settings.allowed_models)
         self._allowed = frozenset(model for model in configured if model)
 
@@ -69,8 +51,8 @@ class Summariser:
             if model is not None:
                 self.check_model(model, pointer)
                 return model
-        if self._settings.model is not None:
-            return self._settings.model
+        if self._access.settings.model is not None:
+            return self._access.settings.model
         return conversation_model if conversation_model in self._allowed else None
 
     def check_model(self, model: str, pointer: str) -> None:
@@ -86,7 +68,7 @@ class Summariser:
 
     def start_run(self, tenant_id: str) -> SummariserRun:
         """Return the run of a new compaction; its deadline begins now."""
-        return SummariserRun(tenant_id, self._now() + self._settings.deadline_seconds)
+        return SummariserRun(tenant_id, self._access.now() + self._access.settings.deadline_seconds)
 
     async def summarise(
         self,
@@ -124,20 +106,22 @@ class Summariser:
                 retained,
                 request.wants_retain,
                 max_tokens,
-                self._tokenizer,
+                self._access.tokenizer,
             )
         shown = (is_end and without_trailing_calls(messages)) or messages
-        return await self._by_model.summarise(
+        summary = ModelSummary(
+            self._access,
             await asyncio.to_thread(format_messages, shown, kept),
             request,
             model,
             max_tokens,
             run,
-            previous=previous,
-            retained=retained,
+            previous,
+            retained,
             has_kept=bool(kept),
             min_chars=min_chars,
         )
+        return await summary.make()
 
     async def merge(
         self,
@@ -151,13 +135,64 @@ class Summariser:
         if model is None:
             run.set_extractive()
             return await asyncio.to_thread(
-                extract_text, (), "\n\n".join(texts), max_tokens, self._tokenizer
+                extract_text, (), "\n\n".join(texts), max_tokens, self._access.tokenizer
             )
-        plain = SummaryRequest(
-            request.prompt, request.directives, instructions=request.instructions
+        plain = replace(request, retain_prompt=None, retain_directives=())
+        summary = ModelSummary(
+            self._access,
+            format_summaries(texts),
+            plain,
+            model,
+            max_tokens,
+            run,
+            of_summaries=True,
         )
-        summaries = format_summaries(texts)
-        result = await self._by_model.summarise(
-            summaries, plain, model, max_tokens, run, of_summaries=True
+        return (await summary.make()).text
+
+
+async def summarise_paged(
+    database: Database,
+    summariser: Summariser,
+    conversation_id: str,
+    spans: Sequence[Span],
+    previous: str | None,
+    request: SummaryRequest,
+    model: str | None,
+    max_tokens: int,
+    run: SummariserRun,
+    *,
+    kept_seqs: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> SummaryResult:
+    """Return one summary of `previous` and the messages in `spans`.
+
+    `kept_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
+    section of `previous`. No session is open during a model call. Raises as `summarise` does.
+    """
+    text, retain, result = previous, retained, None
+    pages = [
+        Span(start, min(start + PAGE_MESSAGES, span.end))
+        for span in spans
+        for start in range(span.start, span.end, PAGE_MESSAGES)
+    ]
+    for page in pages:
+        async with database.session() as session:
+            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        kept = frozenset(index for index, row in enumerate(rows) if row.seq in kept_seqs)
+        if len(kept) == len(rows):
+            continue
+        result = await summariser.summarise(
+            [row.message() for row in rows],
+            text,
+            request,
+            model,
+            max_tokens,
+            run,
+            is_end=page is pages[-1],
+            kept=kept,
+            retained=retain,
         )
-        return result.text
+        text, retain = result.text, result.retain or retain
+    return result or await summariser.summarise(
+        (), previous, request, model, max_tokens, run, retained=retained
+    )

@@ -9,18 +9,18 @@ from app.domain.conversations.job import Claim, Job
 
 
 class JobRepository(Protocol):
-    """Statements about work in the background: due compactions, jobs of callers, leases."""
+    """Statements on background work: due compactions, jobs of callers, leases."""
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
         """Take the lease on the conversation whose work waits longest, None where none waits."""
         ...
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
-        """Release a lease; workers claim the conversation again after so many seconds."""
+        """Release a lease; workers can claim the conversation again after `seconds`."""
         ...
 
     async def notify(self) -> None:
-        """Tell workers that there is work; in a transaction, when that commits."""
+        """Notify workers of new work; in a transaction, when that commits."""
         ...
 
     async def set_due(self, conversation_id: str) -> bool:

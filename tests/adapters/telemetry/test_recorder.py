@@ -452,7 +452,7 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
     await append(client, path, user("hello"))
     await execute(database_url, "UPDATE heads SET due_at = now() - interval '1 hour'")
     waiting = await backlog.waiting()
-    assert (waiting.due, waiting.asked) == (1, 0)
+    assert (waiting.due, waiting.jobs) == (1, 0)
     assert 3600 <= waiting.oldest_seconds < 3700
     await execute(database_url, "UPDATE heads SET due_at = now() + interval '1 hour'")
     assert await backlog.waiting() == Waiting(0, 0, 0.0)

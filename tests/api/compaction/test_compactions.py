@@ -1,4 +1,4 @@
-"""Compactions over HTTP: asked for, waited for, listed, expanded, undone.
+"""Compactions over HTTP: forced, as jobs, listed, expanded, undone.
 
 [compaction.forced, compaction.undo, compaction.failure-keeps-state]
 """
@@ -36,17 +36,17 @@ async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
     return path
 
 
-async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, Any]:
+async def compact(client: httpx.AsyncClient, path: str, **options: Any) -> dict[str, Any]:
     """Compact, and return what came of it."""
-    answer = await client.post(f"{path}/compact", json=ask)
+    answer = await client.post(f"{path}/compact", json=options)
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     return made
 
 
-async def payload(client: httpx.AsyncClient, path: str, **ask: Any) -> bytes:
+async def payload(client: httpx.AsyncClient, path: str, **options: Any) -> bytes:
     """Return the bytes of a payload."""
-    answer = await client.post(f"{path}/context", json=ask)
+    answer = await client.post(f"{path}/context", json=options)
     assert answer.status_code == 200, answer.text
     return bytes(str(answer.json()["payload"]), "utf-8", "surrogatepass")
 
@@ -59,7 +59,7 @@ async def work(app: FastAPI, path: str, job_id: str | None) -> None:
     )
 
 
-# --- asking ---------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -68,10 +68,10 @@ async def test_a_call_has_its_own_options(
 ) -> None:
     """Strategy, model, instructions and target are for one call; a dry run shows the plan."""
     path = await long_talk(client)
-    ask = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
-    shown = await compact(client, path, **ask, dry_run=True)
+    options = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
+    shown = await compact(client, path, **options, dry_run=True)
     assert (shown["compacted"], shown["reason"], fake_llm.calls) == (False, "dry run", 0)
-    made = await compact(client, path, **ask)
+    made = await compact(client, path, **options)
     assert made["compacted"] and made["reason"] is None
     for name in ("summary_range", "strategies_run", "before_tokens", "after_msg_count"):
         assert made[name] == shown[name], name
@@ -114,7 +114,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
 @pytest.mark.parametrize("wait", ["true", "false"])
-async def test_wrong_options(
+async def test_wrong_options_are_refused(
     client: httpx.AsyncClient, database_url: str, body: Any, pointer: str, wait: str
 ) -> None:
     """Each wrong field is a 422 that points at it, and no job is made of it."""
@@ -125,8 +125,8 @@ async def test_wrong_options(
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
-async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> None:
-    """What is no JSON object is refused. [api.json-only]"""
+async def test_malformed_options_are_refused(client: httpx.AsyncClient, content: bytes) -> None:
+    """A body that is no JSON object is refused. [api.json-only]"""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
     answer = await client.post(f"{path}/compact", content=content, headers=headers)
@@ -135,28 +135,31 @@ async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> N
 
 
 @pytest.mark.parametrize("wait", ["maybe", "", "2"])
-async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> None:
-    """A parameter that is wrong is pointed at. [errors.problem-json]"""
+async def test_wait_must_be_a_boolean(client: httpx.AsyncClient, wait: str) -> None:
+    """A wrong `wait` is a problem with its pointer. [errors.problem-json]"""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/compact?wait={wait}")
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/wait")
 
 
 @pytest.mark.parametrize("wait", ["true", "false"])
-async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: str) -> None:
-    """It is refused at once, waited for or not, and in a dry run. [summary.allowed-models]"""
+async def test_a_forbidden_model_is_refused(client: httpx.AsyncClient, wait: str) -> None:
+    """It is refused before any work, with and without `wait`, and in a dry run.
+
+    [summary.allowed-models]
+    """
     path = await long_talk(client)
     for more in ({}, {"dry_run": True}):
-        ask = {"model": "gpt-4o", **more}
-        answer = await client.post(f"{path}/compact?wait={wait}", json=ask)
+        options = {"model": "gpt-4o", **more}
+        answer = await client.post(f"{path}/compact?wait={wait}", json=options)
         assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_model_that_fails(
+async def test_a_failing_model_is_503_and_changes_nothing(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """503 with the reason and when to come again; state, payload and receipts unchanged."""
+    """503 with the reason and `retry_after`; state, payload and receipts unchanged."""
     path = await long_talk(client, policy={"strategy": strategy})
     before, state = await payload(client, path), (await client.get(f"{path}/state")).json()
     for failing, reason in (
@@ -180,8 +183,8 @@ async def test_a_model_that_fails(
 async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.AsyncClient) -> None:
     """`wait=false` answers 202 with a job at `Location`; a worker ends it with the result."""
     path = await long_talk(client)
-    ask = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
-    answer = await client.post(f"{path}/compact?wait=false", json=ask)
+    options = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
+    answer = await client.post(f"{path}/compact?wait=false", json=options)
     assert answer.status_code == 202
     job = answer.json()
     assert answer.headers["location"] == f"/v1/jobs/{job['job_id']}"
@@ -201,8 +204,10 @@ async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.Asyn
     assert len((await client.get(f"{path}/compactions")).json()["data"]) == 1
 
 
-async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """Its error is the problem that the request would have got; nothing changed."""
+async def test_a_failed_job_has_the_problem_of_the_request(
+    app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """Its error is the problem of the request; nothing changed."""
     path = await long_talk(client)
     before = await payload(client, path)
     fake_llm.always(behave.no_tags())
@@ -216,15 +221,15 @@ async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_ll
     assert await payload(client, path) == before
 
 
-async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: str) -> None:
-    """What calls no model is answered at once, whatever `wait` says. [compaction.per-call]"""
+async def test_a_dry_run_is_answered_at_once(client: httpx.AsyncClient, database_url: str) -> None:
+    """A dry run is answered at once, whatever `wait` is. [compaction.per-call]"""
     path = await long_talk(client)
     answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
     assert (answer.status_code, answer.json()["reason"]) == (200, "dry run")
     assert await execute(database_url, "SELECT FROM jobs") == []
 
 
-async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_conversation_gets_no_job(client: httpx.AsyncClient) -> None:
     """An unknown conversation is 404 before any job is made. [errors.problem-json]"""
     for wait in ("true", "false"):
         answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/compact?wait={wait}")
@@ -235,7 +240,7 @@ async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, undone ones too; a cursor goes on where a page ended [compaction.undo]."""
+    """Newest first, undone ones too; a cursor continues after its page. [compaction.undo]"""
     path = await new_conversation(client)
     made = []
     for _ in range(5):
@@ -265,8 +270,8 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
         assert answer.json() == found
 
 
-async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
-    """Trigger, range, texts, numbers, model, prompt, cost and status are all told."""
+async def test_a_receipt_has_all_its_fields(client: httpx.AsyncClient) -> None:
+    """It has trigger, range, texts, numbers, model, prompt, cost and status."""
     path = await long_talk(client, policy={"strategy": "tree_summary"})
     made = await compact(client, path)
     found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
@@ -283,7 +288,7 @@ async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
     assert found["input_tokens"] == 100 * found["calls"]
 
 
-async def test_expanding_in_pages(client: httpx.AsyncClient) -> None:
+async def test_a_compaction_is_expanded_in_pages(client: httpx.AsyncClient) -> None:
     """The originals of the range as the transcript has them, page by page. [compaction.expand]"""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -314,8 +319,10 @@ WRONG_PAGES = [
 
 
 @pytest.mark.parametrize(("query", "pointer"), WRONG_PAGES)
-async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) -> None:
-    """Cursors of other lists, and none at all, are a 422 that points at them."""
+async def test_wrong_cursors_are_refused(
+    client: httpx.AsyncClient, query: str, pointer: str
+) -> None:
+    """Cursors of other lists, and malformed ones, are a 422 with their pointer."""
     path = await long_talk(client)
     made = await compact(client, path)
     for list_ in (f"{path}/compactions", f"{path}/compactions/{made['compaction_id']}/messages"):
@@ -343,15 +350,15 @@ async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
-async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
-    """Whatever is no receipt of the conversation is a 404. [errors.problem-json]"""
+async def test_unknown_receipts_are_404(client: httpx.AsyncClient, odd: str) -> None:
+    """An id that is no receipt of the conversation is a 404. [errors.problem-json]"""
     path = await new_conversation(client)
     for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
         answer = await client.request(method, f"{path}/compactions/{odd}{more}")
         assert_problem(answer, 404, "NOT_FOUND")
 
 
-async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> None:
+async def test_receipts_of_another_conversation_are_404(client: httpx.AsyncClient) -> None:
     """Another conversation's receipt is a 404 under this one, and stays as it is."""
     one, two = await long_talk(client), await long_talk(client)
     made = (await compact(client, one))["compaction_id"]
@@ -370,29 +377,31 @@ async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_undo(client: httpx.AsyncClient, format: str) -> None:
+async def test_undo_restores_payload_budget_and_state(
+    client: httpx.AsyncClient, format: str
+) -> None:
     """200 with the receipt; payload, budget and state are those of before. [compaction.undo]"""
     path = await long_talk(client)
-    ask = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
-    before = await payload(client, path, **ask)
+    options = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
+    before = await payload(client, path, **options)
     budget = (await client.get(f"{path}/budget")).json()
     made = await compact(client, path)
-    assert await payload(client, path, **ask) != before
+    assert await payload(client, path, **options) != before
     answer = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
     assert answer.status_code == 200
     undone = answer.json()
     assert (undone["status"], undone["compaction_id"]) == ("undone", made["compaction_id"])
     assert undone["undone_at"] is not None
-    built = (await client.post(f"{path}/context", json=ask)).json()
+    built = (await client.post(f"{path}/context", json=options)).json()
     assert built["cache_break_reason"] == "undone"
-    assert await payload(client, path, **ask) == before
+    assert await payload(client, path, **options) == before
     assert (await client.get(f"{path}/budget")).json() == budget
     assert (await client.get(f"{path}/state")).json()["summary"] is None
     again = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
     assert assert_problem(again, 409, "CONFLICT")["active"] is None
 
 
-async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
+async def test_of_concurrent_undos_one_succeeds(client: httpx.AsyncClient) -> None:
     """Of several undos of the same compaction one is 200, the others 409. [compaction.undo]"""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -401,8 +410,10 @@ async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 
-async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """The compaction that was planned before is 409, and leaves nothing behind."""
+async def test_an_undo_during_a_model_call_wins(
+    client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """The compaction that was planned before is 409, and stores nothing."""
     path = await long_talk(client)
     first = await compact(client, path)
     await append(client, path, *talk(60, LONG))
@@ -423,7 +434,7 @@ async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: 
 # --- the database fails ---------------------------------------------------------------------
 
 
-async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_killed_undo_changes_nothing(client: httpx.AsyncClient, database_url: str) -> None:
     """An undo whose connection dies is a 503 that changed nothing, and can be repeated."""
     path = await long_talk(client)
     made = await compact(client, path)
@@ -438,7 +449,7 @@ async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: s
     assert (await client.post(undo)).status_code == 200
 
 
-async def test_a_compaction_that_is_killed_as_it_is_applied(
+async def test_a_compaction_killed_while_it_is_stored_changes_nothing(
     client: httpx.AsyncClient, database_url: str, fake_llm: FakeLLM
 ) -> None:
     """Receipt and view are stored together or not at all; it can be repeated at once."""
@@ -456,7 +467,7 @@ async def test_a_compaction_that_is_killed_as_it_is_applied(
     assert (await compact(client, path))["compacted"]
 
 
-async def test_without_a_database(settings: Settings) -> None:
+async def test_without_a_database_every_endpoint_is_503(settings: Settings) -> None:
     """Every endpoint of compactions answers 503. [operation.database-away]"""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     path = f"/v1/conversations/{UNKNOWN_ID}"
@@ -478,7 +489,9 @@ async def test_without_a_database(settings: Settings) -> None:
 # --- at once --------------------------------------------------------------------------------
 
 
-async def test_everything_at_once(app: FastAPI, client: httpx.AsyncClient) -> None:
+async def test_concurrent_operations_leave_valid_payloads(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
     """Compactions, undos, pins, builds and appends of one conversation: no 500, all valid."""
     path = await long_talk(client, policy={"budget": {"context_window": 30_000}})
     last = await append(client, path, user("remember: green tea"))

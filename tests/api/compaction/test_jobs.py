@@ -58,7 +58,7 @@ async def change(database: PostgresDatabase, job: Job, status: str, **more: Any)
 async def test_a_job_from_queued_to_done(
     client: httpx.AsyncClient, database: PostgresDatabase, job: Job
 ) -> None:
-    """A job says how far it has come, and what came of it."""
+    """A job has its status and, once it is done, its result."""
     path = f"/v1/jobs/{job.job_id}"
     queued = (await client.get(path)).json()
     assert queued == {
@@ -90,7 +90,7 @@ async def test_a_job_from_queued_to_done(
 async def test_a_failed_job_has_a_problem(
     client: httpx.AsyncClient, database: PostgresDatabase, job: Job, code: str, status: int
 ) -> None:
-    """What a waiting call would have been answered is the job's error."""
+    """The job's error is the problem of a request that waits."""
     told = {"code": code, "detail": "It went wrong", "reason": "timeout"}
     await change(database, job, "failed", error=told)
     answer = await client.get(f"/v1/jobs/{job.job_id}")
@@ -109,8 +109,8 @@ async def test_a_failed_job_has_a_problem(
 
 
 @pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])
-async def test_an_unknown_job(client: httpx.AsyncClient, job_id: str) -> None:
-    """What is no job is 404. [errors.problem-json]"""
+async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
+    """An unknown id is 404. [errors.problem-json]"""
     assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
 
 
@@ -122,17 +122,17 @@ async def test_another_tenants_job_is_not_found(
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
-async def test_a_job_goes_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
-    """Deleting a conversation deletes its jobs, and says so. [log.delete-everything]"""
+async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
+    """Deleting a conversation deletes its jobs, and reports how many. [log.delete-everything]"""
     deleted = await client.delete(f"/v1/conversations/{job.conversation_id}")
     assert deleted.json()["deleted"]["jobs"] == 1
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
-async def test_a_job_is_done_beside_the_api(
+async def test_the_api_runs_jobs_itself(
     working: httpx.AsyncClient, database: PostgresDatabase
 ) -> None:
-    """A service without other workers does the jobs itself, those of before its start too."""
+    """A service without other workers does the jobs itself, also those stored before."""
     path = await new_conversation(working, policy={"budget": {"context_window": 8000}})
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()

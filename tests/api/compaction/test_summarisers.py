@@ -1,4 +1,4 @@
-"""The summariser's model over HTTP: who may be named, what it costs, how it fails.
+"""The summariser's model over HTTP: which models are allowed, their cost, their failures.
 
 [summary.model-order, models.registry]
 """
@@ -39,7 +39,7 @@ async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
 async def test_a_tenants_prices_make_the_cost(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """Results, receipts and metrics cost what the tenant's entry says per token."""
+    """Results, receipts and metrics use the prices of the tenant's entry."""
     entry = {"input_price": 0.25, "output_price": 0.5}
     assert (await client.put(f"/v1/models/{MODEL}", json=entry)).status_code == 200
     path = await long_talk(client, policy={"strategy": strategy})
@@ -56,7 +56,7 @@ async def test_a_tenants_prices_make_the_cost(
 
 
 async def test_a_cost_without_both_prices_is_unknown(client: httpx.AsyncClient) -> None:
-    """One price alone makes no cost, and a deleted entry counts no more [models.registry]."""
+    """One price alone gives no cost; a deleted entry is not used. [models.registry]"""
     await client.put(f"/v1/models/{MODEL}", json={"input_price": 0.25})
     path = await long_talk(client)
     assert (await client.post(f"{path}/compact")).json()["cost_usd"] is None
@@ -83,7 +83,7 @@ async def work(app: FastAPI, path: str) -> None:
 async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
     client: httpx.AsyncClient,
 ) -> None:
-    """At every place where a policy is given, with the models that may; nothing is stored."""
+    """In every place of a policy, with the allowed models; nothing is stored."""
     agent = (await client.post("/v1/agents", json={"name": "a"})).json()["agent_id"]
     path = await new_conversation(client)
     for answer in (
@@ -102,16 +102,16 @@ async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
 
 
 @pytest.mark.parametrize("has_work", [True, False, None])
-@pytest.mark.parametrize("ask", [{}, {"dry_run": True}, {"target_tokens": 1}])
+@pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"target_tokens": 1}])
 @pytest.mark.parametrize("query", ["", "?wait=false"])
 async def test_compacting_with_a_model_that_may_not_is_refused(
-    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, ask: Any, query: str
+    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, options: Any, query: str
 ) -> None:
-    """422 with work to do, without, and for an empty conversation; as any wrong body."""
+    """422 with and without work to do, and for an empty conversation."""
     path = await new_conversation(client)
     if has_work is not None:
         await append(client, path, *talk(60 if has_work else 2, LONG))
-    body = {"model": "openai/not-allowed", **ask}
+    body = {"model": "openai/not-allowed", **options}
     answer = await client.post(f"{path}/compact{query}", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
     missing = path[:-4] + "0000"
@@ -136,7 +136,7 @@ SMALL = {"budget": {"context_window": 3000, "max_output_tokens": 100}}
 async def test_a_model_that_is_allowed_no_longer_is_seen_and_can_be_changed(
     client: httpx.AsyncClient, narrowed: FastAPI
 ) -> None:
-    """Stored policies stay readable, say what is wrong, and take other changes."""
+    """Stored policies stay readable, report the problem, and can be changed."""
     policy = {**SMALL, "compaction": {"model": MODEL}}
     path = await new_conversation(client, policy=policy)
     state = (await client.get(f"{path}/state")).json()
@@ -166,7 +166,7 @@ async def test_a_model_that_is_allowed_no_longer_is_seen_and_can_be_changed(
 async def test_a_failing_compaction_is_seen_until_one_succeeds(
     app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
-    """State and events say when and why, without content; success clears the state."""
+    """State and events have time and reason, without content; success clears the state."""
     fake_llm.always(behave.status(500, "secret words of a provider"))
     path = await new_conversation(client, policy={**SMALL, "strategy": strategy})
     await append(client, path, *talk(14, LONG))
@@ -183,7 +183,7 @@ async def test_a_failing_compaction_is_seen_until_one_succeeds(
     assert '"SERVICE_UNAVAILABLE"' in event and '"provider_error"' in event
     assert "secret" not in event
     assert (await client.post(f"{path}/compact")).status_code == 503
-    # Who waits for a compaction is told by the answer; the state stays as it was.
+    # A forced compaction that fails answers its caller; the state is unchanged.
     assert (await client.get(f"{path}/state")).json()["last_failure"] == failure
     fake_llm.always(behave.answer())
     assert (await client.post(f"{path}/compact")).json()["compacted"]

@@ -21,7 +21,7 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 @st.composite
 def budgets(draw: st.DrawFn) -> HistoryBudget:
-    """Draw budgets from far too small to vast; a policy's target may lie above the capacity."""
+    """Draw budgets from far too small to very large; a target may exceed the capacity."""
     capacity = draw(st.integers(10, 6000))
     share = draw(st.integers(10, 99))
     return HistoryBudget(
@@ -31,7 +31,7 @@ def budgets(draw: st.DrawFn) -> HistoryBudget:
 
 @st.composite
 def pinned_histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw a history in which now and then a message is pinned, or a result excluded."""
+    """Draw a history with some pinned messages and some excluded results."""
     history = draw(entries())
     seqs = st.sampled_from([item.seq for item in history])
     pins, others = draw(st.sets(seqs, max_size=3)), draw(st.sets(seqs, max_size=2))

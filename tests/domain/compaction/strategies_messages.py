@@ -119,7 +119,7 @@ def arguments() -> st.SearchStrategy[str]:
 
 
 def png(width: int, height: int) -> str:
-    """Give the base64 of a PNG's header with this size, enough to read it."""
+    """Return the base64 of a PNG header with this size, enough to read the size."""
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(
         ">I4sIIBBBBB", 13, b"IHDR", width, height, 8, 6, 0, 0, 0
     )
@@ -209,7 +209,7 @@ def assistant_opaques() -> st.SearchStrategy[Opaque]:
 
 
 def originals() -> st.SearchStrategy[Text]:
-    """Texts whose format has more to say than the text."""
+    """Texts of a format that has more fields than the text."""
     said = {"type": "output_text", "text": "said", "annotations": []}
     item = {"type": "message", "role": "assistant", "content": [said], "status": "completed"}
     cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
@@ -260,7 +260,7 @@ def calls(ids: st.SearchStrategy[str] = ANY_IDS) -> st.SearchStrategy[ToolCall]:
 
 
 def _with_originals(call: ToolCall) -> list[ToolCall]:
-    """Give the call as made by each provider whose original says more."""
+    """Return the call with the provider fields that each format adds."""
     item = {"type": "function_call", "id": "fc_1", "call_id": call.id, "status": "completed"}
     item |= {"name": call.name, "arguments": call.arguments}
     part = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}

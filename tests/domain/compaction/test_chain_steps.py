@@ -1,4 +1,4 @@
-"""Signals: what a conversation is made of, and what the steps of a chain make of that.
+"""Signals of a conversation, and how they order the steps of a chain.
 
 [strategy.chain-signals]
 """
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
-from app.domain.compaction.strategies.chain_steps import (
+from app.domain.compaction.strategies.chain import (
     GROUPS_KEPT,
     GROUPS_KEPT_DEEP,
     LONG_TURN_MESSAGES,
@@ -63,18 +63,18 @@ def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
 
 
 def test_an_empty_history_has_no_signals() -> None:
-    """Nothing is shown, so nothing stands out."""
+    """An empty history has the default signals."""
     assert signals_of([]) == ConversationSignals()
 
 
 @given(entries(), st.integers(0, 5))
-def test_shares_are_shares(history: list[Entry], failures: int) -> None:
-    """No signal leaves its range, whatever the history."""
-    found = signals_of(history, failures)
-    assert 0 <= found.largest_result <= found.tool_share <= 1
-    assert 0 <= found.call_density < 1
-    assert 1 <= found.turn_length <= len(history)
-    assert found.failures == failures
+def test_signals_stay_within_their_ranges(history: list[Entry], failures: int) -> None:
+    """Each signal stays within its range for any history."""
+    signals_found = signals_of(history, failures)
+    assert 0 <= signals_found.largest_result <= signals_found.tool_share <= 1
+    assert 0 <= signals_found.call_density < 1
+    assert 1 <= signals_found.turn_length <= len(history)
+    assert signals_found.failures == failures
 
 
 def test_an_ordinary_history_leaves_the_steps_unchanged() -> None:
@@ -91,16 +91,16 @@ def test_little_tool_output_is_not_cleared() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "signals_found",
     [
         ConversationSignals(tool_share=0.7, turn_length=4),
         ConversationSignals(tool_share=0.3, largest_result=0.3, turn_length=4),
         ConversationSignals(tool_share=0.3, call_density=0.7, turn_length=4),
     ],
 )
-def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
+def test_much_tool_output_is_cleared_deeper(signals_found: ConversationSignals) -> None:
     """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
-    assert plan_steps(ALL, found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
+    assert plan_steps(ALL, signals_found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
     assert plan_steps(ALL, MIXED)[0] == PlannedStep(CLEAR, GROUPS_KEPT)
 
 
@@ -117,7 +117,7 @@ def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
 def test_after_failures_truncation_comes_first(
     steps: tuple[ChainStep, ...], adjusted: tuple[ChainStep, ...]
 ) -> None:
-    """A summariser that failed three times in a row is not asked before truncation (rule 3)."""
+    """After three failures in a row truncation comes before the summary (rule 3)."""
     failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES)
     assert names(plan_steps(steps, failing)) == adjusted
     twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
@@ -125,7 +125,7 @@ def test_after_failures_truncation_comes_first(
 
 
 def test_long_turns_are_cut_inside() -> None:
-    """Where turns are long, waiting for the next one to start would keep too much (rule 4)."""
+    """Where turns are long, cuts are made inside a turn (rule 4)."""
     long = ConversationSignals(tool_share=0.3, turn_length=LONG_TURN_MESSAGES)
     assert all(step.inside_turns for step in plan_steps(ALL, long))
     assert not any(step.inside_turns for step in plan_steps(ALL, MIXED))
@@ -133,10 +133,10 @@ def test_long_turns_are_cut_inside() -> None:
 
 @given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
 def test_steps_are_only_reordered_or_lose_clearing(
-    steps: list[ChainStep], found: ConversationSignals
+    steps: list[ChainStep], signals_found: ConversationSignals
 ) -> None:
     """Only order and depth change; clearing alone may be left out; something always runs."""
-    adjusted = names(plan_steps(steps, found))
+    adjusted = names(plan_steps(steps, signals_found))
     assert adjusted
     assert len(set(adjusted)) == len(adjusted)
     assert set(adjusted) <= set(steps)

@@ -59,7 +59,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 
 def test_a_digest_holds_what_the_work_needs() -> None:
-    """Requests, requirements, decisions, files, identifiers, errors, open items, tools."""
+    """It has requests, requirements, decisions, files, identifiers, errors, open items, tools."""
     found = sections(extract(WORK, None, ROOM))
     assert found["User requests"][1] == "Now deploy it"
     assert found["User requests"][0].startswith("Fix the login bug in src/auth/login.py")
@@ -92,7 +92,7 @@ def test_an_answered_request_is_not_open() -> None:
 
 
 def test_a_digest_takes_up_an_earlier_one() -> None:
-    """Made in two steps, nothing found in the first is lost, and counts add up."""
+    """A digest made in two steps has the items of both, and counts add up."""
     first = extract(WORK[:5], None, ROOM)
     text = extract(WORK[5:], first, ROOM)
     whole = sections(extract(WORK, None, ROOM))
@@ -104,7 +104,7 @@ def test_a_digest_takes_up_an_earlier_one() -> None:
 
 
 def test_a_summary_that_is_no_digest_is_quoted() -> None:
-    """A model's earlier summary is quoted, and survives further digests."""
+    """A model's earlier summary is quoted, also in further digests."""
     first = extract([user("next")], "The user wants tea.\n## Files\n- not/a/file.py", ROOM)
     second = sections(extract([user("and then")], first, ROOM))
     assert second["Earlier summary"] == ["The user wants tea.", "## Files", "- not/a/file.py"]
@@ -112,7 +112,7 @@ def test_a_summary_that_is_no_digest_is_quoted() -> None:
 
 
 def test_the_oldest_requests_are_counted_first() -> None:
-    """In a small room the newest requests stay and the others are counted."""
+    """With few characters the newest requests stay and the others are counted."""
     messages = [user(f"request number {i} about something") for i in range(50)]
     found = sections(extract(messages, None, 900))[REQUESTS]
     assert found[-1] == "request number 49 about something"
@@ -124,7 +124,7 @@ def test_the_oldest_requests_are_counted_first() -> None:
 
 
 def test_repeated_digests_stay_bounded() -> None:
-    """Two hundred digests on top of each other are no larger than one."""
+    """Two hundred digests in a row are no larger than one."""
     text = ""
     for i in range(200):
         text = extract([user(f"step {i}"), assistant(f"decided {i}")], text or None, 1500)
@@ -146,7 +146,7 @@ def test_items_cannot_forge_sections() -> None:
 
 
 def test_nothing_gives_an_empty_digest() -> None:
-    """No messages and no room are no error."""
+    """No messages and no characters are no error."""
     assert extract([], None, ROOM) == HEADING
     assert extract(WORK, None, 0) == ""
     assert extract([], "before", ROOM).endswith("- before")
@@ -194,6 +194,6 @@ def test_digests_are_bounded_and_repeatable(
 
 @given(st.lists(message, max_size=10), st.lists(message, max_size=10))
 def test_reading_back_loses_nothing(first: list[Message], second: list[Message]) -> None:
-    """With room enough, a digest of nothing more lists what the earlier one lists."""
+    """With enough characters an empty digest lists what the earlier one lists."""
     text = extract(second, extract(first, None, 100_000), 100_000)
     assert extract([], text, 100_000) == text

@@ -1,4 +1,4 @@
-"""What is left once a provider said "too long". [compaction.overflow-errors]"""
+"""The view after an overflow error of a provider. [compaction.overflow-errors]"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
-    """Half of the turns goes, rounded down, at least one. [compaction.emergency]"""
+    """Half of the turns is dropped, rounded down, at least one. [compaction.emergency]"""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
     assert spans_after_halving(history, None) == (Span(5, ENDLESS),)
     assert spans_after_halving(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
@@ -27,7 +27,7 @@ def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
 
 
 def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
-    """Inside one turn half of the call groups goes; in the end its ask alone is left."""
+    """In a single turn half of the call groups is dropped; its user message is left at last."""
     roles = [U, A, T, A, T, T, A, T, A]
     history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
     assert spans_after_halving(history, None) == (Span(1, 2), Span(7, ENDLESS))
@@ -41,14 +41,14 @@ def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
 
 
 def test_pins_survive_every_cut() -> None:
-    """What is pinned stays in its place, and is no turn to drop [pins.whole-group]."""
+    """A pinned message stays in its place and does not count as a turn. [pins.whole-group]"""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
     assert spans_after_halving(history, None) == (Span(2, 3), Span(5, ENDLESS))
     assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
 
 
 def test_messages_kept_in_the_range_are_dropped_as_one_turn() -> None:
-    """User messages kept inside the covered range are the oldest turn, however many."""
+    """User messages kept inside the hidden range are one turn, the oldest."""
     kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
     history = [*kept, entry(11, U, 10), entry(12, A, 10)]
     assert spans_after_halving(history, Span(1, 11)) == (Span(11, ENDLESS),)
@@ -60,7 +60,7 @@ def test_messages_kept_in_the_range_are_dropped_as_one_turn() -> None:
 
 @given(histories())
 def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[Entry]) -> None:
-    """Each emergency drops something, cuts no group, and the last leaves what must stay."""
+    """Each cut drops something, splits no group, and keeps the newest user message and pins."""
     covered: Span | None = None
     pinned = pinned_seqs(history)
     newest = next((item for item in reversed(history) if item.role is U), None)
@@ -82,7 +82,7 @@ def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[En
 
 
 def test_the_last_results_are_cleared_before_their_call_is_dropped() -> None:
-    """A model that sees its call does not make it again; what nobody may clear is not."""
+    """A model that sees its call does not repeat it. Pinned and excluded results stay."""
     turn = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 5_000), entry(4, T, 20)]
     assert clearable_through(turn, None) == 3
     assert clearable_through([*turn, entry(5, A, 10)], None) is None, "there is more to drop"

@@ -1,4 +1,4 @@
-"""Compaction as a decision: when it is worth it, what it covers, what it shows.
+"""Plans of compactions: when one is due, what it hides, what it shows.
 
 [compaction.state, strategy.min-gain, compaction.forced]
 """
@@ -98,14 +98,14 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
-def framed(
+def resolved_with(
     policy: Policy | None = None,
     limits: Limits = LIMITS,
     fixed: int = 0,
     factor: float = 1.0,
     agent_tools: Literal["auto", "none"] = "none",
 ) -> ResolvedSettings:
-    """Return a frame with this policy and window, its sections taking `fixed` tokens."""
+    """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(
         frame_of((), (), None),
         policy=replace(policy or Policy(), agent_tools=agent_tools),
@@ -129,9 +129,9 @@ def planned(
     used: int = 0,
     limits: Limits = LIMITS,
 ) -> NoCompaction | CompactionPlan:
-    """Return what would be compacted of these."""
+    """Return the plan for these entries."""
     return plan_compaction(
-        items, state or ConversationState(), framed(policy, limits), used, options
+        items, state or ConversationState(), resolved_with(policy, limits), used, options
     )
 
 
@@ -154,7 +154,7 @@ def test_disabled_compaction_does_nothing_even_when_forced(
 def test_strategies_without_a_summary_never_compact(
     name: StrategyName, strategy: StrategyName | None
 ) -> None:
-    """A sliding window or a full history stays so, forced or asked for another."""
+    """A sliding window and a full history never compact, not even when forced."""
     for options in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
         plan = planned(Policy(strategy=name), history(60), options, used=10**6)
         assert isinstance(plan, NoCompaction)
@@ -163,7 +163,7 @@ def test_strategies_without_a_summary_never_compact(
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
 def test_a_call_cannot_override_a_policy_that_never_compacts(name: StrategyName) -> None:
-    """Asked of one compaction, such a strategy has nothing to do [strategy.sliding-window]."""
+    """The strategy of one call does not override such a policy. [strategy.sliding-window]"""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
     assert isinstance(plan, NoCompaction)
     assert name in plan.reason
@@ -184,13 +184,13 @@ def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
 
 
 def test_over_the_window_any_gain_is_accepted() -> None:
-    """What does not fit is compacted even if that frees little [budget.within-window]."""
+    """Over the window a compaction may free little. [budget.within-window]"""
     assert planned(Policy(), history(13), CompactionOptions(), used=1001) == middle(6, 9, 150)
     assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
 def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
-    """A summary that is there already costs nothing more when its range grows."""
+    """An existing summary costs nothing more when its range grows."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
     before = ConversationState(span=Span(6, 12), summary_tokens=90)
     assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
@@ -215,18 +215,18 @@ def test_automatic_plans_free_at_least_min_gain(
         assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
 
 
-# --- what one call may ask for --------------------------------------------------------------
+# --- options of one call --------------------------------------------------------------------
 
 
-def talked(turns: int) -> list[Entry]:
+def turns_of(turns: int) -> list[Entry]:
     """Return turns of a question and an answer, a hundred tokens each."""
     return [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 2 * turns + 1)]
 
 
 def test_one_compaction_may_use_another_strategy() -> None:
-    """The strategy of the wish plans in the place of the policy's. [compaction.per-call]"""
+    """The strategy of the options replaces the policy's. [compaction.per-call]"""
     for name in COMPACTING:
-        plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
+        plan = planned(Policy(), turns_of(10), replace(FORCED, strategy=name))
         assert isinstance(plan, CompactionPlan)
         expected = ChainStep.SUMMARIZE if name is StrategyName.CHAIN else name
         assert plan.steps == (expected,)
@@ -237,13 +237,13 @@ def test_one_compaction_may_use_another_strategy() -> None:
 def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
     """A deep compaction leaves the last turns alone, where others stop at the target."""
     policy = Policy(strategy=name)
-    assert planned(policy, talked(2), CompactionOptions(forced=True)) == NoCompaction(
+    assert planned(policy, turns_of(2), CompactionOptions(forced=True)) == NoCompaction(
         "already within the target"
     )
-    deep = planned(policy, talked(5), FORCED)
+    deep = planned(policy, turns_of(5), FORCED)
     assert isinstance(deep, CompactionPlan)
     assert deep.hidden == Span(1, 9)
-    shallow = planned(policy, talked(10), CompactionOptions(forced=True))
+    shallow = planned(policy, turns_of(10), CompactionOptions(forced=True))
     assert isinstance(shallow, CompactionPlan)
     assert shallow.hidden is not None
     assert shallow.hidden.end < 19
@@ -251,23 +251,23 @@ def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
-    """Over the target it goes down to it; within, as low as the strategy can."""
+    """Over the target it stops at the target; within it, it goes as low as possible."""
     policy, asked = Policy(strategy=name), CompactionOptions(forced=True, deep_within_target=True)
-    assert planned(policy, talked(11), asked) == planned(
-        policy, talked(11), CompactionOptions(forced=True)
+    assert planned(policy, turns_of(11), asked) == planned(
+        policy, turns_of(11), CompactionOptions(forced=True)
     )
     small = replace(LIMITS, total=10_000)
-    assert planned(policy, talked(11), asked, limits=small) == planned(
-        policy, talked(11), FORCED, limits=small
+    assert planned(policy, turns_of(11), asked, limits=small) == planned(
+        policy, turns_of(11), FORCED, limits=small
     )
     assert isinstance(
-        planned(policy, talked(11), CompactionOptions(forced=True), limits=small), NoCompaction
+        planned(policy, turns_of(11), CompactionOptions(forced=True), limits=small), NoCompaction
     )
 
 
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) -> None:
-    """What is due just above the target goes as far below it as `min_gain` asks."""
+    """A threshold just above the target still frees `min_gain` below it."""
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
     entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
     plan = planned(policy, entries, CompactionOptions())
@@ -281,19 +281,19 @@ def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) ->
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
-    """A wished target is in the model's tokens, and stops a deep plan where it is met."""
-    resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
+    """`target_tokens` counts the model's tokens, and limits a deep plan."""
+    resolved, limits = resolved_with(Policy(strategy=name), factor=factor), LIMITS
     options = replace(FORCED, target_tokens=600)
-    plan = plan_compaction(talked(10), ConversationState(), resolved, 0, options)
+    plan = plan_compaction(turns_of(10), ConversationState(), resolved, 0, options)
     assert isinstance(plan, CompactionPlan)
     reserve = summary_reserve(name, limits)
-    if plan.chunks:  # a tree keeps room for the summaries that it makes
+    if plan.chunks:  # a tree reserves tokens for its summaries
         reserve = len(plan.chunks) * (tree_node_text_limit(limits) + LABEL_TOKENS)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
     wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
     enough = plan_compaction(
-        talked(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
+        turns_of(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
     )
     assert enough == NoCompaction("already within the target")
 
@@ -302,13 +302,15 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
 
 
 def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None:
-    """A head is over the line exactly when its payload reaches the strategy's trigger.
+    """A state reaches the threshold exactly when its payload reaches the strategy's trigger.
 
     [budget.full-formula]
     """
-    resolved = framed(fixed=100)
+    resolved = resolved_with(fixed=100)
     assert compaction_threshold(resolved) == CompactionThreshold(600, None)
-    assert compaction_threshold(framed(fixed=100, factor=1.25)) == CompactionThreshold(460, None)
+    assert compaction_threshold(resolved_with(fixed=100, factor=1.25)) == CompactionThreshold(
+        460, None
+    )
     line = compaction_threshold(resolved)
     assert not line.reached(ConversationState(tokens=599))
     assert line.reached(ConversationState(tokens=600))
@@ -326,9 +328,9 @@ def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None
 def test_the_threshold_agrees_with_the_usage_of_the_payload(
     tokens: int, hidden: int, summary: int, fixed: int, total: int
 ) -> None:
-    """The line kept with the head and a build's own reading agree. [budget.levels]"""
+    """The threshold on the state agrees with the usage that a build measures. [budget.levels]"""
     limits = replace(LIMITS, total=total)
-    resolved = framed(limits=limits, fixed=fixed)
+    resolved = resolved_with(limits=limits, fixed=fixed)
     state = ConversationState(
         tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary
     )
@@ -338,7 +340,7 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
 
 def test_too_many_messages_make_a_compaction_due() -> None:
     """`max_messages` counts what is shown, whatever its size. [compaction.due]"""
-    resolved = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
+    resolved = resolved_with(Policy(compaction=CompactionPolicy(max_messages=10)))
     line = compaction_threshold(resolved)
     assert line.messages == 10
     assert not line.reached(ConversationState(head_seq=10))
@@ -349,7 +351,7 @@ def test_too_many_messages_make_a_compaction_due() -> None:
 
 
 def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
-    """After an undo nothing is due until the log grew by its share of the window."""
+    """After an undo the log has to grow by a share of the window."""
     state = ConversationState(head_seq=40, tokens=900)
     wait = resume_at(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
@@ -362,25 +364,27 @@ def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
 @pytest.mark.parametrize(
     "resolved",
     [
-        framed(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
-        framed(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
-        framed(Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))),
-        framed(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
-        replace(framed(), policy_limits=None),
+        resolved_with(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
+        resolved_with(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
+        resolved_with(
+            Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))
+        ),
+        resolved_with(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
+        replace(resolved_with(), policy_limits=None),
     ],
 )
 def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
-    """Disabled, manual or inline compaction, no trigger, no known window: no line."""
+    """Disabled, manual or inline compaction, no trigger or no known window: no threshold."""
     assert compaction_threshold(resolved) == NO_THRESHOLD
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
 
-# --- the room -------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 10**6), st.integers(0, 60))
 def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
-    """What is kept free for summaries is a tenth, for a tree a fifth, never absurd."""
+    """A summary reserves a tenth of the window, a tree a fifth, within bounds."""
     limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
     one = summary_reserve(StrategyName.SANDWICH, limits)
     tree = summary_reserve(StrategyName.TREE_SUMMARY, limits)
@@ -394,7 +398,7 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
 def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
-    """The room for a text leaves room for its label, and for those of a whole tree."""
+    """A text at its limit fits the reserve with its label, and so do the texts of a tree."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
     budgets = [summary_text_limit(limits)]
     if name is StrategyName.TREE_SUMMARY:
@@ -408,7 +412,7 @@ def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName)
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
 def test_budgets_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
-    """A room corrected for the model's factor is within the capacity [usage.frozen-factor]."""
+    """A budget corrected by the model's factor is within the capacity. [usage.frozen-factor]"""
     limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
     room = history_budget(limits, Policy(), 7, 9, factor)
     assert room.capacity * factor <= limits.capacity
@@ -433,7 +437,7 @@ def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
 def test_unsummarised_spans_are_those_without_a_summary(
     ranges: tuple[Span, Span, set[int]],
 ) -> None:
-    """What is new and what was kept until now, each once, in no other order."""
+    """The spans hold what is new and what was kept until now, each once, in order."""
     covered, hidden, released = ranges
     fresh = unsummarised_spans(hidden, covered, released)
     seqs = [seq for part in fresh for seq in range(part.start, part.end)]
@@ -443,7 +447,7 @@ def test_unsummarised_spans_are_those_without_a_summary(
 
 
 def test_the_next_summary_includes_what_was_left_out() -> None:
-    """Messages hidden in a hurry are summarised once there is time for it. [compaction.state]"""
+    """Messages hidden without a summary are included in the next one. [compaction.state]"""
     assert unsummarised_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
     assert unsummarised_spans(Span(1, 40), Span(6, 20), (9,)) == [
         Span(1, 6),
@@ -506,7 +510,7 @@ def test_chunks_include_what_was_left_out_earlier(
 
 
 def test_views_of_a_conversation_state() -> None:
-    """A head without a compaction shows all; with one, its ends around the summary."""
+    """Without a compaction all is shown, with one what lies outside its hidden range."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
     state = ConversationState(compaction_id="c", span=Span(3, 9))
@@ -517,7 +521,7 @@ def test_views_of_a_conversation_state() -> None:
 
 
 def test_a_view_shows_messages_pinned_since() -> None:
-    """What a head keeps is shown and not cleared, though the receipt says otherwise."""
+    """Messages that the state keeps are shown whole, whatever the receipt has hidden."""
     active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
     shown = base_view(
         ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
@@ -528,7 +532,7 @@ def test_a_view_shows_messages_pinned_since() -> None:
 
 
 def test_the_summary_role_is_user_by_default() -> None:
-    """A summary is untrusted text: a user message unless `summary_role` says system."""
+    """A summary is untrusted text: a user message unless `summary_role` is system."""
     for role in SummaryRole:
         view = base_view(
             ConversationState(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role)
@@ -537,7 +541,7 @@ def test_the_summary_role_is_user_by_default() -> None:
 
 
 def test_without_its_compaction_a_conversation_shows_its_log() -> None:
-    """When the strategy changes nothing of the state is left but the log [compaction.state]."""
+    """A change of strategy resets the state to the whole log. [compaction.state]"""
     state = ConversationState(
         head_seq=9,
         turns=3,
@@ -561,7 +565,7 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
 
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
-    """What is pinned is neither hidden nor cleared, wherever it stands. [pins.shown-again]"""
+    """A pinned message is neither hidden nor cleared. [pins.shown-again]"""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
     node = Summary(Span(2, 9), "s")
     before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
@@ -578,7 +582,7 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
-    """What is kept at an edge of the range has no summary beside it, nor a note."""
+    """A message kept at an edge of the range is outside of summary and note."""
     plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
     nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
     after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
@@ -590,7 +594,7 @@ def test_a_summary_ends_where_what_is_shown_begins() -> None:
 
 
 def test_a_plan_that_only_clears_hides_nothing_more() -> None:
-    """Clearing leaves range, summaries and kept messages as they are, in receipt and head."""
+    """Clearing changes neither range, summaries nor kept messages."""
     before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
     after = view_after(
         before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
@@ -605,7 +609,7 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
-    """A head keeps none that was hidden since: it would be shown again, without its call."""
+    """A state keeps no result that was hidden since; it would be shown without its call."""
     before = View(trimmed_through=9, untrimmed=(3, 7))
     plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
@@ -616,7 +620,7 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
 
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
-    """It says of what was left out what it said before, kept messages and all."""
+    """Clearing leaves the note on omitted messages unchanged."""
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
@@ -625,18 +629,18 @@ def test_a_plan_that_only_clears_leaves_the_note() -> None:
 
 
 @st.composite
-def told_views(draw: st.DrawFn) -> View:
+def views_with_pins(draw: st.DrawFn) -> View:
     """Draw a view with pins in and around its hidden range, and summaries of parts of that."""
     start = draw(st.integers(1, 9))
     hidden = Span(start, start + draw(st.integers(1, 25)))
     bounds = sorted(draw(st.sets(st.integers(hidden.start, hidden.end), max_size=6)))
     parts = [Span(*pair) for pair in pairwise(bounds)]
-    told = [part for part in parts if draw(st.booleans())]
+    in_summaries = [part for part in parts if draw(st.booleans())]
     kept = draw(st.lists(st.integers(hidden.start, hidden.end), max_size=8))
-    return hiding(hidden, *told, kept=tuple(kept))
+    return hiding(hidden, *in_summaries, kept=tuple(kept))
 
 
-@given(told_views())
+@given(views_with_pins())
 def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
     """The messages left out are exactly those hidden beside all summaries."""
     gone = {seq for seq in range(1, 60) if not view.shows(seq)}
@@ -651,7 +655,7 @@ def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
 
 
 def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
-    """A new pin gains a hidden message whole, of a cleared result what was cleared."""
+    """A pin adds all tokens of a hidden message, and those cleared of a cleared result."""
     view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
     pinned = [
         entry(2, U, 10),  # shown anyway
@@ -672,7 +676,7 @@ def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
 
 @given(entries(), st.data())
 def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataObject) -> None:
-    """The head's sums move by exactly what base view and entries show [pins.verbatim]."""
+    """The state's totals change by exactly what the view shows more. [pins.verbatim]"""
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
@@ -715,7 +719,7 @@ def test_shown_entries_have_their_current_cost() -> None:
 def test_the_cost_of_summaries_is_that_of_their_messages(
     said: list[str], retain: str | None, note: str | None
 ) -> None:
-    """What planning reckons for what stands for the rest is what its items cost."""
+    """Planning and payload count summaries alike."""
     summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
     view = View(summaries=summaries, retain=retain, note=note)
     items = [{"role": "user", "content": text} for text in view.summary_texts()]
@@ -724,8 +728,8 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
 
 
 def test_a_compaction_input_counts_payloads_of_any_view() -> None:
-    """Before and after are counted alike, the factor and the fixed regions among them."""
-    talk = Talk(framed(fixed=40, factor=1.5), [])
+    """Tokens before and after include the factor and the fixed regions."""
+    talk = Talk(resolved_with(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
     now = talk.compaction_input
     assert now.state is talk.state
@@ -734,7 +738,9 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     assert now.messages_in(View()) == 4
     view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
     cost = view_summary_tokens(view, third)
-    assert now.tokens_in(view) == framed(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
+    assert (
+        now.tokens_in(view) == resolved_with(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
+    )
     assert now.messages_in(view) == 3 + 2
 
 
@@ -742,7 +748,7 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
 
 
 def test_a_result_agrees_with_its_receipt() -> None:
-    """A caller is told the numbers of the receipt; a range only where a summary is."""
+    """A result has the numbers of the receipt, and a range only with a summary."""
     view = hiding(Span(2, 9), Span(2, 9))
     receipt = Compaction(
         compaction_id="c",
@@ -796,13 +802,13 @@ def test_a_result_agrees_with_its_receipt() -> None:
 
 @dataclass
 class Talk:
-    """A conversation whose compactions are applied, their summaries as large as they may be."""
+    """A conversation whose compactions are applied with summaries as large as allowed."""
 
     resolved: ResolvedSettings
     log: list[Entry]
     state: ConversationState = field(default_factory=ConversationState)
     active: View | None = None
-    told: set[int] = field(default_factory=set)
+    in_summaries: set[int] = field(default_factory=set)
     """The seqs of the messages that some summary was made of."""
     dropped: set[int] = field(default_factory=set)
     """Those kept beside a summary until they were unpinned, and dropped without a new one."""
@@ -829,7 +835,7 @@ class Talk:
         return self.compaction_input.tokens_in(self.view)
 
     def grow(self, more: Sequence[Entry]) -> None:
-        """Append a drawn history, its seqs following on."""
+        """Append a drawn history."""
         last = len(self.log)
         self.log += [replace(item, seq=last + item.seq) for item in more]
         self.state = replace(
@@ -856,12 +862,12 @@ class Talk:
         )
 
     def plan(self, options: CompactionOptions) -> NoCompaction | CompactionPlan:
-        """Return what would be done now."""
+        """Return the plan for the current state."""
         now = self.compaction_input
         return plan_compaction(now.shown, self.state, self.resolved, self.used, options)
 
     def apply(self, plan: CompactionPlan) -> View:
-        """Carry a plan out, and return the view that the receipt would hold."""
+        """Carry a plan out, and return the view of its receipt."""
         view = self.view
         summaries: Sequence[Summary] = view.summaries
         self.dropped |= set() if plan.summarises else set(plan.released)
@@ -883,26 +889,26 @@ class Talk:
         return after
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
-        self._tell(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
+        self._note_summarised(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
         return [summary_of(hidden, summary_text_limit(self.resolved.judging_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
         limits, tree = self.resolved.judging_limits(), self.resolved.policy.tree_summary
         room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
-        self._tell(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
+        self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
-        while fold := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
-            first, last = fold
+        while merge := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
+            first, last = merge
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
             nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
         return nodes
 
-    def _tell(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
+    def _note_summarised(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
         fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
-        twice = fresh & self.told
-        assert all(map(self.view.shows, twice)), "only what was shown again is told again"
-        self.told |= fresh
+        twice = fresh & self.in_summaries
+        assert all(map(self.view.shows, twice)), "only what was shown again is summarised again"
+        self.in_summaries |= fresh
 
 
 def summary_of(span: Span, tokens: int, level: int = 1) -> Summary:
@@ -934,7 +940,9 @@ def talks(draw: st.DrawFn) -> Talk:
         preserve_user_messages=draw(st.booleans()),
     )
     limits = replace(LIMITS, total=100 + draw(st.integers(1000, 4000)))
-    resolved = framed(policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2))))
+    resolved = resolved_with(
+        policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2)))
+    )
     talk = Talk(resolved, [])
     talk.grow(draw(entries(16)))
     talk.repin(draw(pins(talk)))
@@ -946,8 +954,8 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
     return st.just([]) | st.lists(st.integers(1, len(talk.log)), max_size=3)
 
 
-def least_shown(talk: Talk) -> set[int]:
-    """Return the seqs that the strategy must keep of what is shown now, apart from pins."""
+def minimum_shown(talk: Talk) -> set[int]:
+    """Return the seqs that the strategy must keep, pins left out."""
     policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
@@ -972,21 +980,21 @@ def least_shown(talk: Talk) -> set[int]:
 
 
 def advance(talk: Talk, options: CompactionOptions) -> None:
-    """Compact as wished, and check what was promised of it."""
+    """Compact with these options and check the result."""
     plan = talk.plan(options)
     if isinstance(plan, NoCompaction):
         return
-    before, least = talk.view, least_shown(talk)
+    before, minimum = talk.view, minimum_shown(talk)
     after = talk.apply(plan)
     check_view(talk, before, after)
     if not options.forced:
-        check_usage(talk, least)
+        check_usage(talk, minimum)
     again = talk.plan(options)
     assert isinstance(again, NoCompaction), (plan, again)
 
 
 def check_view(talk: Talk, before: View, after: View) -> None:
-    """Check what holds for the view that a compaction makes."""
+    """Check the view that a compaction makes."""
     shown = shown_entries(talk.log, after)
     assert shown_entries(talk.log, talk.view) == shown, "the head says the same as the receipt"
     assert talk.view.summary_texts() == after.summary_texts()
@@ -999,18 +1007,18 @@ def check_view(talk: Talk, before: View, after: View) -> None:
     gone = {item.seq for item in talk.log if not after.shows(item.seq)}
     summarised = {seq for span in places for seq in range(span.start, span.end)}
     assert (after.note is None) == (gone <= summarised)
-    assert gone & summarised <= talk.told | talk.dropped, "a summary tells of its whole range"
+    assert gone & summarised <= talk.in_summaries | talk.dropped, "a summary covers its whole range"
     assert talk.state.shown_tokens == sum(item.tokens for item in shown)
     assert talk.state.head_seq - talk.state.hidden_messages == len(shown)
 
 
-def check_usage(talk: Talk, least: set[int]) -> None:
-    """Check that usage is within the target, or shows no more than it must."""
+def check_usage(talk: Talk, minimum: set[int]) -> None:
+    """Check that usage is within the target, or that only what must stay is shown."""
     resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
         for item in shown_entries(talk.log, talk.view)
-        if item.seq in least
+        if item.seq in minimum
         or item.pinned
         or (item.role is U and resolved.policy.preserve_user_messages)
         or (hidden is not None and hidden.holds(item.seq))
@@ -1027,15 +1035,17 @@ def check_usage(talk: Talk, least: set[int]) -> None:
     assert talk.used <= max(target, most) + rounding
 
 
-PLAIN_WISHES = st.sampled_from((CompactionOptions(), FORCED))
-WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FORCED, strategy=name))
+PLAIN_OPTIONS = st.sampled_from((CompactionOptions(), FORCED))
+WISHES = PLAIN_OPTIONS | st.sampled_from(COMPACTING).map(
+    lambda name: replace(FORCED, strategy=name)
+)
 
 
 @given(talks(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
-    """Each comes to rest at once, reaches its target, and shows every pin [strategy.idempotent]."""
-    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
+    """Each is idempotent, reaches its target and shows every pin. [strategy.idempotent]"""
+    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_OPTIONS
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(options_list))
         if data.draw(st.booleans()):
@@ -1044,8 +1054,8 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
 
 
 def test_agent_tools_count_where_texts_may_name_them() -> None:
-    """What was cut or cleared brings tools into the payload, and they take room."""
-    auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
+    """Cut or cleared results add tools to the payload, which are counted."""
+    auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
     lines = agent_tools_tokens(auto, ConversationState(trimmed_through=3))

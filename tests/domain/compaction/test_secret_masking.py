@@ -1,4 +1,4 @@
-"""Secrets are masked wherever they stand, and ordinary text stays as it is.
+"""Secrets are masked in any context, and ordinary text stays as it is.
 
 No secret here is real, and none stands in this file as a whole: they are put together from parts,
 so that nothing that looks for secrets stops at it.
@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.domain.compaction.summaries.secret_masking import MASK, compile_patterns, mask_secrets
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.domain.conversations.view import overlap, union
 
 PATTERNS = compile_patterns(DEFAULT_SECRET_PATTERNS)
 LETTERS = string.ascii_letters + string.digits
@@ -37,7 +38,7 @@ def of(*parts: str | tuple[str, int]) -> st.SearchStrategy[str]:
     drawn = [
         st.just(part)
         if isinstance(part, str)
-        # Begins and ends like a key: with no sign that might belong to the text around it
+        # Begins and ends with a letter or digit, so that the text around it stays apart
         else st.tuples(
             st.sampled_from(_word(part[0])),
             st.text(part[0], min_size=part[1] - 2, max_size=part[1] - 2),
@@ -112,10 +113,10 @@ ISSUED: dict[str, st.SearchStrategy[str]] = {
         "e", "yJ", (URL_SAFE, 33), ".e", "yJ", (URL_SAFE, 60), ".", (URL_SAFE, 43)
     ),
 }
-"""Keys that are known by their form, each with how one is made."""
+"""Keys with a form of their own, each with a strategy that draws one."""
 
 BEFORE = {"slack webhook": "https://hooks." + "slack.com/services/"}
-"""What a kind is known by that is no secret itself."""
+"""Text before a key that belongs to its form and is no secret."""
 
 PLACES: dict[str, Callable[[str], str]] = {
     "bare": lambda secret: secret,
@@ -142,7 +143,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 @settings(max_examples=10)
 @given(data=st.data())
 def test_a_key_with_a_form_is_masked_wherever_it_stands(kind: str, data: st.DataObject) -> None:
-    """No name has to tell what it is, and what stands around it stays."""
+    """A key with a known prefix is masked without a name; the text around it stays."""
     secret = data.draw(ISSUED[kind])
     for place in PLACES.values():
         text = place(BEFORE.get(kind, "") + secret)
@@ -157,7 +158,7 @@ NAMES = (
     *("access_token", "accessToken", "auth-token", "REFRESH_TOKEN", "GITHUB_TOKEN", "token"),
     *("_authToken", "spring.datasource.password", "비밀번호", "密码"),
 )
-"""Names of which each value is a secret that has letters and digits, and is not short."""
+"""Names whose values are secrets if they mix letters and digits and are long enough."""
 
 WRITTEN: dict[str, Callable[[str, str], str]] = {
     "equals": lambda name, secret: f"{name}={secret}",
@@ -236,7 +237,7 @@ PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ",
 @settings(max_examples=50)
 @given(secret=PHRASES)
 def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
-    """Blanks and signs do not end a password that is quoted, or a block of YAML."""
+    """Blanks and signs do not end a quoted password, or a block of YAML."""
     for name in ("password", "DB_PASS", "MYSQL_PWD", "client_secret", "passphrase"):
         quoted = json.dumps({"user": "me", name: secret, "port": 1})
         for text in (
@@ -257,6 +258,7 @@ def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
 
 
 @settings(max_examples=50)
+@example("q9 the password is hunter27z")
 @given(secret=st.text(LETTERS + "\"'\\/ ", min_size=12).map(lambda text: f"q9{text}7z"))
 def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
     """JSON stays JSON, and so does the JSON in it, whatever the secret is made of."""
@@ -267,6 +269,17 @@ def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
     outer = json.loads(masked(json.dumps({"body": inner})))
     assert outer["body"].count(MASK) == 1
     assert outer["body"].endswith(', "port": 1}')
+
+
+@pytest.mark.parametrize("secret", ["hunter2!", "dom\\hunter2"])
+def test_a_password_in_a_sentence_ends_before_an_escaped_quote(secret: str) -> None:
+    """A password at the end of a sentence in JSON takes no backslash of the quote after it."""
+    text = f"The password is {secret}"
+    for _ in range(4):
+        kept = masked(text)
+        assert kept.count(MASK) == 1 and "hunter2" not in kept
+        text = json.dumps({"a": text})
+        json.loads(masked(text))
 
 
 def lines_of(size: int) -> st.SearchStrategy[str]:
@@ -369,8 +382,8 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
         ('"password":\\u0022swordfish\\u0022', "swordfish"),
     ],
 )
-def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
-    """Headers, URLs, connection strings, commands, settings and what is said."""
+def test_secrets_in_common_places_are_masked(text: str, hidden: str) -> None:
+    """Headers, URLs, connection strings, commands, settings and sentences are covered."""
     for shown in (text, json.dumps({"text": text}), f"one\n  {text}\nthree"):
         if hidden.replace("\n", "\\n") in shown:
             kept = masked(shown)
@@ -400,7 +413,7 @@ def test_the_common_places_of_secrets(text: str, hidden: str) -> None:
     ],
 )
 def test_only_the_secret_part_is_masked(text: str, kept: str) -> None:
-    """What the secret was for stays readable."""
+    """The name of the secret stays readable."""
     assert masked(text).replace("\r\n\r\n", "\r\n") == kept
 
 
@@ -501,7 +514,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=400)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_masking_again_changes_nothing(text: str) -> None:
-    """A summary is masked again each time that it is carried on."""
+    """A summary is masked again by each later summary."""
     once = masked(text)
     assert masked(once) == once
 
@@ -512,11 +525,11 @@ def test_masking_again_changes_nothing(text: str) -> None:
     st.lists(PIECES, max_size=8).map("".join),
 )
 def test_the_filter_leaves_no_pattern_out(before: str, after: str) -> None:
-    """What all patterns find one by one is what is masked."""
+    """The filter finds all that the patterns find one by one."""
     data = f"{before}\n{after}".encode()
     found = {place for pattern in PATTERNS.patterns for place in pattern.spans(data)}
     covered = PATTERNS.spans(data)
-    assert all(any(s <= start and end <= e for s, e in covered) for start, end in found)
+    assert overlap(union(found), covered) == union(found)
 
 
 def test_secret_patterns_can_be_set() -> None:
@@ -528,7 +541,7 @@ def test_secret_patterns_can_be_set() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", r"(a)\1", "a{5000}", "\ud800", "a*", ""])
 def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
-    """What RE2 does not know, or what would mask every place, is no pattern."""
+    """Patterns that RE2 does not support, or that match the empty text, are refused."""
     with pytest.raises(ValueError, match=r"RE2 does not know|the empty text"):
         compile_patterns([pattern])
 
@@ -551,7 +564,7 @@ def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
     ids=lambda text: repr(text[:16]),
 )
 def test_no_text_can_hang_a_worker(hostile: str) -> None:
-    """It takes linear time, whatever stands in it."""
+    """Masking takes linear time for any text."""
     patterns = compile_patterns([r"(a+)+$", r"(?:a|aa|\w)+=secret", *DEFAULT_SECRET_PATTERNS])
     began = time.process_time()
     mask_secrets(hostile, patterns)

@@ -1,4 +1,4 @@
-"""The planners: what they keep, that they come to rest, and how they meet their room.
+"""Strategies: what they keep, that planning again changes nothing, and their targets.
 
 [strategy.idempotent]
 """
@@ -32,7 +32,7 @@ from app.domain.compaction.plans import (
     SlidingCut,
 )
 from app.domain.compaction.strategies import STRATEGIES
-from app.domain.compaction.strategies.chain_steps import MAX_FAILURES
+from app.domain.compaction.strategies.chain import MAX_FAILURES
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.conversations.turns import (
     Entry,
@@ -138,7 +138,7 @@ def tail_of(history: Sequence[Entry], plan: CompactionPlan) -> list[Entry]:
 def test_name_trigger_and_preserved_ranges_are_inspectable(
     name: StrategyName, trigger: float | None, preserved: tuple[int | None, int | None]
 ) -> None:
-    """Every planner tells its trigger and preserved ranges; defaults are the documented ones."""
+    """Every strategy has a trigger and preserved ranges; the defaults are documented."""
     strategy = STRATEGIES[name]
     assert strategy.name is name
     assert strategy.trigger(Policy()) == trigger
@@ -152,7 +152,7 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
 def test_planners_are_pure(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
-    """A planner gives the same plan again and leaves its history alone."""
+    """A strategy returns the same plan again and does not change its history."""
     before = list(history)
     first = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
     assert STRATEGIES[name].plan(tuple(history), None, budget, policy, deep=deep) == first
@@ -162,7 +162,7 @@ def test_planners_are_pure(
 @pytest.mark.parametrize("name", StrategyName)
 @pytest.mark.parametrize("covered", [None, Span(1, 9)])
 def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None) -> None:
-    """Where nothing is shown nothing can be hidden."""
+    """Without messages there is nothing to hide."""
     for deep in (False, True):
         plan = STRATEGIES[name].plan([], covered, VAST, Policy(), deep=deep)
         assert isinstance(plan, NoCompaction)
@@ -208,7 +208,7 @@ def test_a_plan_matches_its_result(
 def test_calls_are_never_separated_from_their_results(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
-    """Of every call group all is shown or nothing, and the last one always is [log.safe-cuts]."""
+    """A call group is shown whole or not at all, and the last one always. [log.safe-cuts]"""
     plan = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
     assume(isinstance(plan, CompactionPlan))
     assert isinstance(plan, CompactionPlan)
@@ -265,7 +265,7 @@ def test_planning_again_after_applying_does_nothing(
     deep: bool,
     failures: int,
 ) -> None:
-    """Right after a plan is applied there is nothing to do, explicitly asked or not."""
+    """After a plan is applied there is nothing to do, deep or not."""
     strategy = STRATEGIES[name]
     plan = strategy.plan(history, None, budget, policy, deep=deep, failures=failures)
     if isinstance(plan, CompactionPlan):
@@ -294,7 +294,7 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
     deep: list[bool],
     unpinned: set[int],
 ) -> None:
-    """Each range contains the one before, whatever is unpinned, and is at rest."""
+    """Each range contains the one before, whatever is unpinned."""
     covered: Span | None = None
     head_seq = history[-1].seq
     for more, is_deep in zip([[], *later], deep, strict=False):
@@ -318,7 +318,7 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, more: int
 ) -> None:
-    """With more room every message that stayed still stays, and no more results go."""
+    """With a larger budget no fewer messages stay, and no more results are cleared."""
     wide = replace(budget, capacity=budget.capacity + more, target=budget.target + more)
     narrow_plan = STRATEGIES[name].plan(history, None, budget, policy)
     wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
@@ -335,7 +335,7 @@ def test_a_larger_budget_never_keeps_less(
 def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName
 ) -> None:
-    """After a plan the view is within its target, or shows what has to stay alone."""
+    """After a plan the view is within its target, or shows only what has to stay."""
     plan = STRATEGIES[name].plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
@@ -393,7 +393,7 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
 
 
 def test_newer_user_messages_replace_those_kept_before() -> None:
-    """What was kept and no longer has to be is hidden with the rest, and named."""
+    """A message that no longer has to be kept is hidden, and listed in `released`."""
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     history, covered = applied(
@@ -409,7 +409,7 @@ def test_newer_user_messages_replace_those_kept_before() -> None:
 
 
 def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
-    """They are preserved messages: where they do not fit beside the last group they go."""
+    """Preserved user messages are hidden where they do not fit beside the last group."""
     history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
     policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
     plan = RETAIN.plan(history, None, HistoryBudget(100, 100, 0, 0), policy)
@@ -418,7 +418,7 @@ def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
 
 @pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
 def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
-    """A message that lost its pin goes with the next compaction that can take it."""
+    """An unpinned message is hidden by the next compaction that can."""
     chosen = {SANDWICH: SANDWICH, RETAIN: RETAIN, TREE: TREE, CHAIN: CHAIN}[strategy]  # type: ignore[index]
     policy = Policy(sandwich=SandwichPolicy(0, 2))
     history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
@@ -431,7 +431,7 @@ def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
 
 
 def test_the_newest_user_message_stays_once_it_was_kept() -> None:
-    """After an emergency cut to the newest user message nothing hides it. [compaction.emergency]"""
+    """After an emergency cut to the newest user message no plan hides it. [compaction.emergency]"""
     kept = entry(5, U, 50)
     policy = Policy(sandwich=SandwichPolicy(0, 1))
     for name in (StrategyName.SANDWICH, StrategyName.RETAIN_SUMMARY, StrategyName.TREE_SUMMARY):
@@ -455,7 +455,7 @@ def test_sandwich_summarises_the_middle_only() -> None:
 
 @pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
 def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
-    """The preserved bottom is the least; the target decides how much more stays."""
+    """The preserved bottom is a minimum; more stays where the target allows it."""
     budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = SANDWICH.plan(history_of([U] * 20), None, budget, Policy())
     assert plan == CompactionPlan(("sandwich",), (end - 6) * 10, Span(6, end))
@@ -481,7 +481,7 @@ def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
 
 
 def test_a_sandwich_without_a_top_does_not_get_one() -> None:
-    """Where the start of the log was cut off, only a bottom stays. [compaction.emergency]"""
+    """Where the start of the log was dropped, only a bottom stays. [compaction.emergency]"""
     history = [entry(seq, U, 10) for seq in range(30, 50)]
     plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("sandwich",), 150, Span(1, 45))
@@ -491,7 +491,7 @@ def test_a_sandwich_without_a_top_does_not_get_one() -> None:
 def test_preserved_ends_shrink_only_when_nothing_else_fits(
     history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
-    """At least the preserved messages stay, unless even trimmed they are too large."""
+    """The preserved messages stay, unless even trimmed they are too large."""
     plan = SANDWICH.plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan):
         return
@@ -499,10 +499,10 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
     top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
     must_stay = [*history[:top], *history[max(top, len(history) - bottom) :]]
     if plan.shrunk:
-        least_top = group_boundary_after(history, top)
-        least_bottom = group_boundary_before(history, len(history) - bottom)
-        least = [*history[:least_top], *history[max(least_top, least_bottom) :]]
-        assert not budget.fits(trimmed_cost(least))
+        min_top = group_boundary_after(history, top)
+        min_bottom = group_boundary_before(history, len(history) - bottom)
+        minimum = [*history[:min_top], *history[max(min_top, min_bottom) :]]
+        assert not budget.fits(trimmed_cost(minimum))
     else:
         assert all(item in kept for item in must_stay)
 
@@ -511,13 +511,13 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
 def test_sliding_window_shows_exactly_the_last_n(
     history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
-    """The last N messages are shown, grown to a call group and no further, and pins."""
+    """The last N messages and pins are shown, grown to a call group and no further."""
     last = policy.sliding_window.keep_last_n
     plan = SLIDING.plan(history, None, budget, policy)
     pinned = pinned_seqs(history)
     if isinstance(plan, NoCompaction):
-        least = group_boundary_before(history, len(history) - last)
-        assert all(item.seq in pinned for item in history[:least])
+        minimum = group_boundary_before(history, len(history) - last)
+        assert all(item.seq in pinned for item in history[:minimum])
         return
     assert isinstance(plan, SlidingCut)
     tail = [item for item in history if item.seq >= plan.tail_start]
@@ -533,7 +533,7 @@ def test_sliding_window_shows_exactly_the_last_n(
 def test_full_history_never_plans_anything(
     history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, deep: bool
 ) -> None:
-    """Whatever the room, full history keeps everything. [strategy.full-history]"""
+    """Whatever the budget, full history keeps everything. [strategy.full-history]"""
     assert isinstance(FULL.plan(history, covered, budget, policy, deep=deep), NoCompaction)
 
 
@@ -565,7 +565,7 @@ def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
 def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
-    """The last turns are the least; the target decides how many more stay."""
+    """The last turns are a minimum; more stay where the target allows it."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
     budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = RETAIN.plan(history, None, budget, Policy())
@@ -645,7 +645,7 @@ def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
 
 
 def test_a_deep_tree_keeps_only_the_last_turns() -> None:
-    """Asked for explicitly, all but retain_last_turns is summarised [strategy.tree]."""
+    """A deep plan summarises all but `retain_last_turns`. [strategy.tree]"""
     history = history_of([U, A] * 5)
     plan = TREE.plan(history, None, VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
@@ -672,7 +672,7 @@ def test_a_small_rest_joins_the_chunk_before() -> None:
 
 
 def test_a_tree_leaves_what_stands_before_its_range() -> None:
-    """A summary of it would come too late to be in order; too large it gets chunks."""
+    """Messages before the range stay; where they are too large they become chunks."""
     history = [*history_of([U, A]), *(entry(seq, A, 10) for seq in range(9, 14)), entry(14, U, 10)]
     plan = TREE.plan(history, Span(3, 9), VAST, Policy(), deep=True)
     assert plan == CompactionPlan(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
@@ -682,7 +682,7 @@ def test_a_tree_leaves_what_stands_before_its_range() -> None:
 
 
 def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
-    """An unpinned message waits until something new is summarised, and hurries it."""
+    """An unpinned message is summarised with the next chunk, and causes one."""
     history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
     budget = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, Span(1, 9), budget, Policy())
@@ -700,7 +700,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     budget: HistoryBudget,
     deep: bool,
 ) -> None:
-    """Chunks adjoin, are cut between call groups, and take in all that is new [strategy.tree]."""
+    """Chunks adjoin, end between call groups, and include all that is new. [strategy.tree]"""
     covered: Span | None = None
     head_seq, size = history[-1].seq, policy.tree_summary.chunk_size
     for more in [[], *later]:
@@ -731,7 +731,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
         history, covered = applied(history, covered, plan)
 
 
-# --- folding --------------------------------------------------------------------------------
+# --- merging --------------------------------------------------------------------------------
 
 
 def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
@@ -792,15 +792,15 @@ def test_a_tree_only_adds_and_merges(
         add(Summary(Span(end, end + size), "", 20), len(tree))
         end += size
         for _ in range(1000):
-            if (fold := next_merge(tree, levels, fanout, max_tokens)) is None:
+            if (reduce_levels := next_merge(tree, levels, fanout, max_tokens)) is None:
                 break
-            parts = tree[slice(*fold)]
+            parts = tree[slice(*reduce_levels)]
             assert len(parts) > 1
             assert len({part.level for part in parts}) == 1
-            del tree[slice(*fold)]
+            del tree[slice(*reduce_levels)]
             add(
                 Summary(Span(parts[0].span.start, parts[-1].span.end), "", 20, parts[0].level + 1),
-                fold[0],
+                reduce_levels[0],
             )
         else:
             raise AssertionError("folding does not end")
@@ -835,7 +835,7 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
 
 
 def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
-    """The second step runs only over the target; truncation waits for its failure."""
+    """The summary runs only over the target, truncation only where the summary fails."""
     history = toolish(8, 300)
     budget = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy())
@@ -850,7 +850,7 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
 
 
 def test_a_chain_does_not_clear_excluded_results() -> None:
-    """Newer results give way in their place; summaries take them in like others."""
+    """Newer results are cleared instead; summaries include excluded results."""
     history = toolish(8, 300)
     history[2] = entry(3, T, 300, excluded=True)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
@@ -863,7 +863,7 @@ def test_a_chain_does_not_clear_excluded_results() -> None:
 
 
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
-    """With `tool_output.enabled` false the step is none, whoever asks [tool-output.disabled]."""
+    """With `tool_output.enabled` false no strategy clears results. [tool-output.disabled]"""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     for deep in (False, True):
@@ -878,7 +878,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
 
 
 def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
-    """What to do without a summary is what the rest of the chain does, be it nothing."""
+    """The fallback is the rest of the chain, which may be empty."""
     budget = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
     plan = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(CLEAR, SUMMARIZE)))
     assert isinstance(plan, CompactionPlan)
@@ -892,19 +892,19 @@ def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
 
 
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
-    """After failures in a row nothing is asked of the model, unless somebody insists."""
+    """After failures in a row the model is called last, unless the plan is deep."""
     history = history_of([U, A] * 20)
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
     assert plan == CompactionPlan(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
-    asked = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
-    assert isinstance(asked, CompactionPlan)
-    assert asked.steps == ("summarize",)
-    assert asked.hidden == Span(1, 39)
+    requested = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
+    assert isinstance(requested, CompactionPlan)
+    assert requested.steps == ("summarize",)
+    assert requested.hidden == Span(1, 39)
 
 
 def test_a_chain_cuts_inside_long_turns() -> None:
-    """A long turn is cut down to the target; a short one stays while it fits [strategy.chain]."""
+    """A long turn is cut inside; a short one stays whole while it fits. [strategy.chain]"""
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
     plan = CHAIN.plan(short, None, budget, Policy())
@@ -916,7 +916,7 @@ def test_a_chain_cuts_inside_long_turns() -> None:
 
 
 def test_a_deep_chain_goes_as_low_as_it_can() -> None:
-    """Asked for explicitly, only the last turns stay, with the last group's results."""
+    """A deep plan leaves the last turns and the last group's results."""
     history = [*toolish(6, 300), *(replace(i, seq=i.seq + 24) for i in toolish(2, 300)[1:])]
     history = [replace(item, role=A) if item.seq == 29 else item for item in history]
     history = [replace(item, seq=seq) for seq, item in enumerate(history, 1)]

@@ -1,4 +1,4 @@
-"""What a summariser is asked, and which answers count.
+"""The prompts of a summariser, and which answers are accepted.
 
 [summary.accepted-answers, summary.untrusted]
 """
@@ -23,7 +23,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.compaction.summaries.answer import RejectedAnswer, SummaryAnswer, parse_answer
+from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.model_calls import Completion
 from app.domain.compaction.summaries.prompt import (
     SummaryRequest,
@@ -59,12 +59,14 @@ def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> C
     return Completion(text, finish_reason, 10, 5, calls)
 
 
-def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **more: object) -> str:
+def request(
+    text: str = "User:\nhello", summary_request: SummaryRequest | None = None, **more: object
+) -> str:
     """Return the last message of a request, which carries everything."""
     previous, retained = more.get("previous"), more.get("retained")
     messages = summary_messages(
         text,
-        ask or SummaryRequest(),
+        summary_request or SummaryRequest(),
         previous=str(previous) if previous else None,
         retained=str(retained) if retained else None,
         has_kept=bool(more.get("has_kept")),
@@ -79,7 +81,7 @@ def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **mor
 
 
 def test_calls_and_results_are_described_as_text() -> None:
-    """Tool use is told in words, with the tool's name on its result."""
+    """Tool use is described as text, with the tool name on its result."""
     texts = format_messages([user("hi"), calling("look"), result("a.txt", failed=True)])
     assert texts == (
         "User:\nhi",
@@ -152,7 +154,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("tag", HOSTILE)
 def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
-    """No spacing, case or invisible character lets a transcript close its frame."""
+    """No spacing, case or invisible character closes the tags around a transcript."""
     safe = escape_tags(f"a {tag} b")
     assert "<" not in safe
     assert "\uff1c" not in safe
@@ -160,20 +162,20 @@ def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
 
 
 def test_other_markup_is_left_alone() -> None:
-    """Only what frames the transcript is touched."""
+    """Only the tags around the transcript are escaped."""
     text = "<div> a < b </summaryx> <conversational> -- x ---"
     assert escape_tags(text) == text
 
 
 def test_rules_and_unsendable_characters_are_replaced() -> None:
-    """A dash line cannot end the excerpt; NUL and surrogates never go out [summary.untrusted]."""
+    """A dash line cannot end the excerpt; NUL and surrogates are removed. [summary.untrusted]"""
     assert escape_tags("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
     assert escape_tags("\x00\ud800") == "\ufffd\ufffd"
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
 def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
-    """Exactly one opening and one closing tag frame the data, before the instructions."""
+    """Exactly one opening and one closing tag enclose the data, before the instructions."""
     hostile = "x" + "".join(pieces)
     body = request("".join(pieces), previous=hostile, retained=hostile)
     for tag in ("conversation", "earlier_summary", "earlier_retain"):
@@ -185,7 +187,7 @@ def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
 
 
 def test_hostile_text_takes_linear_time() -> None:
-    """A megabyte made to confuse is dealt with in well under a second."""
+    """A megabyte of hostile text takes well under a second."""
     for hostile in ("< " * 500_000, "<" + " " * 1_000_000, "-" * 1_000_000, " " * 1_000_000):
         began = time.perf_counter()
         escape_tags(hostile)
@@ -207,33 +209,38 @@ def test_the_default_prompt_asks_for_the_four_things() -> None:
 
 def test_the_prompt_includes_directives_and_instructions() -> None:
     """A prompt replaces the default, directives are bullets, instructions come last."""
-    ask = SummaryRequest("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
-    body = request(ask=ask)
+    summary_request = SummaryRequest(
+        "Only numbers.", ("keep prices", "keep dates"), instructions="be brief"
+    )
+    body = request(summary_request=summary_request)
     assert "Only numbers.\n- keep prices\n- keep dates" in body
     assert "Condense the conversation" not in body
     assert body.index("keep dates") < body.index("be brief") < body.index("<summary>")
 
 
 def test_retain_is_requested_only_when_wanted() -> None:
-    """A retain prompt or retain directives alone ask for the retain tag. [summary.prompt]"""
+    """A retain prompt or retain directives request the retain tag. [summary.prompt]"""
     assert "Keep refs\n- and ids" in request(
-        ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
+        summary_request=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
     )
-    assert "<retain>" in request(ask=SummaryRequest(retain_directives=("ids",)))
+    assert "<retain>" in request(summary_request=SummaryRequest(retain_directives=("ids",)))
     assert not SummaryRequest().wants_retain
 
 
 def test_the_prompt_includes_an_earlier_summary_and_strictness() -> None:
-    """Folding carries the earlier summary; the second attempt says what went wrong."""
+    """The prompt has the earlier summary; the second attempt is stricter."""
     assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
     assert "could not be used" in request(strict=True)
     assert "could not be used" not in request()
 
 
 def test_an_earlier_retain_is_carried_on() -> None:
-    """Into the new retain when one is asked for, else into the summary. [summary.retain]"""
+    """The earlier retain section goes into the new one if requested, else the summary.
+
+    [summary.retain]
+    """
     resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
-    wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
+    wanted = request(retained="ref=7", summary_request=SummaryRequest(retain_prompt="refs"))
     assert resolved in wanted
     assert "into yours, word for word" in wanted
     unwanted = request(retained="ref=7")
@@ -242,7 +249,7 @@ def test_an_earlier_retain_is_carried_on() -> None:
 
 
 def test_kept_messages_are_marked_and_explained() -> None:
-    """The label says which, the request says what it means. [pins.verbatim]"""
+    """Kept messages have a label, which the prompt explains. [pins.verbatim]"""
     texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
     assert texts == ("User:\nhi", "User (kept word for word):\npin me")
     assert "do not repeat it" in request(has_kept=True)
@@ -250,14 +257,14 @@ def test_kept_messages_are_marked_and_explained() -> None:
 
 
 def test_summaries_of_parts_are_named_as_such() -> None:
-    """The model knows that it folds summaries, and in which order they stand. [strategy.tree]"""
+    """The prompt states that the input consists of summaries, in order. [strategy.tree]"""
     assert format_summaries(["a", "b"]) == ("Part 1:\na", "Part 2:\nb")
     assert "summaries of consecutive parts" in request(of_summaries=True)
     assert "stands a transcript" in request()
 
 
 def test_the_prompt_hash_depends_on_the_request() -> None:
-    """Receipts tell prompts apart, and the same prompt is recognised. [compaction.receipt]"""
+    """Different prompts have different hashes, the same prompt the same. [compaction.receipt]"""
     assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
     assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))
 
@@ -275,8 +282,8 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
     ],
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
-    """What stands between the tags is the summary."""
-    assert parse_answer(completion(answer), False, 1000) == SummaryAnswer(summary)
+    """The text between the tags is the summary."""
+    assert parse_answer(completion(answer), False, 1000) == SummaryResult(summary)
 
 
 @pytest.mark.parametrize(
@@ -294,24 +301,24 @@ def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None
 )
 def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     """No tag, empty, cut off, longer than its source or a tool call is not accepted."""
-    assert parse_answer(answer, False, 100) == RejectedAnswer(reason)
+    assert parse_answer(answer, False, 100) == reason
 
 
 def test_retain_comes_beside_the_summary() -> None:
     """Both are extracted, in either order, and a missing retain is not accepted."""
     both = "<retain>ref=1</retain>\n<summary>tea</summary>"
-    assert parse_answer(completion(both), True, 100) == SummaryAnswer("tea", "ref=1")
+    assert parse_answer(completion(both), True, 100) == SummaryResult("tea", "ref=1")
     turned = "<summary>tea</summary><retain>ref=1</retain>"
-    assert parse_answer(completion(turned), True, 100) == SummaryAnswer("tea", "ref=1")
+    assert parse_answer(completion(turned), True, 100) == SummaryResult("tea", "ref=1")
     nothing = "<retain></retain><summary>tea</summary>"
-    assert parse_answer(completion(nothing), True, 100) == SummaryAnswer("tea", None)
+    assert parse_answer(completion(nothing), True, 100) == SummaryResult("tea", None)
     alone = parse_answer(completion("<summary>tea</summary>"), True, 100)
-    assert alone == RejectedAnswer("retain_tag_missing")
+    assert alone == "retain_tag_missing"
 
 
 @given(st.text(), st.booleans())
 def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
-    """Whatever a model writes is an answer or a reason."""
+    """Any answer of a model is a result or a reason."""
     parse_answer(completion(text), wants_retain, 100)
 
 
@@ -319,6 +326,6 @@ def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
 def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
     """An accepted summary is never empty nor longer than its source [summary.accepted-answers]."""
     parsed = parse_answer(completion(f"<summary>{text}</summary>"), False, 50)
-    if isinstance(parsed, SummaryAnswer):
-        assert 0 < len(parsed.summary) <= 50
-        assert "\x00" not in parsed.summary
+    if isinstance(parsed, SummaryResult):
+        assert 0 < len(parsed.text) <= 50
+        assert "\x00" not in parsed.text

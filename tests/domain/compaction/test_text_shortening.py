@@ -1,4 +1,4 @@
-"""Shortened messages: what is shown of an oversized text, and how large it may be.
+"""Shortened messages: which part of an oversized text is shown, within which limit.
 
 [tool-output.shorten-oversized]
 """
@@ -38,7 +38,7 @@ PARTS = st.lists(
 
 
 def by_bytes(text: str) -> int:
-    """Count every byte as a token: no text is larger by any counter."""
+    """Count every byte as a token, the largest count of any counter."""
     return len(text.encode())
 
 
@@ -56,7 +56,7 @@ def said(message: Message) -> str:
 def test_a_preview_is_a_beginning_a_note_and_an_end(
     parts: list[Part], head: int, tail: int
 ) -> None:
-    """What is shown is what the text begins and ends with; all other parts stay as they are."""
+    """The beginning and the end of the texts are shown; other parts stay as they are."""
     message = clean(Message(Role.USER, tuple(parts)))
     short = ShortenedMessage(1, head, tail, 0)
     for named in (True, False):
@@ -86,7 +86,7 @@ def test_a_preview_is_a_beginning_a_note_and_an_end(
 def test_a_shortened_message_is_within_its_limit(
     parts: list[Part], max_tokens: int, max_bytes: int, counter: int
 ) -> None:
-    """The cost of a short is that of its preview, and within what it may be."""
+    """The stored cost is that of the preview, and within the limit."""
     count = (by_bytes, by_words)[counter]
     message = clean(Message(Role.ASSISTANT, tuple(parts)))
     short = shortened_to(message, 7, "m1", max_tokens, max_bytes, count)
@@ -100,7 +100,7 @@ def test_a_shortened_message_is_within_its_limit(
 
 @pytest.mark.parametrize("text", ["word " * 9000, "\n" * 90_000, "漢" * 30_000, "a" * 90_000])
 def test_a_text_of_any_kind_can_be_shortened(text: str) -> None:
-    """A large text always gives way, and uses most of what it may."""
+    """A large text can always be shortened, and uses most of its limit."""
     for count in (by_bytes, by_words):
         message = Message(Role.USER, (Text(text),))
         short = shortened_to(message, 1, "m1", 1000, 51_200, count)
@@ -112,7 +112,7 @@ SIZES = st.lists(st.tuples(st.sampled_from([*Role]), st.integers(1, 5000)), max_
 
 @given(SIZES, st.integers(0, 4000))
 def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: int) -> None:
-    """A message is oversized if it is larger than all that is left, results never are."""
+    """A message larger than the remaining budget is oversized; results never are."""
     entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
     costs = limits_of_oversized(entries, left)
     assert len(costs) <= 8
@@ -123,7 +123,7 @@ def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: 
 
 @given(SIZES, st.integers(0, 20_000))
 def test_the_largest_texts_fit_after_shortening(sizes: list[tuple[Role, int]], left: int) -> None:
-    """Leveled texts take what is left, and none gives way that is smaller than the others."""
+    """The largest texts are cut to one size, and smaller ones stay."""
     entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
     costs = limits_of_largest(entries, left)
     if not costs:
@@ -136,7 +136,7 @@ def test_the_largest_texts_fit_after_shortening(sizes: list[tuple[Role, int]], l
 
 
 def test_a_view_keeps_what_it_shortens() -> None:
-    """A stored view reads back what it shortens; one stored before shortens nothing."""
+    """Stored shortened messages are read back; older stored views have none."""
     view = View(shortened=(ShortenedMessage(3, 100, 50, 60),))
     raw = json.loads(view.as_json())
     assert view_from(raw) == view and not view.is_whole

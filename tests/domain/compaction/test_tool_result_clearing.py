@@ -1,4 +1,4 @@
-"""Clearing: too much tool output gives way, the oldest first, in batches.
+"""Clearing: tool output over its budget is cleared, the oldest first, in batches.
 
 [tool-output.clear-in-batches, pins.verbatim]
 """
@@ -44,14 +44,14 @@ def output(history: Sequence[Entry], view: View) -> int:
 
 
 def cleared(history: Sequence[Entry], view: View, plan: NoCompaction | CompactionPlan) -> View:
-    """Return the view once a plan was carried out."""
+    """Return the view after a plan was carried out."""
     if isinstance(plan, NoCompaction):
         return view
     return view_after(view, plan, view.summaries, view.retain, never_cleared(history))
 
 
 def placeholders(history: Sequence[Entry], view: View) -> set[int]:
-    """Return the seqs of the results that gave way."""
+    """Return the seqs of the cleared results."""
     return {item.seq for item in history if item.role is T and not tool_output_tokens(item, view)}
 
 
@@ -83,7 +83,7 @@ def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, b
 
 
 def test_an_explicit_budget_is_used_as_it_is() -> None:
-    """Whatever the window; the batch follows it unless that is given as well."""
+    """An explicit budget ignores the window; the batch follows it unless it is set as well."""
     policy = ToolOutputPolicy(context_budget_tokens=1_000)
     assert tool_output_budget(policy, 10**6) == 1_000
     assert min_cleared_tokens(policy, 10**6) == 250
@@ -94,7 +94,7 @@ def test_an_explicit_budget_is_used_as_it_is() -> None:
 
 
 def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() -> None:
-    """Newest kept; what is cleared already is no output any more. [tool-output.clear-keeps]"""
+    """The newest stay; results that are cleared already do not count. [tool-output.clear-keeps]"""
     history = talk(400, 300, 200, 100)
     assert isinstance(plan_clearing(history, View(), 1_000, 0), NoCompaction)
     plan = plan_clearing(history, View(), 999, 0)
@@ -110,7 +110,7 @@ def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() ->
 
 
 def test_a_batch_is_cleared_at_once() -> None:
-    """More than the excess gives way, so that the prefix stays for a while."""
+    """More than the excess is cleared, so that the prefix stays stable for some builds."""
     history = talk(*[300] * 10)
     plan = plan_clearing(history, View(), 2_999, 700)
     assert isinstance(plan, CompactionPlan)
@@ -129,7 +129,7 @@ def test_the_last_call_group_keeps_its_results() -> None:
 
 
 def test_output_that_stays_does_not_break_every_prefix() -> None:
-    """Beside one result that may not go, small ones go in batches or not at all."""
+    """Beside a large result that must stay, small ones are cleared in batches or not."""
     hog = talk(9_000, *[300] * 3)
     pinned = pinned_at(hog, [3])
     assert isinstance(plan_clearing(pinned, View(), 1_000, 500), NoCompaction)
@@ -143,7 +143,7 @@ def test_output_that_stays_does_not_break_every_prefix() -> None:
 
 
 def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
-    """They stay whole although newer results give way [pins.whole-group]."""
+    """They stay whole, and newer results are cleared instead. [pins.whole-group]"""
     history = pinned_at(talk(*[300] * 6), [4])  # the call: its result is protected as well
     names = {3: "read", 5: "read", 7: "keep", 9: "read", 11: "keep", 13: "read"}
     excluded = excluded_seqs(history, View(), names, ("keep", "other"))
@@ -162,7 +162,7 @@ def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
 
 
 def test_an_exclusion_holds_from_when_it_is_set() -> None:
-    """What was cleared before stays so; what was excluded goes with the next batch."""
+    """What was cleared stays cleared; a result no longer excluded can be cleared."""
     history = talk(*[300] * 4)
     names = dict.fromkeys((3, 5, 7, 9), "keep")
     view = View(trimmed_through=5, untrimmed=(5,))
@@ -174,7 +174,7 @@ def test_an_exclusion_holds_from_when_it_is_set() -> None:
 
 
 def test_small_results_are_output_but_never_cleared() -> None:
-    """A result that is no larger than its placeholder stays what it is."""
+    """A result that is no larger than its placeholder stays."""
     history = talk(80, 300, 80, 300)
     view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
     assert placeholders(history, view) == {5}
@@ -182,7 +182,7 @@ def test_small_results_are_output_but_never_cleared() -> None:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
+def drawn_views(draw: st.DrawFn) -> tuple[list[Entry], View]:
     """Draw what a view shows: pins, exclusions, results cleared before, maybe a hidden range."""
     history = draw(entries(20))
     seqs = st.integers(1, len(history))
@@ -203,13 +203,13 @@ def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
     return [item for item in history if view.shows(item.seq)], view
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_500))
 def test_a_clearing_matches_its_plan(
-    scene: tuple[list[Entry], View], budget: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, min_freed: int
 ) -> None:
-    """Within the budget whenever enough may go, in batches, results alone, newest kept."""
-    history, view = scene
-    plan = plan_clearing(history, view, budget, least)
+    """Clearing reaches the budget where it can, in batches, and keeps the newest results."""
+    history, view = drawn
+    plan = plan_clearing(history, view, budget, min_freed)
     after = cleared(history, view, plan)
     gone = placeholders(history, after) - placeholders(history, view)
     protected = never_cleared(history) | last_group(history)
@@ -228,7 +228,7 @@ def test_a_clearing_matches_its_plan(
     if isinstance(plan, NoCompaction):
         freeable = sum(item.tokens - item.trimmed_tokens for item in may_go)
         enough = sum(item.tokens for item in may_go) >= excess
-        assert excess <= 0 or not may_go or (freeable < least and not enough)
+        assert excess <= 0 or not may_go or (freeable < min_freed and not enough)
         return
     assert excess > 0
     assert gone == {item.seq for item in may_go if item.seq <= plan.trimmed_through}
@@ -237,21 +237,23 @@ def test_a_clearing_matches_its_plan(
     assert freed == plan.freed_tokens
     left = output(history, after)
     assert left <= budget or gone == {item.seq for item in may_go}
-    assert plan.freed_tokens >= least or left <= budget
+    assert plan.freed_tokens >= min_freed or left <= budget
     last = next(item for item in history if item.seq == plan.trimmed_through)
-    needed = freed - (last.tokens - last.trimmed_tokens) < least
+    needed = freed - (last.tokens - last.trimmed_tokens) < min_freed
     assert needed or left + last.tokens > budget, "no more than it takes"
-    assert isinstance(plan_clearing(history, after, budget, least), NoCompaction), "and is at rest"
+    assert isinstance(plan_clearing(history, after, budget, min_freed), NoCompaction), (
+        "and is at rest"
+    )
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
 def test_more_budget_never_clears_more(
-    scene: tuple[list[Entry], View], budget: int, more: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, more: int, min_freed: int
 ) -> None:
     """Of two budgets that both clear, the larger one clears no more."""
-    history, view = scene
-    small = plan_clearing(history, view, budget, least)
-    large = plan_clearing(history, view, budget + more, least)
+    history, view = drawn
+    small = plan_clearing(history, view, budget, min_freed)
+    large = plan_clearing(history, view, budget + more, min_freed)
     if isinstance(large, CompactionPlan) and isinstance(small, CompactionPlan):
         assert large.trimmed_through <= small.trimmed_through
         assert large.freed_tokens <= small.freed_tokens
@@ -259,13 +261,13 @@ def test_more_budget_never_clears_more(
         assert output(history, cleared(history, view, large)) > budget
 
 
-@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_500))
 def test_cached_sums_agree_with_planning(
-    scene: tuple[list[Entry], View], budget: int, least: int
+    drawn: tuple[list[Entry], View], budget: int, min_freed: int
 ) -> None:
-    """Each result counts whole until it is a placeholder, and never again after."""
-    history, view = scene
-    after = cleared(history, view, plan_clearing(history, view, budget, least))
+    """A result counts whole until it is cleared, and not at all afterwards."""
+    history, view = drawn
+    after = cleared(history, view, plan_clearing(history, view, budget, min_freed))
     shown = shown_entries(history, after)
     results = sum(item.tokens for item in shown if item.role is T)
     assert output(history, after) <= results

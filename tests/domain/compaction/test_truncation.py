@@ -1,4 +1,4 @@
-"""Fitting: any view is made to fit without a model, or said not to.
+"""Truncation: any view is made to fit without a model, or reported not to fit.
 
 [budget.fitting-order, pins.verbatim]
 """
@@ -19,7 +19,7 @@ from app.domain.compaction.reduction.truncation import (
     truncate,
     truncate_with_note,
 )
-from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.conversations.turns import Entry, entry, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span
 from tests.domain.compaction.generated import (
     A,
@@ -50,12 +50,12 @@ def cost(history: Sequence[Entry], trimmed_through: int) -> int:
 
 
 def budget_of(capacity: int, target: int | None = None) -> HistoryBudget:
-    """Return a room for history alone."""
+    """Return a budget for history alone."""
     return HistoryBudget(capacity, capacity // 2 if target is None else target, 0, 0)
 
 
 def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
-    """Old results are trimmed first, then turns dropped, and in the end all but the ask."""
+    """Old results are trimmed, then turns dropped, then all but the newest user message."""
     history = [
         entry(1, U, 100),
         entry(2, A, 50),
@@ -79,11 +79,11 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
 
 
 def test_a_result_too_large_by_itself_drops_no_turn() -> None:
-    """Where no dropping would help it gives way first, and what it answers stays."""
+    """Where no dropping would help, the result is trimmed first and its turn stays."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
     assert truncate(history, 0, budget_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
-    talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
-    asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
+    turns_of = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
+    asked = [*turns_of, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
     assert truncate(asked, 0, budget_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
     assert truncate(asked, 0, budget_of(20_100)) == Truncation(
         0, (Span(21, ENDLESS),), (EMERGENCY_CUT,)
@@ -91,7 +91,7 @@ def test_a_result_too_large_by_itself_drops_no_turn() -> None:
 
 
 def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
-    """Inside a single turn the oldest call groups go, never the words they answer."""
+    """In a single turn the oldest call groups are dropped, never its user message."""
     calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
     fitted = truncate([entry(1, U, 50), *calls], 0, budget_of(700))
     assert fitted is not None
@@ -102,7 +102,7 @@ def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
 
 
 def test_a_gap_in_the_history_stays_a_gap() -> None:
-    """Messages a summary stands for never come back when turns are dropped."""
+    """Summarised messages are not shown again when turns are dropped."""
     history = [
         entry(1, U, 100),
         entry(2, U, 10),
@@ -119,13 +119,13 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
 def test_the_result_fits_or_there_is_none(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """What comes back is within capacity; None only if the newest ask and the pins are not."""
+    """None only where the newest user message and the pins exceed the capacity."""
     fitted = truncate(history, trimmed_through, budget)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
         pinned = pinned_seqs(history)
-        least = sum(item.tokens for item in history if item is newest or item.seq in pinned)
-        assert newest is None or not budget.fits(least)
+        minimum = sum(item.tokens for item in history if item is newest or item.seq in pinned)
+        assert newest is None or not budget.fits(minimum)
         return
     kept = kept_of(history, fitted)
     assert budget.fits(cost(kept, fitted.trimmed_through))
@@ -136,7 +136,7 @@ def test_the_result_fits_or_there_is_none(
 def test_spans_show_an_end_of_the_history_and_the_pins(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """Beside pins a suffix is shown, cut between call groups, or the newest ask [log.safe-cuts]."""
+    """A suffix cut between call groups is shown, and the pins before it. [log.safe-cuts]"""
     fitted = truncate(history, trimmed_through, budget)
     if fitted is None or fitted.shown is None:
         return
@@ -153,10 +153,10 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
 
 
 @given(histories(), budgets(), st.integers(0, 40))
-def test_steps_are_named_in_order_and_truly(
+def test_steps_are_named_in_order_once(
     history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
-    """Each step that ran is named once, in its order, and none that did nothing."""
+    """Each step that ran is named once and in order, and no other."""
     fitted = truncate(history, trimmed_through, budget)
     if fitted is None:
         return
@@ -167,10 +167,6 @@ def test_steps_are_named_in_order_and_truly(
     assert trims == (fitted.trimmed_through > trimmed_through)
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
-    protected = never_cleared(history)
-    left = kept_of(newly, fitted)
-    whole = [i.seq for i in left if i.role is T and i.seq in protected]
-    assert fitted.untrimmed == tuple(whole)
     if budget.fits(cost(history, trimmed_through)):
         assert fitted == Truncation(trimmed_through, None, ())
 
@@ -179,9 +175,9 @@ def test_steps_are_named_in_order_and_truly(
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], budget: HistoryBudget, more: int
 ) -> None:
-    """With more room no fewer messages stay, but where the newest result itself has room now.
+    """With a larger budget no fewer messages stay, unless the newest result fits only then.
 
-    And no result is trimmed but to keep more.
+    Results are trimmed only to keep more messages.
     """
     wide = HistoryBudget(budget.capacity + more, budget.target + more, budget.fixed, budget.summary)
     narrow_fit, wide_fit = truncate(history, 0, budget), truncate(history, 0, wide)
@@ -198,7 +194,7 @@ def test_a_larger_budget_never_keeps_less(
 
 @given(histories(), budgets())
 def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget) -> None:
-    """Only tool results give way to placeholders; what stays of a user is whole."""
+    """Only tool results are trimmed; user messages stay whole."""
     fitted = truncate(history, 0, budget)
     if fitted is None:
         return
@@ -208,7 +204,7 @@ def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget)
 
 @given(histories(), budgets())
 def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryBudget) -> None:
-    """What was made to fit is left alone by the next build. [strategy.target]"""
+    """A truncated view is left alone by the next build. [strategy.target]"""
     fitted = truncate(history, 0, budget)
     if fitted is None:
         return
@@ -220,7 +216,7 @@ def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryB
 
 
 def test_excluded_results_are_dropped_but_never_trimmed() -> None:
-    """Newer results are trimmed in their place; last they go with their call group."""
+    """Newer results are trimmed instead; excluded ones are dropped with their call group."""
     history = [
         entry(1, U, 10),
         entry(2, A, 10),
@@ -231,7 +227,7 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
         entry(7, T, 200),
     ]
     fitted = truncate(history, 0, budget_of(1400))
-    assert fitted == Truncation(5, None, (RESULTS_CLEARED,), untrimmed=(3,))
+    assert fitted == Truncation(5, None, (RESULTS_CLEARED,))
     fitted = truncate(history, 0, budget_of(700))
     assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
     last = [*history[:2], history[2]]
@@ -240,7 +236,7 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:
-    """A pinned group stays whole in its place; with the newest ask it must fit."""
+    """A pinned group stays whole, and has to fit with the newest user message."""
     roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
     half = (RESULTS_CLEARED, EMERGENCY_CUT)
@@ -248,11 +244,9 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
         0, (Span(2, ENDLESS),), (EMERGENCY_CUT,)
     )
     fitted = truncate(history, 0, budget_of(1850))
-    assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,), untrimmed=(3, 4))
+    assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,))
     fitted = truncate(history, 0, budget_of(1000))
-    assert fitted == Truncation(
-        7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT), untrimmed=(3, 4)
-    )
+    assert fitted == Truncation(7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT))
     for capacity in (979, 850):
         fitted = truncate(history, 0, budget_of(capacity))
         assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY_CUT,))
@@ -264,7 +258,7 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
 
 
 def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
-    """Where the view hides all that follows, only what is still to come is shown."""
+    """Where the view ends before the log does, only future messages are shown after it."""
     history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
     fitted = truncate([entry(3, A, 900), *history], 0, budget_of(200), Span(1, 9))
     assert fitted is not None
@@ -272,7 +266,7 @@ def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
 
 
 def test_tokens_for_a_note_are_reserved_only_where_something_is_dropped() -> None:
-    """The note that tells of dropped messages is part of what has to fit."""
+    """The note on dropped messages counts towards the budget."""
     history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
     assert truncate_with_note(history, 0, budget_of(100), 50) == Truncation(0, None, ())
     fitted = truncate_with_note(history, 0, budget_of(80), 50)

@@ -24,7 +24,7 @@ from app.domain.compaction.reduction.truncation import truncate
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.views import view_after, view_summary_tokens, with_omission_note
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import Entry, is_group_boundary, pinned_seqs
+from app.domain.conversations.turns import Entry, is_group_boundary, never_cleared, pinned_seqs
 from app.domain.conversations.view import (
     Span,
     Summary,
@@ -157,8 +157,10 @@ def fitted(view: View, history: Sequence[Entry], room: HistoryBudget) -> View:
     found = truncate(shown, view.trimmed_through, room, view.hidden)
     if found is None:
         return view
-    untrimmed = {*view.untrimmed, *found.untrimmed}
-    view = replace(view, trimmed_through=found.trimmed_through, untrimmed=tuple(sorted(untrimmed)))
+    through = found.trimmed_through
+    newly = {seq for seq in never_cleared(shown) if view.trimmed_through < seq <= through}
+    untrimmed = tuple(sorted({*view.untrimmed, *newly}))
+    view = replace(view, trimmed_through=through, untrimmed=untrimmed)
     return view if found.shown is None else with_omission_note(replace(view, spans=found.shown))
 
 

@@ -1,4 +1,4 @@
-"""The background path over a real database: due, claimed, done once, resting.
+"""Background compactions over a real database: due, claimed, done once, paused.
 
 [compaction.background, compaction.backs-off, compaction.never-blocks]
 """
@@ -16,7 +16,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.job import Job
-from app.services.compaction.jobs import JobService
+from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations.appended_messages import Appended
@@ -50,7 +50,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def another(harness: Harness, *replies: Any) -> Harness:
-    """Return one more process on the same database, which knows nothing yet."""
+    """Return another process on the same database, with empty caches."""
     database = PostgresDatabase(harness.database.store)
     return Harness(WatchedDatabase(database), ScriptedGateway(*replies), model=SUMMARISER)
 
@@ -61,12 +61,12 @@ async def is_due(harness: Harness, cid: str) -> bool:
 
 
 async def kinds(harness: Harness, cid: str) -> list[str]:
-    """Return the types of what was told."""
+    """Return the types of the events."""
     return [kind for kind, _ in await harness.told(cid)]
 
 
 async def rest_of(url: str, cid: str) -> float:
-    """Return for how many seconds a conversation rests."""
+    """Return how many seconds the pause of a conversation lasts."""
     ((seconds,),) = await execute(
         url,
         "SELECT extract(epoch FROM due_at - now())::float FROM heads WHERE conversation_id = $1",
@@ -76,7 +76,7 @@ async def rest_of(url: str, cid: str) -> float:
 
 
 async def let_rest(url: str, cid: str) -> None:
-    """Let the time pass that a conversation rests."""
+    """End the pause of a conversation."""
     await execute(url, "UPDATE heads SET due_at = now() WHERE conversation_id = $1", cid)
 
 
@@ -136,7 +136,9 @@ async def test_each_strategy_has_its_threshold(
         {"strategy": "full_history", "compaction": {"max_messages": 3}},
     ],
 )
-async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict[str, Any]) -> None:
+async def test_without_automatic_compaction_nothing_is_due(
+    harness: Harness, leaves: dict[str, Any]
+) -> None:
     """Without auto or enabled, inline, or with nothing to compact it is never due.
 
     [compaction.inline-mode]
@@ -154,7 +156,7 @@ async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict
 
 
 async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> None:
-    """The first append of a new process crosses the line as any other does."""
+    """The first append of a new process makes it due as any other does."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 690)
     await another(harness).append(cid, user("why " * 20))
@@ -162,8 +164,8 @@ async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> N
     assert await kinds(harness, cid) == ["due"]
 
 
-async def test_settings_that_another_process_changed(harness: Harness) -> None:
-    """An append goes by the policy as it is now, whatever this process held."""
+async def test_an_append_uses_settings_changed_by_another_process(harness: Harness) -> None:
+    """An append uses the current policy, whatever this process has cached."""
     cid = await harness.conversation(policy(5100, 100))
     await fill(harness, cid, 690)
     await another(harness).set_policy(cid, {"budget": {"context_window": 1100}})
@@ -187,7 +189,7 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
 
 
 async def test_too_many_messages_make_it_due(harness: Harness) -> None:
-    """`max_messages` counts what is verbatim, whatever the tokens. [compaction.due]"""
+    """`max_messages` counts shown messages, whatever their tokens. [compaction.due]"""
     sizes = {"preserve_top": 1, "preserve_bottom": 1}
     own = policy(1100, 100, sandwich=sizes, compaction={"max_messages": 12})
     cid = await harness.conversation(own)
@@ -224,7 +226,7 @@ async def test_too_many_short_messages_are_compacted_once(harness: Harness, stra
 
 
 async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -> None:
-    """A compaction that workers are not notified of is due all the same."""
+    """Without a notification the compaction is due all the same."""
     cid = await harness.conversation(policy(1100, 100))
     with harness.database.failing("notify", DOWN):
         answer = await harness.append(cid, user("why " * 720))
@@ -237,7 +239,7 @@ async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -
 
 
 async def test_what_is_due_is_compacted(harness: Harness) -> None:
-    """The worker compacts to the target, is done with it, and tells of it."""
+    """A worker compacts to the target, clears the due mark and adds an event."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     before = await harness.build(cid)
@@ -261,8 +263,8 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 1
 
 
-async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
-    """A slow model blocks nothing; what came meanwhile is shown after the summary."""
+async def test_a_slow_model_blocks_no_append_and_no_build(harness: Harness) -> None:
+    """A slow model blocks nothing; new messages are shown after the summary."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     before = await harness.build(cid)
@@ -287,8 +289,8 @@ async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
     assert after["degraded"] == []
 
 
-async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
-    """A due compaction that a change of policy overtook costs no call. [compaction.background]"""
+async def test_a_compaction_no_longer_due_is_not_run(harness: Harness) -> None:
+    """A compaction that a new policy made unnecessary costs no call. [compaction.background]"""
     for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
         cid = await harness.conversation(policy(1100, 100))
         await fill(harness, cid, 705)
@@ -300,7 +302,7 @@ async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
 
 
 async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
-    """What would free too little is not tried again until the log grew by 5 %."""
+    """A compaction that would free too little is tried again after 5 % growth."""
     own = policy(1100, 100, compaction={"min_gain": 0.6})
     cid = await harness.conversation(own)
     await fill(harness, cid, 705)
@@ -318,7 +320,10 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
 
 
 async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: Harness) -> None:
-    """A model that answers at length is not asked again at once [strategy.idempotent]."""
+    """After a summary that was too long the model is called again after growth only.
+
+    [strategy.idempotent]
+    """
     harness.gateway.replies = ["<summary>" + "🫠" * 100 + "</summary>"]
     sizes = {"preserve_top": 3, "preserve_bottom": 3}
     own = policy(1100, 100, sandwich=sizes, compaction={"min_gain": 0.0})
@@ -334,8 +339,8 @@ async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: H
     assert len(harness.gateway.calls) == calls
 
 
-async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
-    """A conversation deleted since is no error, and nothing of it comes back."""
+async def test_a_deleted_conversation_is_not_compacted(harness: Harness) -> None:
+    """A conversation that was deleted is no error, and nothing of it is stored."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.conversations.remove(TENANT, cid)
@@ -345,8 +350,8 @@ async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
     assert harness.gateway.calls == []
 
 
-async def test_a_conversation_deleted_during_the_model_call(harness: Harness) -> None:
-    """The work ends without a trace. [log.delete-everything]"""
+async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harness: Harness) -> None:
+    """The work ends and stores nothing. [log.delete-everything]"""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     harness.gateway.release.clear()
@@ -363,7 +368,7 @@ async def test_a_conversation_deleted_during_the_model_call(harness: Harness) ->
 
 
 async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) -> None:
-    """While another process compacts nothing is done twice, and nothing forgotten."""
+    """While another process compacts, nothing is done twice and the due mark stays."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     async with Leases(harness.database, new_id).held(cid) as is_mine:
@@ -378,7 +383,7 @@ async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) ->
 
 
 async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
-    """Woken at the same time in two processes, one makes the summary."""
+    """Of two workers woken at the same time one makes the summary."""
     other = another(harness)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -390,7 +395,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
 
 
 async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) -> None:
-    """An undo while the model thinks wins; it stays due, and the next look settles it."""
+    """An undo during the model call wins; the compaction stays due and is checked again."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -418,7 +423,7 @@ async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) 
 async def test_each_failure_pauses_compactions_for_longer(
     harness: Harness, database_url: str
 ) -> None:
-    """30 s, then doubling, up to an hour; counted and told; the view as it was."""
+    """30 s, then doubling, up to an hour; failures are counted, the view is unchanged."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -450,7 +455,7 @@ async def test_each_failure_pauses_compactions_for_longer(
 
 
 async def test_no_model_is_called_during_a_pause(harness: Harness, database_url: str) -> None:
-    """Neither builds nor a worker woken too early ask again; what is built says so."""
+    """Neither builds nor a worker call the model; the build names the reason."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -473,7 +478,10 @@ async def test_no_model_is_called_during_a_pause(harness: Harness, database_url:
 
 
 async def test_a_failed_build_pauses_compactions(harness: Harness, database_url: str) -> None:
-    """Builds come often: after one failed the next do not call the model. [compaction.backs-off]"""
+    """After a build whose compaction failed the next builds do not call the model.
+
+    [compaction.backs-off]
+    """
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -490,7 +498,7 @@ async def test_a_failed_build_pauses_compactions(harness: Harness, database_url:
 
 @pytest.mark.parametrize("way", ["background", "forced"])
 async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
-    """A compaction that succeeds forgets the failures, a forced one at any time."""
+    """A successful compaction resets the failures; a forced one may run at any time."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -509,7 +517,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
 async def test_a_policy_with_a_forbidden_model_pauses_compactions(
     harness: Harness, database_url: str
 ) -> None:
-    """A model that is allowed no longer fails as one that is down, not for ever."""
+    """A model that is no longer allowed pauses compactions like one that fails."""
     own = policy(1100, 100, compaction={"model": "someone/else"})
     cid = await harness.conversation()
     statement = "UPDATE conversations SET policy = $2 WHERE conversation_id = $1"
@@ -527,7 +535,7 @@ async def test_a_policy_with_a_forbidden_model_pauses_compactions(
 
 
 async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harness) -> None:
-    """Mode inline is never due; the build at the line compacts before it answers."""
+    """Inline mode is never due; the build at the threshold compacts."""
     own = policy(1100, 100, compaction={"mode": "inline"})
     cid = await harness.conversation(own)
     await fill(harness, cid, 680)
@@ -546,7 +554,7 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
 async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
     harness: Harness,
 ) -> None:
-    """Where nothing could be done nothing is tried again, until what it goes by changes."""
+    """A fruitless attempt is not repeated until its basis changes."""
     cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
     await fill(harness, cid, 955)
     for _ in range(2):
@@ -591,7 +599,7 @@ async def start(harness: Harness, cid: str, **ask: Any) -> Job:
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:
-    """Queued, then done with the CompactResult; its wishes are its own."""
+    """Queued, then done with the CompactResult; the options of a job are its own."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
@@ -629,7 +637,7 @@ async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
 
 
 async def test_a_failed_job_has_its_error(harness: Harness) -> None:
-    """The error is what the request would have got; the state is unchanged; no storm."""
+    """The error is that of the request; the state is unchanged; calls are bounded."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
@@ -658,8 +666,8 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     assert (await harness.receipt(cid)).trigger == "forced"
 
 
-async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
-    """A job stays queued while another worker compacts, and finds nothing to do then."""
+async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
+    """A job stays queued while another worker compacts, and has nothing to do then."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     job = await start(harness, cid)
@@ -683,8 +691,11 @@ async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
     assert not json.loads(done.result or "")["compacted"]
 
 
-async def test_a_job_of_what_was_deleted(harness: Harness) -> None:
-    """The job goes with its conversation; a late delivery does nothing. [log.delete-everything]"""
+async def test_a_job_is_deleted_with_its_conversation(harness: Harness) -> None:
+    """A job is deleted with its conversation; working on it does nothing.
+
+    [log.delete-everything]
+    """
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid)

@@ -1,4 +1,4 @@
-"""Compaction over a real database: forced, failing, at once with others.
+"""Compaction over a real database: forced, failing, concurrent.
 
 [compaction.state, compaction.forced, compaction.receipt, compaction.failure-keeps-state]
 """
@@ -19,8 +19,8 @@ from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.paged_summarisation import PAGE_MESSAGES, summarise_paged
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,
@@ -107,7 +107,7 @@ async def test_the_log_never_changes(harness: Harness) -> None:
 
 
 async def test_ranges_of_successive_compactions_contain_one_another(harness: Harness) -> None:
-    """Each takes in the summary before it, asks only for what is new, and names its parent."""
+    """Each includes the summary before it, reads only new messages and has a parent."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(4)]
     cid = await harness.conversation(policy(20_000))
     spans: list[Span] = []
@@ -159,7 +159,7 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
 
 @pytest.mark.parametrize("failure", [DOWN, TIMED_OUT, "no tags at all", "<summary></summary>"])
 async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, failure: Any) -> None:
-    """Timeout, failure or a bad answer: the forced call says so, nothing changed."""
+    """Timeout, failure or a bad answer: the forced call fails, and nothing changed."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     await harness.compaction.compact(TENANT, cid, CompactRequest())
@@ -200,7 +200,7 @@ async def test_a_strategy_that_never_compacts_returns_a_reason(
 
 
 async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) -> None:
-    """Without messages there is nothing to do; without a conversation it is not found."""
+    """No messages: nothing to do. No conversation: not found."""
     cid = await harness.conversation(policy(20_000))
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert (made.compacted, made.reason) == (False, "the conversation has no messages")
@@ -210,14 +210,14 @@ async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) ->
         await harness.receipts.state("another tenant", cid)
 
 
-async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
-    """A call may bring instructions and an allowed model, and no other [summary.allowed-models]."""
+async def test_one_call_may_set_model_and_instructions(harness: Harness) -> None:
+    """A call may set instructions and an allowed model, and no other. [summary.allowed-models]"""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     with pytest.raises(ValidationError):
         await harness.compaction.compact(TENANT, cid, CompactRequest(model="gpt-4o"))
-    ask = CompactRequest(model=SUMMARISER, instructions="Keep the numbers.")
-    assert (await harness.compaction.compact(TENANT, cid, ask)).model == SUMMARISER
+    options = CompactRequest(model=SUMMARISER, instructions="Keep the numbers.")
+    assert (await harness.compaction.compact(TENANT, cid, options)).model == SUMMARISER
     assert "Keep the numbers." in harness.gateway.calls[-1].messages[-1]["content"]
     await harness.talk(cid, 10)
     made = await harness.compaction.compact(TENANT, cid, CompactRequest(model=EXTRACTIVE))
@@ -276,8 +276,8 @@ async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) ->
     assert made.summary_range[1] <= 20
 
 
-async def test_two_forced_compactions_at_once(harness: Harness) -> None:
-    """The second waits for the first and then finds nothing to do."""
+async def test_the_second_of_two_forced_compactions_waits(harness: Harness) -> None:
+    """The second waits for the first and has nothing to do then."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await asyncio.gather(
@@ -288,7 +288,7 @@ async def test_two_forced_compactions_at_once(harness: Harness) -> None:
 
 
 async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness) -> None:
-    """A compaction whose conversation is deleted while the model thinks stores nothing."""
+    """A compaction of a conversation deleted during the model call stores nothing."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     harness.gateway.release.clear()
@@ -324,7 +324,7 @@ async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness)
 async def test_any_log_compacted_at_any_time_builds_on(
     harness: Harness, log: Any, top: int, bottom: int, more: Any
 ) -> None:
-    """Forced compactions of random logs: true numbers, valid builds, running sums that agree."""
+    """Forced compactions of random logs: right numbers, valid builds, matching totals."""
     harness = Harness(harness.database)
     sizes = {"preserve_top": top, "preserve_bottom": bottom}
     cid = await harness.conversation(policy(60_000, sandwich=sizes))
@@ -332,8 +332,8 @@ async def test_any_log_compacted_at_any_time_builds_on(
         for raw_format, raw in part.messages:
             await harness.append(cid, raw, format=raw_format)
         made = await harness.compaction.compact(TENANT, cid, CompactRequest())
-        for ask in (RequestSettings(), RequestSettings(model="gpt-4.1")):
-            build = await harness.build(cid, ask)
+        for options in (RequestSettings(), RequestSettings(model="gpt-4.1")):
+            build = await harness.build(cid, options)
             check(build, exact=True)
             assert build["summary_used"] == ((await harness.stored(cid)).state.span is not None)
         state = (await harness.stored(cid)).state
@@ -348,11 +348,11 @@ async def test_any_log_compacted_at_any_time_builds_on(
             assert not again.compacted
 
 
-# --- condensing -----------------------------------------------------------------------------
+# --- page by page ---------------------------------------------------------------------------
 
 
 async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
-    """Memory does not grow with the range: each page carries on the summary before it."""
+    """Memory is bounded: each page extends the summary of the page before."""
     harness.gateway.replies = ["<summary>page one</summary>", "<summary>page two</summary>"]
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
@@ -378,7 +378,7 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
 
 
 async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> None:
-    """An empty range condenses to what was there before. [summary.bounded-input]"""
+    """An empty range keeps the summary before it. [summary.bounded-input]"""
     cid = await harness.conversation(policy(100_000))
     made = await summarise_paged(
         harness.database,

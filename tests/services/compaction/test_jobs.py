@@ -15,7 +15,7 @@ from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.conversations.job import Claim
 from app.domain.conversations.settings import StoredSettings
-from app.services.compaction.jobs import JobService
+from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute
 
@@ -23,7 +23,7 @@ TENANT = "default"
 
 
 class Watched(PostgresDatabase):
-    """The database, counting the sessions that are open and failing when told to."""
+    """The database, counting open sessions and failing on request."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -33,7 +33,7 @@ class Watched(PostgresDatabase):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
-        """Each sentence commits by itself."""
+        """Each statement commits by itself."""
         self.was_asked.set()
         if self.is_away:
             raise ServiceUnavailable("The database does not answer")
@@ -63,7 +63,7 @@ async def conversation_id(database: PostgresDatabase) -> str:
 
 
 async def forget_leases(url: str, holder: str | None = None) -> None:
-    """Take every lease away, or give it to another holder."""
+    """Delete every lease, or give it to another holder."""
     await execute(url, "DELETE FROM compaction_leases")
     if holder is not None:
         await execute(
@@ -74,7 +74,7 @@ async def forget_leases(url: str, holder: str | None = None) -> None:
         )
 
 
-async def test_one_at_a_time(
+async def test_one_lease_at_a_time(
     watched: Watched, database: PostgresDatabase, conversation_id: str
 ) -> None:
     """While one holds the lease another does not; afterwards it does."""
@@ -88,8 +88,8 @@ async def test_one_at_a_time(
         assert is_mine
 
 
-async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """Whatever the body raises comes out as it is, and the lease is free at once."""
+async def test_an_error_releases_the_lease(watched: Watched, conversation_id: str) -> None:
+    """An error of the block is raised as it is, and the lease is released."""
     leases = Leases(watched, new_id)
     for error in (KeyError("mine"), TimeoutError("mine too")):
         with pytest.raises(type(error)) as caught:
@@ -100,8 +100,8 @@ async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: 
         assert is_mine
 
 
-async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """Work that is cancelled by a shutdown leaves no lease behind."""
+async def test_cancelling_releases_the_lease(watched: Watched, conversation_id: str) -> None:
+    """Cancelled work leaves no lease."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
 
     async def work() -> None:
@@ -118,7 +118,7 @@ async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id
         assert is_mine
 
 
-async def test_a_lease_outlives_its_time_while_work_goes_on(
+async def test_a_lease_is_renewed_while_work_goes_on(
     watched: Watched, conversation_id: str
 ) -> None:
     """A holder at work renews its lease, holding no connection meanwhile."""
@@ -138,7 +138,7 @@ async def test_a_lease_outlives_its_time_while_work_goes_on(
 async def test_losing_the_lease_ends_the_work(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """When another took the lease over, the body ends; the other keeps it."""
+    """When another process takes the lease over, the block is cancelled."""
     leases = Leases(watched, new_id, seconds=0.3)
     other = new_id()
     with pytest.raises(Conflict):
@@ -152,7 +152,7 @@ async def test_losing_the_lease_ends_the_work(
 async def test_a_lease_that_cannot_be_renewed_ends_the_work(
     watched: Watched, conversation_id: str
 ) -> None:
-    """Without a database the body ends when the lease does, before another may start."""
+    """Without a database the block ends with its lease, before another may start."""
     leases = Leases(watched, new_id, seconds=0.3)
     with pytest.raises(ServiceUnavailable):
         async with asyncio.timeout(5), leases.held(conversation_id):
@@ -163,7 +163,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
 async def test_a_short_absence_of_the_database_is_survived(
     watched: Watched, conversation_id: str
 ) -> None:
-    """One renewal may fail, the next one counts."""
+    """One renewal may fail if the next one succeeds."""
     leases = Leases(watched, new_id, seconds=0.6)
     async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
         assert is_mine
@@ -173,8 +173,10 @@ async def test_a_short_absence_of_the_database_is_survived(
             await watched.was_asked.wait()
 
 
-async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str) -> None:
-    """A forced compaction waits for a running one, and no connection with it."""
+async def test_a_forced_compaction_waits_for_the_lease(
+    watched: Watched, conversation_id: str
+) -> None:
+    """A forced compaction waits for a running one without a connection."""
     leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
 
     async def force() -> None:
@@ -194,8 +196,8 @@ async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str
     assert done.is_set()
 
 
-async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> None:
-    """Whoever waits too long is told to come again."""
+async def test_waiting_for_a_lease_times_out(watched: Watched, conversation_id: str) -> None:
+    """A caller that waits too long gets an error with `retry_after`."""
     leases = Leases(watched, new_id)
     async with leases.held(conversation_id):
         with pytest.raises(ServiceUnavailable) as caught:
@@ -205,20 +207,20 @@ async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> Non
 
 
 async def test_an_unknown_conversation_can_be_leased(watched: Watched) -> None:
-    """Who waits for a conversation that is not there finds that out by himself, at once."""
+    """A lease on an unknown conversation is granted at once."""
     async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
         pass
 
 
 async def claimed(leases: Leases) -> Claim:
-    """Claim what waits; there is something."""
+    """Claim waiting work, of which there is some."""
     claim = await leases.claim()
     assert claim is not None
     return claim
 
 
 async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> None:
-    """Claimed work excludes builds and requests, outlives the time of its lease, and ends it."""
+    """Claimed work excludes builds and requests until its lease is released."""
     leases = Leases(watched, new_id, seconds=0.3)
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)
@@ -234,7 +236,7 @@ async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> Non
 
 
 async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id: str) -> None:
-    """What a worker that stops cancels is claimed by another, as its first attempt."""
+    """Work that a stopping worker cancels is claimed by another, as its first attempt."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)
@@ -255,7 +257,7 @@ async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id:
 async def test_failed_work_is_claimed_again_later(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """Its attempts are counted, and it excludes nobody while it waits for the next one."""
+    """Attempts are counted, and no lease is held until the retry."""
     leases = Leases(watched, new_id)
     async with watched.session() as session:
         await session.jobs.set_due(conversation_id)
@@ -274,7 +276,9 @@ async def test_failed_work_is_claimed_again_later(
     assert (await claimed(leases)).attempts == 1, "another compaction ended well"
 
 
-async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
+async def test_a_started_job_can_be_read_and_claimed(
+    watched: Watched, conversation_id: str
+) -> None:
     """A job is stored, its tenant can read it, and a worker can claim it."""
     jobs = JobService(watched, new_id)
     job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
@@ -284,7 +288,7 @@ async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
     assert (claim.conversation_id, claim.job_id) == (conversation_id, job.job_id)
 
 
-async def test_no_job_for_what_is_not_there(
+async def test_unknown_conversations_and_jobs_are_not_found(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
     """Another tenant's conversation and job are not found, and nothing is stored."""

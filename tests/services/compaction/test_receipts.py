@@ -69,8 +69,8 @@ async def expanded(harness: Harness, cid: str, compaction_id: str, limit: int) -
 async def builds(harness: Harness, cid: str) -> dict[FormatName, Build]:
     """Build in both formats, and check."""
     found = {}
-    for format, ask in ASKS.items():
-        found[format] = await harness.build(cid, ask)
+    for format, options in ASKS.items():
+        found[format] = await harness.build(cid, options)
         check(found[format], exact=format is CHAT)
     return found
 
@@ -87,7 +87,7 @@ async def tools(harness: Harness, cid: str, groups: int) -> None:
 
 
 async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
-    """All of them, in pages, each with its parent and what has become of it [compaction.undo]."""
+    """All receipts are listed in pages, each with parent and status. [compaction.undo]"""
     cid = await harness.conversation(policy(20_000))
     assert await page(harness, cid) == []
     made = []
@@ -109,7 +109,7 @@ async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
 
 
 async def test_a_receipt_is_complete(harness: Harness) -> None:
-    """What was asked and answered, what it took, before and after; and it never changes.
+    """A receipt has prompt, texts, cost and numbers before and after; it never changes.
 
     [summary.cost]
     """
@@ -160,7 +160,7 @@ async def test_expanding_returns_the_originals(harness: Harness) -> None:
     assert await expanded(harness, cid, made.compaction_id, 7) == whole
 
 
-async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
+async def test_unknown_receipts_are_not_found(harness: Harness) -> None:
     """Unknown ids, and those of another conversation or tenant, are 404 [compaction.undo]."""
     one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
     await harness.talk(one, 10)
@@ -188,9 +188,9 @@ async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
 async def test_undo_restores_the_payload_byte_for_byte(
     harness: Harness, strategy: str, wanted: str | None
 ) -> None:
-    """Payloads, numbers and pressure are what they were, in both formats.
+    """Payloads, numbers and pressure are those of before, in both formats.
 
-    Each step of a row of compactions is walked back, to the whole log in the end.
+    A series of compactions is undone one by one, down to the whole log.
     """
     own = policy(20_000, strategy=strategy, compaction={"retain_directives": ["Keep names."]})
     harness.gateway.replies = [
@@ -295,7 +295,7 @@ async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
 
 
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
-    """What is bound to a prefix does not come back with an undo [compaction.new-epoch]."""
+    """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.append(cid, user("hi"))
     await harness.build(cid, ASKS[ANTHROPIC])
@@ -316,7 +316,7 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
 
 
 async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
-    """It comes back when the log has grown by 5 % of the window, not before."""
+    """Automatic compaction resumes when the log has grown by 5 % of the window."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -338,7 +338,7 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
 
 
 async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts all the same; a caller may at any time."""
+    """At `compact_trigger` a build compacts all the same; a caller can at any time."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     assert (await harness.build(cid))["compaction"].compacted
@@ -350,8 +350,8 @@ async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> Non
     assert (await harness.compact(cid)).compacted
 
 
-async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) -> None:
-    """The parent cleared what was pinned since: it comes back with the pins shown."""
+async def test_undoing_a_clearing_shows_results_pinned_since(harness: Harness) -> None:
+    """Results pinned after the parent cleared them are shown whole after an undo."""
     own = policy(4100, 100, strategy="chain")
     cid = await harness.conversation(own, tools=TOOLS)
     await tools(harness, cid, 9)
@@ -380,7 +380,7 @@ async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) ->
 
 
 async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
-    """Start a forced compaction, and return it when the model thinks."""
+    """Start a forced compaction, and return during its model call."""
     harness.gateway.waiting.clear()
     harness.gateway.release.clear()
     running = asyncio.create_task(harness.compact(cid))
@@ -389,7 +389,7 @@ async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
 
 
 async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
-    """What was planned on the view before is not applied, and leaves nothing behind."""
+    """A compaction planned on the old view is not applied, and stores nothing."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     await harness.compact(cid)
@@ -414,7 +414,7 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seq", [8, 18])
 async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> None:
-    """A pin on what is about to be hidden keeps the compaction from being applied."""
+    """A pin on a message to be hidden keeps the compaction from being applied."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -435,7 +435,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
 
 
 async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
-    """A summary that another strategy was to make is not shown by the new one."""
+    """A summary of the former strategy is not shown by the new one."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     running = await _during(harness, cid)
@@ -468,7 +468,7 @@ async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -
 
 
 async def test_two_processes_see_one_undo(harness: Harness) -> None:
-    """A process that holds the folded window of before follows an undo made by another."""
+    """A process with a cached payload notices an undo by another."""
     cid = await harness.conversation(policy(20_000), SECTIONS)
     await harness.talk(cid, 10)
     other = harness.cold()
@@ -481,8 +481,8 @@ async def test_two_processes_see_one_undo(harness: Harness) -> None:
     assert (await harness.build(cid, None, other)).text == whole.text
 
 
-async def test_the_state_follows(harness: Harness) -> None:
-    """`/state` is that of what is shown: the parent's after an undo, none at the end."""
+async def test_the_state_follows_the_view(harness: Harness) -> None:
+    """`/state` follows the view: the parent after an undo, null at the end."""
     harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
     cid = await harness.conversation(policy(20_000))
     states = [await harness.receipts.state(TENANT, cid)]
@@ -497,7 +497,7 @@ async def test_the_state_follows(harness: Harness) -> None:
 
 
 async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> None:
-    """Deleting takes receipts along, and a new conversation of the id has none."""
+    """Deletion removes receipts, and a new conversation of the id has none."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await harness.compact(cid)
@@ -509,7 +509,7 @@ async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> 
         await harness.receipts.get(TENANT, cid, made.compaction_id or "")
 
 
-async def test_a_failure_while_applying_leaves_nothing(harness: Harness) -> None:
+async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None:
     """Receipt, view and event are stored together or not at all."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)

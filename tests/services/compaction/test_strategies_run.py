@@ -1,4 +1,4 @@
-"""Strategies end to end over a real database: what each makes of a log.
+"""Strategies end to end over a real database: what each shows of a log.
 
 [strategy.pure, strategy.tree, strategy.retain-summary, strategy.chain, compaction.state,
  strategy.target, pins.verbatim, compaction.forced, compaction.failure-keeps-state]
@@ -70,10 +70,10 @@ def texts(build: Build) -> list[str]:
 async def both(harness: Harness, cid: str) -> list[Build]:
     """Build in both formats, check the payloads, and return them."""
     builds = []
-    for format, ask in ASKS.items():
-        build = await harness.build(cid, ask)
+    for format, options in ASKS.items():
+        build = await harness.build(cid, options)
         check(build, exact=format is CHAT)
-        cold = await harness.build(cid, ask, harness.cold())
+        cold = await harness.build(cid, options, harness.cold())
         assert cold.text == build.text
         builds.append(build)
     return builds
@@ -87,8 +87,8 @@ async def work(harness: Harness, cid: str, groups: int, words: int = 60) -> None
     await harness.append(cid, says("all is looked into"))
 
 
-def asked(harness: Harness) -> list[str]:
-    """Return what every call of the model had to read."""
+def prompts(harness: Harness) -> list[str]:
+    """Return the prompts of all model calls."""
     return [call.messages[-1]["content"] for call in harness.gateway.calls]
 
 
@@ -155,12 +155,12 @@ async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
         "more was said]",
         "all was said]",
     ]
-    assert "the goal is tea" in asked(harness)[1] and "what was said" in asked(harness)[1]
-    assert "the goal is tea" in asked(harness)[2] and "more was said" in asked(harness)[2]
+    assert "the goal is tea" in prompts(harness)[1] and "what was said" in prompts(harness)[1]
+    assert "the goal is tea" in prompts(harness)[2] and "more was said" in prompts(harness)[2]
 
 
 async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
-    """Retain comes only if asked for, and one that was there goes into the summary."""
+    """A retain section is made on request only; an earlier one goes into the summary."""
     harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
     own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
     cid = await harness.conversation(own)
@@ -170,7 +170,7 @@ async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
     await harness.talk(cid, 4)
     assert (await harness.compact(cid)).compacted
     assert (await harness.receipt(cid)).view.retain is None
-    assert "the goal is tea" in asked(harness)[1]
+    assert "the goal is tea" in prompts(harness)[1]
     for build in await both(harness, cid):
         assert texts(build)[0] == "[Earlier conversation summary: what was said]"
 
@@ -208,7 +208,7 @@ async def number(harness: Harness, cid: str, first: int, count: int) -> None:
 
 
 async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
-    """Each chunk is one call, and no message is read twice at a level, however often."""
+    """Each chunk is one call, and no message is read twice at a level."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
     cid = await harness.conversation(tree(4, 3))
     for round_ in range(3):
@@ -219,7 +219,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
         await both(harness, cid)
     hidden = (await harness.receipt(cid)).span
     for seq in range(hidden.start, hidden.end):
-        read = [text for text in asked(harness) if f"«{seq}»" in text]
+        read = [text for text in prompts(harness) if f"«{seq}»" in text]
         assert len(read) == 1, seq
     assert hidden == Span(1, 27)
 
@@ -246,8 +246,8 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert by_span[3, Span(1, 9)].sources == (Span(1, 5), Span(5, 9))
     assert [node.text for node in stored.view.summaries] == ["node 6"]
     assert stored.calls == len(harness.gateway.calls) == 7
-    assert "node 4" in asked(harness)[6] and "node 5" in asked(harness)[6]
-    assert "«1»" not in asked(harness)[4]
+    assert "node 4" in prompts(harness)[6] and "node 5" in prompts(harness)[6]
+    assert "«1»" not in prompts(harness)[4]
     await number(harness, cid, 10, 2)
     await harness.compact(cid)
     later = await harness.receipt(cid)
@@ -265,7 +265,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
 
 @pytest.mark.parametrize("k", [2, 3])
 async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness, k: int) -> None:
-    """What k-1 chunks were summarised to is kept; the next compaction goes on there."""
+    """The chunks before the failure are kept; the next compaction continues there."""
     good = [f"<summary>node {n}</summary>" for n in range(1, k)]
     harness.gateway.replies = [*good, DOWN]
     cid = await harness.conversation(tree(3, 2))
@@ -282,7 +282,7 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
     assert made.after_tokens == chat["tokens_used"]
     harness.gateway.replies = ["<summary>the rest</summary>"]
     assert (await harness.compact(cid)).summary_range == (1, 12)
-    assert sum("«1»" in text for text in asked(harness)) == 1
+    assert sum("«1»" in text for text in prompts(harness)) == 1
     await both(harness, cid)
 
 
@@ -299,7 +299,7 @@ async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Ha
 
 
 async def test_a_tree_that_cannot_merge_stays_as_it_is(harness: Harness) -> None:
-    """A fold that fails is done next time; the chunks' summaries are applied [strategy.tree]."""
+    """A failed merge is repeated next time; the summaries of chunks are applied. [strategy.tree]"""
     harness.gateway.replies = [*(f"<summary>node {n}</summary>" for n in range(2)), DOWN]
     cid = await harness.conversation(tree(2, 2))
     await number(harness, cid, 1, 5)
@@ -382,7 +382,7 @@ async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
 async def test_every_strategy_names_a_failing_model_in_a_build(
     harness: Harness, strategy: str, reply: Any
 ) -> None:
-    """Whatever a build gives up where no model answers, it says why [budget.degraded]."""
+    """A build whose model fails names the reason in `degraded`. [budget.degraded]"""
     harness.gateway.replies = [reply]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 955)
@@ -398,7 +398,7 @@ async def test_every_strategy_names_a_failing_model_in_a_build(
 async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
     harness: Harness, strategy: str
 ) -> None:
-    """A caller who waits is told, and what is shown stays as it was."""
+    """The caller gets the error, and the view stays."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 900)
@@ -411,7 +411,7 @@ async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
 async def test_a_background_chain_names_the_summary_it_lacks(
     harness: Harness, database_url: str
 ) -> None:
-    """After three failures messages are dropped without asking; the receipt says so."""
+    """After three failures messages are dropped without a call; the receipt names it."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(chain(1100))
     await fill(harness, cid, 850)
@@ -431,7 +431,7 @@ async def test_a_background_chain_names_the_summary_it_lacks(
 async def test_a_chain_that_truncates_first_lacks_no_summary(
     harness: Harness, steps: list[str]
 ) -> None:
-    """Where the policy itself drops messages before any summary nothing is missing."""
+    """A policy that truncates before any summary lacks none."""
     cid = await harness.conversation(chain(1100, chain=steps))
     await fill(harness, cid, 955)
     build = await harness.build(cid)
@@ -440,7 +440,7 @@ async def test_a_chain_that_truncates_first_lacks_no_summary(
 
 
 async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
-    """A tree whose model fails on the way keeps what it has, and names what is missing."""
+    """A tree whose model fails on the way keeps its summaries and is degraded."""
     harness.gateway.replies = ["<summary>a part</summary>", DOWN]
     cid = await harness.conversation(tree(4, 2, 2100))
     await fill(harness, cid, 1850)
@@ -449,7 +449,7 @@ async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
 
 
 async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
-    """Inside a build the next step takes the summary's place, named in the answer."""
+    """In a build the next step replaces the summary, and the answer names it."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(chain(1100))
     await fill(harness, cid, 955)
@@ -476,7 +476,7 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
     await harness.append(cid, user("and?"), says("so " * 30), user("go on"))
     made = await harness.compact(cid)
     assert made.summary_range is not None and made.summary_range[0] == 1
-    assert "why why" in asked(harness)[-1], "what was left out in a hurry is summarised later"
+    assert "why why" in prompts(harness)[-1], "what was left out in a hurry is summarised later"
     for build in await both(harness, cid):
         assert "were left out" not in build.contents
 
@@ -504,7 +504,7 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
 
 @pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary"])
 async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str) -> None:
-    """Without a model the payload is met by steps that need none, each named."""
+    """Without a model the payload is made by other steps, each named."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100, strategy=strategy))
     await fill(harness, cid, 1100)
@@ -515,13 +515,13 @@ async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-# --- one call's own wishes ------------------------------------------------------------------
+# --- options of one call --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own", COMPACTING)
 @pytest.mark.parametrize("wanted", COMPACTING)
 async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
-    """A call's strategy works on a fresh log and over any summary; nothing goes untold.
+    """A call's strategy works on a new log and over any summary; every message is covered.
 
     The state stays valid for the policy's strategy, which goes on from it.
 
@@ -551,7 +551,7 @@ async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted
 
 @pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
 async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> None:
-    """`target_tokens` is what to aim for; without it, within the target, little stays."""
+    """`target_tokens` is the target; without it, within the target, little stays."""
     cid = await harness.conversation(policy(4100, strategy=strategy))
     await harness.talk(cid, 30)
     target = (await harness.build(cid))["tokens_used"] - 100
@@ -561,7 +561,7 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
     made = await harness.compact(cid, target_tokens=target)
     assert made.compacted
     assert made.after_tokens <= preview.after_tokens <= target
-    # A chain keeps a tenth of the window for its summary, and a tree the room of its chunk.
+    # A chain keeps a tenth of the window for its summary, and a tree the tokens of its chunk.
     unused = {"chain": 410, "tree_summary": 120}[strategy] - preview.summary_tokens
     assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
     again = await harness.compact(cid, target_tokens=target)
@@ -623,16 +623,16 @@ async def test_a_dry_run_counts_the_summary_that_stays(harness: Harness) -> None
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_instructions_are_for_one_call(harness: Harness, strategy: str) -> None:
-    """A call's instructions reach the model, and only that once. [compaction.per-call]"""
+    """A call's instructions reach the model in that call only. [compaction.per-call]"""
     cid = await harness.conversation(policy(20_000, strategy=strategy))
     await harness.talk(cid, 10)
     await harness.compact(cid, instructions="Keep the numbers.")
-    assert all("Keep the numbers." in text for text in asked(harness))
+    assert all("Keep the numbers." in text for text in prompts(harness))
     first = len(harness.gateway.calls)
     await harness.talk(cid, 10)
     await harness.compact(cid)
     assert first < len(harness.gateway.calls)
-    assert not any("Keep the numbers." in text for text in asked(harness)[first:])
+    assert not any("Keep the numbers." in text for text in prompts(harness)[first:])
 
 
 # --- the state ------------------------------------------------------------------------------
@@ -643,7 +643,7 @@ async def test_instructions_are_for_one_call(harness: Harness, strategy: str) ->
 async def test_changing_the_strategy_drops_the_state(
     harness: Harness, one: str, other: str
 ) -> None:
-    """Another strategy starts from the log; the receipt stays, and is superseded."""
+    """Another strategy starts from the log; the old receipt is superseded."""
     if one == other:
         return
     cid = await harness.conversation(policy(20_000, strategy=one))
@@ -710,7 +710,7 @@ OPERATIONS = st.one_of(
 
 
 class Story:
-    """A conversation to which anything may happen, and what has to hold all the time."""
+    """A conversation with random operations and the invariants that hold throughout."""
 
     def __init__(self, harness: Harness, cid: str) -> None:
         self.harness = harness
@@ -720,7 +720,7 @@ class Story:
         self.pinned: dict[str, int] = {}
 
     async def happen(self, operation: Any) -> None:
-        """Do one thing, and check what it must leave as it was."""
+        """Run one operation, and check what it must not change."""
         match operation:
             case "build" | "claude" | "small":
                 await self.build(operation)
@@ -742,7 +742,7 @@ class Story:
                 await self.append(operation)
 
     async def append(self, log: Any) -> None:
-        """Append a log, and a turn that can be told apart from all others."""
+        """Append a log, and a turn with a unique mark."""
         for format, raw in log.messages:
             await self.harness.append(self.cid, raw, format=format)
         number = len(self.marks)
@@ -793,7 +793,7 @@ class Story:
             assert made.after_tokens < made.before_tokens
 
     async def overflow(self) -> None:
-        """Cut as for a provider that found it too long."""
+        """Cut as after an overflow error of a provider."""
         if not self.log:
             return
         try:
@@ -804,26 +804,26 @@ class Story:
         self.check(Build(built))
 
     async def build(self, kind: str) -> None:
-        """Build and check; only what cannot fit may overflow."""
+        """Build and check; only what cannot fit may be an overflow."""
         if not self.log:
             return
-        ask = {
+        options = {
             "build": ASKS[CHAT],
             "claude": ASKS[ANTHROPIC],
             "small": RequestSettings(CHAT, MODEL, max_context_tokens=1500),
         }[kind]
         try:
-            build = await self.harness.build(self.cid, ask)
+            build = await self.harness.build(self.cid, options)
         except ContextOverflow as overflow:
             budget = overflow.facts["budget"]
             async with self.harness.database.session() as session:
                 entries = await session.log.entries(self.cid, 1, 10**9)
             newest = next(item for item in reversed(entries) if item.role is Role.USER)
-            least = sum(item.tokens for item in entries if item.pinned or item is newest)
-            assert least > 0.65 * budget.effective_window - 100
+            minimum = sum(item.tokens for item in entries if item.pinned or item is newest)
+            assert minimum > 0.65 * budget.effective_window - 100
             return
         self.check(build)
-        cold = await self.harness.build(self.cid, ask, self.harness.cold())
+        cold = await self.harness.build(self.cid, options, self.harness.cold())
         assert cold.text == build.text
 
     def check(self, build: Build) -> None:
@@ -834,7 +834,7 @@ class Story:
             assert mark in shown, mark
 
     async def end(self) -> None:
-        """Check that the log stood still and every receipt leads back to it."""
+        """Check that the log is unchanged and every receipt can be expanded."""
         assert await self.harness.bodies(self.cid) == self.log
         for found in await self.harness.receipts.page(TENANT, self.cid, 1000, None):
             span, seq, bodies = found.compaction.span, 0, []

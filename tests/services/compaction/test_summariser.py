@@ -1,4 +1,4 @@
-"""Summaries through a scripted gateway: choice, folding, retries, failure.
+"""Summaries through a scripted gateway: choice of model, chunks, retries, failures.
 
 [summary.bounded-input, summary.gateway]
 """
@@ -21,10 +21,10 @@ from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.models.limits import ModelInfo
-from app.services.compaction.chunking import cut_middle, take_chunk
-from app.services.compaction.model_summaries import MAX_FAILED_CALLS
+from app.services.compaction.summaries.chunking import cut_middle, take_chunk
+from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
-from app.services.compaction.summariser_run import SummariserRun, SummariserSettings
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
@@ -41,7 +41,7 @@ class QuarterTokenizer:
 
 
 class KnownModels:
-    """Knows the models it was given."""
+    """A registry of these models."""
 
     def __init__(self, *infos: ModelInfo) -> None:
         self._infos = infos
@@ -56,7 +56,7 @@ class KnownModels:
 
 
 class ScriptedGateway:
-    """Replies as told, and with the last reply for ever after."""
+    """Replies from a list; the last reply is repeated."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
@@ -106,7 +106,7 @@ def model(name: str, window: int | None, max_input: int | None = None) -> ModelI
     )
 
 
-def said(count: int, size: int = 400) -> list[Message]:
+def numbered(count: int, size: int = 400) -> list[Message]:
     """Return user messages, each numbered and of this many characters."""
     return [Message(Role.USER, (Text(f"<{i}>".ljust(size, "x")),)) for i in range(count)]
 
@@ -116,7 +116,7 @@ async def no_sleep(_: float) -> None:
 
 
 class Sleeper:
-    """Passes no time, and remembers how much it should have been."""
+    """Passes no time, and records the pauses."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
@@ -129,17 +129,19 @@ class Sleeper:
 def summariser(
     gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
 ) -> Summariser:
-    """Return a summariser that never really waits."""
-    return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+    """Return a summariser that never waits."""
+    return Summariser(
+        ModelAccess(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+    )
 
 
 @dataclass(frozen=True)
 class Made:
-    """A summary with the effort it took."""
+    """A summary with its run."""
 
     text: str
     retain: str | None
-    effort: SummariserRun
+    summary_run: SummariserRun
 
 
 async def run(
@@ -147,7 +149,7 @@ async def run(
     *infos: ModelInfo,
     messages: Sequence[Message] | None = None,
     previous: str | None = None,
-    ask: SummaryRequest | None = None,
+    summary_request: SummaryRequest | None = None,
     settings: SummariserSettings = SETTINGS,
     max_tokens: int = 300,
     by: str | None = "main",
@@ -156,18 +158,18 @@ async def run(
 ) -> Made:
     """Summarise by the main model."""
     subject = summariser(gateway, *infos, settings=settings)
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
     made = await subject.summarise(
-        said(4) if messages is None else messages,
+        numbered(4) if messages is None else messages,
         previous,
-        ask or SummaryRequest(),
+        summary_request or SummaryRequest(),
         by,
         max_tokens,
-        effort,
+        summary_run,
         kept=kept,
         retained=retained,
     )
-    return Made(made.text, made.retain, effort)
+    return Made(made.text, made.retain, summary_run)
 
 
 # --- which model ----------------------------------------------------------------------------
@@ -186,12 +188,12 @@ async def run(
 def test_the_model_is_chosen_in_order(
     call: str | None, policy: str | None, conversation: str | None, chosen: str | None
 ) -> None:
-    """The call's, the policy's, the service's; the built-in one may be asked for."""
+    """The call's, the policy's, the service's; the built-in one can be named."""
     assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
 
 
 def test_a_model_outside_the_allowed_list_is_refused() -> None:
-    """Asked for outside the list is 422, at the place where it was asked."""
+    """A model outside the list is a 422 with its pointer."""
     subject = summariser(ScriptedGateway(""))
     with pytest.raises(ValidationError) as by_call:
         subject.choose_model("other", None, None)
@@ -202,7 +204,7 @@ def test_a_model_outside_the_allowed_list_is_refused() -> None:
 
 
 def test_the_conversations_model_counts_only_when_allowed() -> None:
-    """Outside the list it is skipped, and without any model the built-in one works."""
+    """Outside the list it is skipped; without any model the built-in one is used."""
     settings = SummariserSettings(None, ("gpt",), (), 5.0)
     subject = summariser(ScriptedGateway(""), settings=settings)
     assert subject.choose_model(None, None, "gpt") == "gpt"
@@ -211,12 +213,16 @@ def test_the_conversations_model_counts_only_when_allowed() -> None:
 
 
 async def test_without_a_model_the_summary_is_extracted() -> None:
-    """No call is made, the receipt says so, and the size asked for is kept."""
+    """No call is made, the receipt names `extractive`, and the size is within the limit."""
     gateway = ScriptedGateway("")
-    made = await run(gateway, messages=said(50), previous="earlier", by=None, max_tokens=200)
-    effort = made.effort
-    assert (effort.model, effort.prompt_hash, effort.calls) == ("extractive", "extractive", 0)
-    assert effort.cost_usd == 0.0
+    made = await run(gateway, messages=numbered(50), previous="earlier", by=None, max_tokens=200)
+    summary_run = made.summary_run
+    assert (summary_run.model, summary_run.prompt_hash, summary_run.calls) == (
+        "extractive",
+        "extractive",
+        0,
+    )
+    assert summary_run.cost_usd == 0.0
     assert 0 < len(made.text) // 4 <= 200
     assert "earlier" in made.text
     assert gateway.calls == []
@@ -229,11 +235,16 @@ async def test_a_summary_comes_from_one_call() -> None:
     """An accepted answer, its usage and its price."""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, model("main", 100_000), previous="before")
-    effort = made.effort
-    assert (made.text, made.retain, effort.model, effort.calls) == ("short", None, "main", 1)
-    assert (effort.input_tokens, effort.output_tokens) == (100, 10)
-    assert effort.cost_usd == pytest.approx(110e-6)
-    assert effort.prompt_hash == prompt_hash(SummaryRequest())
+    summary_run = made.summary_run
+    assert (made.text, made.retain, summary_run.model, summary_run.calls) == (
+        "short",
+        None,
+        "main",
+        1,
+    )
+    assert (summary_run.input_tokens, summary_run.output_tokens) == (100, 10)
+    assert summary_run.cost_usd == pytest.approx(110e-6)
+    assert summary_run.prompt_hash == prompt_hash(SummaryRequest())
     (call,) = gateway.calls
     assert (call.max_tokens, call.timeout_seconds, call.tenant_id) == (300, 5.0, "tenant")
     assert "<earlier_summary>\nbefore" in gateway.texts[0]
@@ -242,14 +253,14 @@ async def test_a_summary_comes_from_one_call() -> None:
 
 
 async def test_an_unknown_price_is_not_zero() -> None:
-    """A receipt without a price says nothing rather than zero. [compaction.receipt]"""
-    assert (await run(ScriptedGateway(GOOD))).effort.cost_usd is None
+    """A receipt without a price has null rather than zero. [compaction.receipt]"""
+    assert (await run(ScriptedGateway(GOOD))).summary_run.cost_usd is None
 
 
-async def test_retain_is_returned_when_asked_for() -> None:
+async def test_retain_is_returned_when_requested() -> None:
     """Retain and summary come apart. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"))
+    made = await run(gateway, summary_request=SummaryRequest(retain_prompt="keep refs"))
     assert (made.text, made.retain) == ("short", "ref=7")
 
 
@@ -257,7 +268,7 @@ async def test_a_trailing_call_is_not_sent() -> None:
     """The last assistant message keeps its text and loses its call. [summary.open-call]"""
     call = ToolCall("c", "shell", '{"cmd": "rm"}')
     gateway = ScriptedGateway(GOOD)
-    await run(gateway, messages=[*said(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
+    await run(gateway, messages=[*numbered(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
     assert "wait a bit" in gateway.texts[0]
     assert "shell" not in gateway.texts[0]
 
@@ -266,7 +277,7 @@ async def test_secrets_are_masked_before_they_leave() -> None:
     """Neither messages nor the earlier summary carry a credential to the model."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
-    messages = [Message(Role.USER, (Text(f"use {key}"),)), *said(1)]
+    messages = [Message(Role.USER, (Text(f"use {key}"),)), *numbered(1)]
     await run(gateway, messages=messages, previous=f"key {key}")
     assert key not in gateway.texts[0]
     assert gateway.texts[0].count(MASK) == 2
@@ -296,12 +307,14 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
-async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
-    """Masking is for the transcript; instructions and directives are the caller's own."""
+async def test_instructions_are_not_masked() -> None:
+    """Instructions and directives are not masked."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
-    ask = SummaryRequest(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
-    await run(gateway, ask=ask, retained=f"the key {key}")
+    summary_request = SummaryRequest(
+        directives=(f"look for {key}",), instructions="password: hunter2hunter2"
+    )
+    await run(gateway, summary_request=summary_request, retained=f"the key {key}")
     assert f"- look for {key}" in gateway.texts[0]
     assert "password: hunter2hunter2" in gateway.texts[0]
     assert f"the key {MASK}" in gateway.texts[0]
@@ -310,7 +323,7 @@ async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
 async def test_masking_can_be_turned_off() -> None:
     """Without patterns everything goes out as it is. [summary.secrets-masked]"""
     gateway = ScriptedGateway(GOOD)
-    messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *said(1)]
+    messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *numbered(1)]
     await run(gateway, messages=messages, settings=replace(SETTINGS, secret_patterns=()))
     assert "AKIAIOSFODNN7EXAMPLE" in gateway.texts[0]
 
@@ -319,15 +332,15 @@ async def test_images_and_reasoning_are_described() -> None:
     """Neither an image's data nor private reasoning reaches the summariser's model."""
     gateway = ScriptedGateway(GOOD)
     parts = (Image("image/png", data="QUJDRA=="), Reasoning("hidden thought"), Text("look"))
-    await run(gateway, messages=[*said(2), Message(Role.ASSISTANT, parts)])
+    await run(gateway, messages=[*numbered(2), Message(Role.ASSISTANT, parts)])
     assert "QUJDRA" not in gateway.texts[0]
     assert "hidden thought" not in gateway.texts[0]
     assert "[image, image/png, 6 bytes, not shown]" in gateway.texts[0]
 
 
 async def test_nothing_to_summarise_is_refused() -> None:
-    """No messages, no summary; none that may be summarised is no better [stateless.errors]."""
-    for messages, kept in (([], frozenset[int]()), (said(2), frozenset({0, 1}))):
+    """No messages, or none to summarise, is an error. [stateless.errors]"""
+    for messages, kept in (([], frozenset[int]()), (numbered(2), frozenset({0, 1}))):
         with pytest.raises(ValidationError, match="Conversation has no messages"):
             await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
 
@@ -336,7 +349,7 @@ async def test_nothing_to_summarise_is_refused() -> None:
 
 
 async def test_kept_messages_are_shown_and_marked() -> None:
-    """A pinned message is context for the model, and not to be repeated. [pins.verbatim]"""
+    """A pinned message is in the prompt, marked as kept. [pins.verbatim]"""
     gateway = ScriptedGateway(GOOD)
     await run(gateway, kept=frozenset({1}))
     assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
@@ -348,22 +361,24 @@ async def test_kept_messages_are_shown_and_marked() -> None:
 
 async def test_kept_messages_are_not_extracted() -> None:
     """The built-in summariser leaves out what is shown beside it. [pins.verbatim]"""
-    made = await run(ScriptedGateway(""), messages=said(3, 40), by=None, kept=frozenset({1}))
+    made = await run(ScriptedGateway(""), messages=numbered(3, 40), by=None, kept=frozenset({1}))
     assert "<0>x" in made.text
     assert "<1>x" not in made.text
 
 
 async def test_an_earlier_retain_is_carried_on() -> None:
-    """The model sees what was to be kept, and an empty answer does not forget it."""
+    """The prompt has the earlier retain section, and an empty answer keeps it."""
     gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
-    made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"), retained="ref=7")
+    made = await run(
+        gateway, summary_request=SummaryRequest(retain_prompt="keep refs"), retained="ref=7"
+    )
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
     assert "word for word" in gateway.texts[0]
     assert made.retain == "ref=7"
 
 
 async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
-    """With the retain turned off nothing of the earlier one is lost. [summary.retain]"""
+    """With the retain section turned off the earlier one goes into the summary. [summary.retain]"""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
@@ -373,13 +388,19 @@ async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
 
 
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
-    """Decisions and references, after those retained before, within the tokens allowed."""
+    """It has earlier retained lines, decisions and references within its limit."""
     messages = [
         Message(Role.USER, (Text("Which database?"),)),
         Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
     ]
-    ask = SummaryRequest(retain_directives=("refs",))
-    made = await run(ScriptedGateway(""), messages=messages, ask=ask, by=None, retained="- ref=7")
+    summary_request = SummaryRequest(retain_directives=("refs",))
+    made = await run(
+        ScriptedGateway(""),
+        messages=messages,
+        summary_request=summary_request,
+        by=None,
+        retained="- ref=7",
+    )
     assert made.retain is not None
     first, *rest = made.retain.splitlines()
     assert first == "- ref=7"
@@ -392,14 +413,19 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
 
 
 async def test_summaries_are_merged_into_one() -> None:
-    """The model is told what it is given, oldest first; no retain is asked for. [strategy.tree]"""
+    """The prompt has the summaries, oldest first, and requests no retain section.
+
+    [strategy.tree]
+    """
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
-    effort = subject.start_run("tenant")
-    ask = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
-    text = await subject.merge(["first " * 20, "second " * 20], ask, "main", 300, effort)
+    summary_run = subject.start_run("tenant")
+    summary_request = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
+    text = await subject.merge(
+        ["first " * 20, "second " * 20], summary_request, "main", 300, summary_run
+    )
     assert text == "short"
-    assert (effort.calls, effort.model) == (1, "main")
+    assert (summary_run.calls, summary_run.model) == (1, "main")
     (shown,) = gateway.texts
     assert "summaries of consecutive parts" in shown
     assert shown.index("Part 1:\nfirst") < shown.index("Part 2:\nsecond")
@@ -408,30 +434,30 @@ async def test_summaries_are_merged_into_one() -> None:
 
 
 async def test_digests_are_merged_without_a_model() -> None:
-    """Several extracts become one that holds what each of them held [strategy.tree]."""
+    """A merged digest has the items of each. [strategy.tree]"""
     subject = summariser(ScriptedGateway(""))
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
     parts = [
         (await run(ScriptedGateway(""), messages=[message], by=None)).text
-        for message in said(2, 40)
+        for message in numbered(2, 40)
     ]
-    text = await subject.merge(parts, SummaryRequest(), None, 300, effort)
+    text = await subject.merge(parts, SummaryRequest(), None, 300, summary_run)
     assert text.count("## User requests") == 1
     assert "<0>xxx" in text
     assert "<1>xxx" in text
-    assert (effort.calls, effort.model) == (0, "extractive")
+    assert (summary_run.calls, summary_run.model) == (0, "extractive")
 
 
-# --- folding --------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------
 
 
 async def test_large_input_is_chunked_between_messages_and_merged() -> None:
     """Each message goes out once and whole; each summary is carried into the next call."""
     numbers = iter(range(100))
     gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
-    made = await run(gateway, model("main", 2_000), messages=said(30))
-    assert made.effort.calls == len(gateway.calls) > 2
-    assert made.text == f"summary {made.effort.calls - 1}"
+    made = await run(gateway, model("main", 2_000), messages=numbered(30))
+    assert made.summary_run.calls == len(gateway.calls) > 2
+    assert made.text == f"summary {made.summary_run.calls - 1}"
     for index, text in enumerate(gateway.texts[1:]):
         assert f"<earlier_summary>\nsummary {index}\n" in text
     everything = "".join(gateway.texts)
@@ -440,10 +466,10 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
 
 
 async def test_retain_is_carried_through_a_merge() -> None:
-    """What an early chunk retained is shown to the calls after it [summary.retain]."""
+    """The retain section of an early chunk is in the later calls. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    ask = SummaryRequest(retain_prompt="keep refs")
-    await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
+    summary_request = SummaryRequest(retain_prompt="keep refs")
+    await run(gateway, model("main", 2_000), messages=numbered(30), summary_request=summary_request)
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[1]
 
 
@@ -461,22 +487,22 @@ async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
 async def test_a_separate_input_limit_bounds_the_chunks() -> None:
     """The summariser's own input limit is respected [models.limit-semantics]."""
     gateway = ScriptedGateway(GOOD)
-    await run(gateway, model("main", 100_000, max_input=1_500), messages=said(30))
+    await run(gateway, model("main", 100_000, max_input=1_500), messages=numbered(30))
     assert all(len("".join(m["content"] for m in c.messages)) // 4 <= 1_500 for c in gateway.calls)
 
 
 async def test_an_unknown_window_is_taken_from_the_settings() -> None:
     """32 000 unless configured otherwise. [summary.retries]"""
     gateway = ScriptedGateway(GOOD)
-    await run(gateway, messages=said(30), settings=replace(SETTINGS, context_window=2_000))
+    await run(gateway, messages=numbered(30), settings=replace(SETTINGS, context_window=2_000))
     assert len(gateway.calls) > 2
 
 
 async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
-    """When the provider says too long, the same model gets half as much [summary.bounded-input]."""
+    """After an overflow error the same model gets half as much. [summary.bounded-input]"""
     gateway = ScriptedGateway(down("context_window"), GOOD)
-    made = await run(gateway, messages=said(200))
-    assert made.effort.model == "main"
+    made = await run(gateway, messages=numbered(200))
+    assert made.summary_run.model == "main"
     assert len(gateway.texts[1]) < len(gateway.texts[0]) * 0.6
 
 
@@ -510,12 +536,12 @@ async def test_fallback_models_take_over_in_order() -> None:
     """A failing provider is tried again after a pause, then the next model answers."""
     sleep = Sleeper()
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    effort = subject.start_run("tenant")
-    made = await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
+    summary_run = subject.start_run("tenant")
+    made = await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     assert made.text == "short"
     assert gateway.models == ["main", "main", "spare", "last"]
-    assert (effort.model, effort.calls, effort.failures) == ("last", 4, 3)
+    assert (summary_run.model, summary_run.calls, summary_run.failures) == ("last", 4, 3)
     (pause,) = sleep.pauses
     assert 0.5 <= pause <= 1.0
 
@@ -525,23 +551,25 @@ async def test_pauses_grow() -> None:
     sleep = Sleeper()
     settings = replace(SETTINGS, attempts=4, fallback_models=())
     gateway = ScriptedGateway(down("provider_error"))
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep))
     with pytest.raises(ServiceUnavailable):
         await subject.summarise(
-            said(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
+            numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
         )
     assert len(gateway.calls) == 4
-    for pause, least in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
-        assert least <= pause <= least + 0.5
+    for pause, minimum in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
+        assert minimum <= pause <= minimum + 0.5
 
 
 @pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
 async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) -> None:
-    """A provider that names a pause gets it, or is left for the next model. [summary.retries]"""
+    """A short pause is waited for; after a long one the next model is called. [summary.retries]"""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.start_run("t"))
+    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
+    await subject.summarise(
+        numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
+    )
     assert gateway.models == models
     assert sleep.pauses == ([3.0] if asked == 3 else [])
 
@@ -568,7 +596,7 @@ async def test_instructions_that_fill_the_window_are_refused() -> None:
     """A window too small for the prompt fails over, then fails."""
     gateway = ScriptedGateway(GOOD)
     tiny = model("main", 300)
-    assert (await run(gateway, tiny)).effort.model == "spare"
+    assert (await run(gateway, tiny)).summary_run.model == "spare"
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway, tiny, settings=replace(SETTINGS, fallback_models=()))
     assert failure.value.facts["reason"] == "context_window"
@@ -584,44 +612,46 @@ async def test_instructions_that_fill_the_window_are_refused() -> None:
     st.integers(1, 5),
 )
 def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
-    """Whatever fails in whatever order, six failing calls are the end. [summary.retries]"""
+    """Six failing calls end the run, in any order of failures. [summary.retries]"""
     gateway = ScriptedGateway(*failures, GOOD)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
 
     async def compaction() -> None:
         for _ in range(3):
-            made = await subject.summarise(said(40), None, SummaryRequest(), "main", 300, effort)
+            made = await subject.summarise(
+                numbered(40), None, SummaryRequest(), "main", 300, summary_run
+            )
             assert made.text == "short"
 
     with suppress(ServiceUnavailable):
         asyncio.run(compaction())
-    assert effort.calls == len(gateway.calls)
-    assert effort.failures <= MAX_FAILED_CALLS
+    assert summary_run.calls == len(gateway.calls)
+    assert summary_run.failures <= MAX_FAILED_CALLS
 
 
 async def test_six_failures_end_all_calls_of_a_compaction() -> None:
     """Failures of one page count for the next; then no call is made at all. [summary.retries]"""
     gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
     for _ in range(2):
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     for reason in ("provider_error", "too_many_failures"):
         with pytest.raises(ServiceUnavailable) as failure:
-            await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+            await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
         assert failure.value.facts["reason"] == reason
-    assert effort.failures == MAX_FAILED_CALLS
-    assert effort.calls == len(gateway.calls) == 8
+    assert summary_run.failures == MAX_FAILED_CALLS
+    assert summary_run.calls == len(gateway.calls) == 8
 
 
 async def test_a_failed_model_is_not_called_again() -> None:
-    """What one page learned of a provider, the next page knows."""
+    """A model that failed at one page is not called for the next."""
     gateway = ScriptedGateway(down("timeout"), GOOD)
     subject = summariser(gateway)
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
     for _ in range(2):
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     assert gateway.models == ["main", "spare", "spare"]
 
 
@@ -639,32 +669,36 @@ class SlowGateway(ScriptedGateway):
 
 
 async def test_a_deadline_ends_the_whole_run() -> None:
-    """Calls get what is left of the time; past the deadline none is made. [summary.retries]"""
+    """Calls get the remaining time; past the deadline none is made. [summary.retries]"""
     clock = [0.0]
     gateway = SlowGateway(clock, 4.0, GOOD)
     settings = replace(SETTINGS, deadline_seconds=10.0)
     subject = Summariser(
-        gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+        ModelAccess(
+            gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+        )
     )
-    effort = subject.start_run("tenant")
+    summary_run = subject.start_run("tenant")
     for _ in range(3):
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
     with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
+        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
     assert failure.value.facts["reason"] == "timeout"
-    assert (len(gateway.calls), effort.calls, effort.failures) == (3, 3, 0)
+    assert (len(gateway.calls), summary_run.calls, summary_run.failures) == (3, 3, 0)
 
 
 async def test_no_pause_goes_beyond_the_deadline() -> None:
-    """A provider is not waited for when nothing could be asked of it afterwards."""
+    """There is no pause that would end after the deadline."""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=15))
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
-    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    subject = Summariser(
+        ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    )
     with pytest.raises(ServiceUnavailable) as failure:
         await subject.summarise(
-            said(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
+            numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
         )
     assert failure.value.facts["reason"] == "rate_limited"
     assert (len(gateway.calls), sleep.pauses) == (1, [])
@@ -675,11 +709,11 @@ async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
     gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
     made = await run(gateway)
     assert gateway.models == ["main", "spare"]
-    assert (made.effort.calls, made.effort.failures) == (1, 0)
+    assert (made.summary_run.calls, made.summary_run.failures) == (1, 0)
 
 
 async def test_no_other_model_is_called_after_the_spend_guard() -> None:
-    """The spend guard ends the effort, whichever models are left. [summary.spend-guard]"""
+    """The spend guard ends the run, whichever models are left. [summary.spend-guard]"""
     gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway)
@@ -688,11 +722,11 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
 
 
 async def test_other_work_goes_on_during_a_model_call() -> None:
-    """Waiting for a model holds nothing up. [compaction.never-blocks]"""
+    """Waiting for a model blocks nothing. [compaction.never-blocks]"""
     released = asyncio.Event()
 
     class Waiting(ScriptedGateway):
-        """Answers when it is let go."""
+        """Answers once it is released."""
 
         async def complete(self, call: ModelCall) -> Completion:
             await released.wait()
@@ -711,7 +745,7 @@ async def test_other_work_goes_on_during_a_model_call() -> None:
 
 @given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
 def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
-    """Chunks stay inside the room, and together they hold every piece in order."""
+    """Chunks are within the limit, and have every piece in order."""
     tokenizer = QuarterTokenizer()
     rest, chunks = list(pieces), []
     while rest:
@@ -724,7 +758,7 @@ def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> 
 
 @given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
 def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
-    """A cut message is inside its room, whatever it is."""
+    """A cut message is within its limit."""
     assert (
         QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
         <= budget

@@ -1,4 +1,4 @@
-"""How far a compaction goes: down to the target, not far below, as a dry run tells.
+"""Compactions reach the target and go not far below, as a dry run predicts.
 
 [strategy.target, compaction.dry-run]
 """
@@ -48,12 +48,12 @@ async def entries_of(harness: Harness, cid: str) -> list[Entry]:
         return list(await session.log.entries(cid, 1, 10**6))
 
 
-async def compacted_as_shown(harness: Harness, cid: str, **ask: Any) -> CompactResult:
+async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
-    shown = await harness.compact(cid, dry_run=True, **ask)
+    shown = await harness.compact(cid, dry_run=True, **options)
     state = (await harness.stored(cid)).state
     assert not shown.compacted and not shown.estimated
-    made = await harness.compact(cid, **ask)
+    made = await harness.compact(cid, **options)
     for name in (
         "before_tokens",
         "after_tokens",
@@ -91,10 +91,10 @@ def must_stay(strategy: str, log: list[Entry], top: int, bottom: int, turns: int
 
 
 def assert_near(
-    made: CompactResult, target: int, log: list[Entry], least: int, slack: int = 0
+    made: CompactResult, target: int, log: list[Entry], minimum: int, slack: int = 0
 ) -> None:
     """Assert that a compaction that began over its target ended at it, and not far below."""
-    assert made.after_tokens <= max(target, least + slack) or not made.compacted
+    assert made.after_tokens <= max(target, minimum + slack) or not made.compacted
     if not made.compacted or made.before_tokens <= target:
         return
     largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
@@ -109,7 +109,7 @@ def assert_near(
 async def test_a_forced_compaction_goes_down_to_the_target(
     harness: Harness, strategy: str, kind: str
 ) -> None:
-    """Without `target_tokens` the policy's target is what to reach, and as much stays as fits."""
+    """Without `target_tokens` the policy's target is reached, and as much stays as fits."""
     cid = await harness.conversation(policy(9100, 100, strategy=strategy), tools=TOOLS)
     match kind:
         case "talk":
@@ -153,7 +153,7 @@ async def test_a_chain_only_clears_where_that_is_enough(harness: Harness) -> Non
 async def test_within_the_target_a_forced_compaction_goes_lower(
     harness: Harness, strategy: str
 ) -> None:
-    """What is asked for although the target is met goes as low as the strategy can."""
+    """Within the target it goes as low as the strategy can."""
     cid = await harness.conversation(policy(20_100, 100, strategy=strategy))
     await fill(harness, cid, 5000)
     made = await compacted_as_shown(harness, cid)
@@ -246,8 +246,8 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
     cid = await harness.conversation(policy(window + 100, 100, strategy=strategy, **own))
     for format, message in log.messages:
         await harness.append(cid, message, format=format)
-    for ask in ({}, {"target_tokens": window // 4}):
-        made = await compacted_as_shown(harness, cid, **ask)
+    for options in ({}, {"target_tokens": window // 4}):
+        made = await compacted_as_shown(harness, cid, **options)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
 
@@ -271,7 +271,7 @@ def recorded() -> list[Any]:
 async def test_recorded_conversations_are_compacted_to_the_target(
     harness: Harness, trace: Trace, strategy: str
 ) -> None:
-    """Real conversations end at most at the target, near it, and as the dry run said."""
+    """Recorded conversations end at most at the target, as the dry run predicts."""
     cid = await harness.conversation({"strategy": strategy}, trace.sections, trace.tools)
     for start in range(0, len(trace.messages), 500):
         await harness.append(cid, *trace.messages[start : start + 500])
@@ -288,10 +288,10 @@ async def assert_compacts_near(harness: Harness, cid: str, strategy: str) -> Com
     own = {"budget": budget, "compaction": {"target": target / used}}
     await harness.set_policy(cid, own)
     made = await compacted_as_shown(harness, cid)
-    least = fixed + must_stay(strategy, log, 5, 5, 1)
+    minimum = fixed + must_stay(strategy, log, 5, 5, 1)
     # Ends that are kept grow to call groups; a summary comes beside them.
     largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
-    assert_near(made, target, log, least, made.summary_tokens + 2 * largest)
+    assert_near(made, target, log, minimum, made.summary_tokens + 2 * largest)
     again = await harness.compact(cid)
     assert not again.compacted
     return made

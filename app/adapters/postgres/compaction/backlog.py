@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.adapters.postgres.common.connections import Statement, Store
 
 MAX_COUNTED = 10_000
-"""Where counting ends, so that a long queue costs no more than this."""
+"""The maximum that is counted, which bounds the cost of a long queue."""
 
 COUNT_WAITING = Statement(
     """
@@ -18,16 +18,16 @@ COUNT_WAITING = Statement(
                 WHERE busy.conversation_id = h.conversation_id AND busy.expires_at > now()
             )
             ORDER BY h.due_at
-            LIMIT CAST(:most AS bigint)
-        ), asked AS (
+            LIMIT CAST(:max_counted AS bigint)
+        ), open_jobs AS (
             SELECT created_at AS since FROM jobs
             WHERE status IN ('queued', 'running')
             ORDER BY created_at
-            LIMIT CAST(:most AS bigint)
+            LIMIT CAST(:max_counted AS bigint)
         )
-        SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM asked) AS asked,
+        SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM open_jobs) AS jobs,
             CAST(extract(epoch FROM now() - least(
-                (SELECT min(since) FROM due), (SELECT min(since) FROM asked)
+                (SELECT min(since) FROM due), (SELECT min(since) FROM open_jobs)
             )) AS double precision) AS age
         """
 )
@@ -38,20 +38,20 @@ class Waiting:
     """Conversations that wait for a compaction, jobs that have not ended, seconds of the oldest."""
 
     due: int
-    asked: int
+    jobs: int
     oldest_seconds: float
 
 
 class Backlog:
-    """Counts over all tenants, for `seconds` at most."""
+    """Counts the work of all tenants; a statement may take `seconds`."""
 
     def __init__(self, store: Store, seconds: float = 1.0) -> None:
         self._store = store
         self._seconds = seconds
 
     async def waiting(self) -> Waiting:
-        """Return what waits now; raises ServiceUnavailable without a database."""
+        """Return the counts; raises ServiceUnavailable without a database."""
         async with self._store.session(self._seconds) as session:
-            row = await session.first(COUNT_WAITING, most=MAX_COUNTED)
-        assert row is not None, "it counts"
-        return Waiting(row["due"], row["asked"], max(0.0, row["age"] or 0.0))
+            row = await session.first(COUNT_WAITING, max_counted=MAX_COUNTED)
+        assert row is not None, "an aggregate returns one row"
+        return Waiting(row["due"], row["jobs"], max(0.0, row["age"] or 0.0))

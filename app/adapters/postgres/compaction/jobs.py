@@ -1,14 +1,13 @@
 """Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. The queue is what is stored anyway: `heads.due_at` of a conversation whose compaction is due, and
-   the rows of `jobs` that have not ended. A worker claims the oldest of them with
+1. The queue has no table of its own: it is `heads.due_at` of conversations whose compaction is due,
+   and the rows of `jobs` that have not ended. A worker claims the oldest of them with
    `FOR UPDATE SKIP LOCKED`, jobs of callers first.
 2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
    at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
 3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
    `attempts` counts the claims since a lease was last released; `retry_at` delays the next one.
-4. NOTIFY on `CHANNEL` tells workers of new work. They also poll, because a notification can be
-   lost.
+4. NOTIFY on `CHANNEL` wakes workers. They also poll, because a notification can be lost.
 5. A job that has ended keeps its first result.
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import fields
 from uuid import UUID
 
 import asyncpg
@@ -28,6 +27,7 @@ from app.domain.conversations.job import Claim, Job
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
+_JOB_FIELDS = [field.name for field in fields(Job)]
 _FAILURE_TIMES = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
@@ -41,7 +41,7 @@ _FREE = """NOT EXISTS (
 # where another worker took the lease after this statement began.
 CLAIM = Statement(
     f"""
-        WITH asked AS (
+        WITH open_job AS (
             SELECT j.conversation_id, j.job_id
             FROM jobs j
             JOIN heads h ON h.conversation_id = j.conversation_id
@@ -53,19 +53,19 @@ CLAIM = Statement(
         ), due AS (
             SELECT h.conversation_id
             FROM heads h
-            WHERE NOT EXISTS (SELECT FROM asked) AND h.due_at <= now() AND {_FREE.format(of="h")}
+            WHERE NOT EXISTS (SELECT FROM open_job) AND h.due_at <= now() AND {_FREE.format(of="h")}
             ORDER BY h.due_at
             LIMIT 1
             FOR NO KEY UPDATE OF h SKIP LOCKED
-        ), found AS (
-            SELECT conversation_id, job_id FROM asked
+        ), candidate AS (
+            SELECT conversation_id, job_id FROM open_job
             UNION ALL
             SELECT conversation_id, NULL FROM due
         ), claimed AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
             SELECT conversation_id, CAST(:holder AS uuid),
                 now() + make_interval(secs => CAST(:seconds AS double precision)), 1
-            FROM found
+            FROM candidate
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at,
                 attempts = lease.attempts + 1, retry_at = NULL
@@ -73,14 +73,14 @@ CLAIM = Statement(
             RETURNING lease.conversation_id, lease.attempts
         ), running AS (
             UPDATE jobs j SET status = 'running', updated_at = clock_timestamp()
-            FROM asked, claimed
-            WHERE j.conversation_id = asked.conversation_id AND j.job_id = asked.job_id
-                AND claimed.conversation_id = asked.conversation_id
+            FROM open_job, claimed
+            WHERE j.conversation_id = open_job.conversation_id AND j.job_id = open_job.job_id
+                AND claimed.conversation_id = open_job.conversation_id
         )
-        SELECT c.tenant_id, found.conversation_id, found.job_id, claimed.attempts
-        FROM found
-        JOIN conversations c ON c.conversation_id = found.conversation_id
-        LEFT JOIN claimed ON claimed.conversation_id = found.conversation_id
+        SELECT c.tenant_id, candidate.conversation_id, candidate.job_id, claimed.attempts
+        FROM candidate
+        JOIN conversations c ON c.conversation_id = candidate.conversation_id
+        LEFT JOIN claimed ON claimed.conversation_id = candidate.conversation_id
         """
 )
 RETRY_LATER = Statement(
@@ -131,23 +131,23 @@ FIND_FAILURE = Statement(
 )
 
 # The lock orders it with a deletion, and appends do not wait for it. The lease on a conversation
-# that does not exist is granted without a row: its holder finds that out at the next statement.
+# that does not exist is granted without a row: the holder's next statement raises NotFound.
 TAKE_LEASE = Statement(
     """
-        WITH alive AS (
+        WITH conversation AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
-        ), taken AS (
+        ), lease_taken AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
             SELECT conversation_id, CAST(:holder AS uuid),
                 now() + make_interval(secs => CAST(:seconds AS double precision))
-            FROM alive
+            FROM conversation
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
             WHERE lease.holder = excluded.holder OR lease.expires_at <= now()
             RETURNING lease.holder
         )
-        SELECT EXISTS (SELECT FROM taken) OR NOT EXISTS (SELECT FROM alive) AS is_held
+        SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
         """
 )
 RELEASE_LEASE = Statement(
@@ -160,14 +160,14 @@ RELEASE_LEASE = Statement(
 
 ADD_JOB = Statement(
     f"""
-        WITH alive AS (
+        WITH conversation AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
         )
         INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
         SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
             CAST(:kind AS text), CAST(:ask AS text)
-        FROM alive
+        FROM conversation
         RETURNING pg_notify('{CHANNEL}', '')
         """
 )
@@ -189,7 +189,7 @@ CHANGE_JOB = Statement(
 
 
 class JobRepository:
-    """Statements about work in the background; the port has their contract."""
+    """Statements on background work; the port documents them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -211,7 +211,7 @@ class JobRepository:
         )
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
-        """Release a lease; workers claim the conversation again after so many seconds."""
+        """Release a lease; workers can claim the conversation again after `seconds`."""
         await self._session.run(
             RETRY_LATER,
             conversation_id=UUID(conversation_id),
@@ -220,7 +220,7 @@ class JobRepository:
         )
 
     async def notify(self) -> None:
-        """Tell workers that there is work."""
+        """Notify workers of new work."""
         await self._session.run(NOTIFY)
 
     async def set_due(self, conversation_id: str) -> bool:
@@ -246,8 +246,8 @@ class JobRepository:
         row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
         if row is None:
             return None
-        told = json_text.loads(row["last_failure"])
-        return Failure(**told, **{name: row[name] for name in _FAILURE_TIMES})
+        failure = json_text.loads(row["last_failure"])
+        return Failure(**failure, **{name: row[name] for name in _FAILURE_TIMES})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take, or as its holder renew, the lease; False while another process has it."""
@@ -265,7 +265,7 @@ class JobRepository:
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
     ) -> None:
-        """Store a job and tell workers of it, unless its conversation was deleted."""
+        """Store a job and notify workers, unless its conversation was deleted."""
         await self._session.run(
             ADD_JOB,
             tenant_id=tenant_id,
@@ -278,7 +278,11 @@ class JobRepository:
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
-        return _job_from(row) if row is not None else None
+        if row is None:
+            return None
+        job = {name: row[name] for name in _JOB_FIELDS}
+        ids = {"job_id": str(row["job_id"]), "conversation_id": str(row["conversation_id"])}
+        return Job(**(job | ids))
 
     async def change(
         self,
@@ -320,18 +324,3 @@ async def listening(
         yield
     finally:
         connection.terminate()
-
-
-def _job_from(row: Any) -> Job:
-    return Job(
-        job_id=str(row["job_id"]),
-        tenant_id=row["tenant_id"],
-        conversation_id=str(row["conversation_id"]),
-        kind=row["kind"],
-        ask=row["ask"],
-        status=row["status"],
-        result=row["result"],
-        error=row["error"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )

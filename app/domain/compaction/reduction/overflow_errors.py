@@ -22,14 +22,12 @@ MAX_CHARS = 10_000
 """How much of a text is searched: errors are short, unless they quote the request."""
 MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
-MIN_WINDOW, MAX_WINDOW = 256, 1_000_000_000
 
 _MAX_DEPTH = 20
 _PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS = 413, 429
 
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
 """Fields in which a provider quotes the request: their text is that of the conversation."""
-_LIMIT_FIELDS = ("n_ctx", "max_context_length", "max_context_tokens", "context_window")
 
 _CODE = re.compile(
     r"\b(?:context_(?:length|window|limit)_exceeded|exceed_context_size(?:_error)?"
@@ -85,22 +83,6 @@ _STRING = re.compile(
     r"string too long\. expected a string with maximum length (\d+)|expected maxlength: (\d+)"
 )
 
-_NUMBER = r"(\d[\d,_]*)"
-_LIMIT = re.compile(
-    rf"context (?:length|window|size|limit)(?: is| of|:|=)?(?: only| just)? \(?{_NUMBER}\b(?! \+)"
-    rf"|{_NUMBER} maximum context length"
-    rf"|> {_NUMBER}"
-    rf"|maximum number of tokens allowed \({_NUMBER}"
-    rf"|max(?:imum)? (?:allowed |supported )?(?:prompt |input |sequence )?"
-    rf"(?:length|tokens)(?: is| of|:)?(?: only| just)? \(?{_NUMBER}(?! characters| bytes)"
-    rf"|(?:model token|total tokens) limit:? {_NUMBER}"
-    rf"|limit (?:of|is|for this model is) {_NUMBER}(?! characters| bytes)"
-    rf"|(?:must be <=|must have less than|cannot exceed|supports up to|supports only up to"
-    rf"|only supports up to) {_NUMBER}"
-    rf"|max_seq_len \(?{_NUMBER}"
-    rf"|input length should be \[\d+, ?{_NUMBER}\]"
-)
-
 
 def is_context_overflow(
     error: str | Mapping[str, object] | None, status: int | None = None
@@ -124,40 +106,6 @@ def is_context_overflow(
     if any(_OTHER_LIMIT.search(text) for text in texts):
         return False
     return any(_TOO_MUCH.search(text) for text in texts)
-
-
-def token_limit_in(error: str | Mapping[str, object] | None) -> int | None:
-    """Return the limit in tokens that an overflow error names, None when it names none."""
-    if not is_context_overflow(error):
-        return None
-    limits = (*_limit_fields(error, 0), *_limits_in_text(error))
-    return next((limit for limit in limits if MIN_WINDOW <= limit <= MAX_WINDOW), None)
-
-
-def _limits_in_text(error: object) -> Iterator[int]:
-    for text in _texts(error):
-        plain = _plain(text)
-        if _STRING.search(plain):  # a limit of characters
-            continue
-        for match in _LIMIT.finditer(plain):
-            number = next(group for group in match.groups() if group is not None)
-            yield int(re.sub(r"[,_]", "", number))
-
-
-def _limit_fields(value: object, depth: int) -> Iterator[int]:
-    value = _parsed(value) if isinstance(value, str) else value
-    if depth > _MAX_DEPTH:
-        return
-    if isinstance(value, Mapping):
-        for name in _LIMIT_FIELDS:
-            limit = value.get(name)
-            if isinstance(limit, int) and not isinstance(limit, bool):
-                yield limit
-        for inner in value.values():
-            yield from _limit_fields(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _limit_fields(inner, depth + 1)
 
 
 def _texts(value: object, depth: int = 0) -> Iterator[str]:

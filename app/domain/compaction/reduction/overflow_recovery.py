@@ -1,4 +1,4 @@
-"""What is still shown after a provider reported an overflow. [compaction.emergency]
+"""The view after a provider reported an overflow. [compaction.emergency]
 
 1. The oldest half of the turns is dropped, at least one; of a single turn the oldest half of its
    call groups, until only the newest user message is left, which always stays. Pins stay too, and
@@ -70,13 +70,13 @@ def clearable_through(history: Sequence[Entry], covered: Span | None) -> int | N
 
     None where there is something else to drop, or nothing to gain.
     """
-    newest, whole = newest_user_message(history), never_cleared(history)
+    newest, protected = newest_user_message(history), never_cleared(history)
     units = _droppable(history, covered)
     if len(units) != 1 or (newest is not None and units[0][0].seq < newest.seq):
         return None
     (group,) = units
-    cleared = (entry.seq for entry in reversed(group) if entry.clearable and entry.seq not in whole)
-    return next(cleared, None)
+    seqs = (entry.seq for entry in reversed(group) if entry.clearable)
+    return next((seq for seq in seqs if seq not in protected), None)
 
 
 def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entry]]:
@@ -93,7 +93,7 @@ def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entr
 def _droppable_turns(
     history: Sequence[Entry], covered: Span | None, newest: int | None
 ) -> list[list[Entry]]:
-    """Return the turns, oldest first, without what stays; those that stay whole are left out."""
+    """Return the turns without messages that always stay, oldest first; empty ones are left out."""
     pinned = pinned_seqs(history)
 
     def is_inside(entry: Entry) -> bool:

@@ -34,7 +34,7 @@ READER_TOOLS = (READ_LINES, GREP, READ_BYTES)
 MIN_SHORTENED_TOKENS = 128
 """The minimum cost of a shortened message: its note alone takes about half of it."""
 MAX_AT_ONCE = 8
-"""Oversized messages shortened at once; more of them would not fit beside each other."""
+"""The maximum of oversized messages in a view; more would not fit together."""
 
 _SHARE, _NEWEST_SHARE = 0.25, 0.5
 _FIRST_AT_ONCE = 2
@@ -52,9 +52,9 @@ class ShortenedPreview:
 
 
 def readable_text(message: Message) -> bytes:
-    """Return what reading a user or assistant message by its ref shows: its texts, joined.
+    """Return the text that a read of a user or assistant message by its ref returns.
 
-    An image or document stands among them as a line; calls and reasoning are left out.
+    An image or document is shown as one line; calls and reasoning are left out.
     """
     return b"\n".join(encode(text) for _, text in _lines(message.parts))
 
@@ -78,17 +78,17 @@ def limits_of_oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
 
 
 def limits_of_largest(
-    entries: Sequence[Entry], left: int, movable: Collection[int] | None = None
+    entries: Sequence[Entry], left: int, shortenable: Collection[int] | None = None
 ) -> dict[int, int]:
     """Return one limit for the largest texts with which all the entries take at most `left`.
 
-    Only the seqs in `movable` are shortened, all of them where it is None. Empty where even the
+    Only the seqs in `shortenable` are shortened, all of them where it is None. Empty where even the
     smallest texts are too much, or where nothing has to be shortened.
     """
     texts = [
         item
         for item in entries
-        if item.role is not Role.TOOL and (movable is None or item.seq in movable)
+        if item.role is not Role.TOOL and (shortenable is None or item.seq in shortenable)
     ]
     texts.sort(key=lambda item: item.tokens)
     for_texts = left - sum(item.tokens for item in entries) + sum(item.tokens for item in texts)

@@ -4,7 +4,7 @@
    - trim the older tool results;
    - trim every tool result, if the newest call group and what it answers are too large by
      themselves, so that dropping messages would not help; see [decision 0029];
-   - drop the oldest half of the turns, again and again; inside a single turn, of its call groups;
+   - drop the oldest half of the turns, repeatedly; inside a single turn, of its call groups;
    - keep only the newest user message.
 2. No text is cut here, and the newest user message is never dropped. A pinned call group is
    neither trimmed nor dropped. Results of excluded tools are dropped with their turns, but never
@@ -43,15 +43,14 @@ ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 class Truncation:
     """A reduction of the visible history.
 
-    Tool results with `seq <= trimmed_through` are replaced by placeholders, but for the pinned and
-    the excluded ones in `untrimmed`. `shown` are the spans that stay visible, the last one open;
-    None leaves all visible. `steps` are the steps that ran.
+    Tool results with `seq <= trimmed_through` are replaced by placeholders, but for pinned and
+    excluded ones. `shown` are the spans that stay visible, the last one open; None leaves all
+    visible. `steps` are the steps that ran.
     """
 
     trimmed_through: int
     shown: tuple[Span, ...] | None
     steps: tuple[str, ...]
-    untrimmed: tuple[int, ...] = ()
 
 
 def truncate(
@@ -65,13 +64,13 @@ def truncate(
     `history` is what the view shows verbatim, in order; tool results up to `trimmed_through` are
     placeholders already, and stay so. `covered` is the range that the view hides.
     """
-    whole, end = never_cleared(history), open_end(history, covered)
+    never_trimmed, end = never_cleared(history), open_end(history, covered)
     newest = newest_user_message(history)
-    stays = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
-    view = _Visible(tuple(history), stays, whole, end)
+    never_dropped = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
+    view = _Visible(tuple(history), never_dropped, never_trimmed, end)
     trim = trimmed_through
     if budget.fits(view.cost(0, trim)):
-        return view.fitted(0, trim, trimmed_through, ())
+        return view.fitted(0, trim, ())
     steps: list[str] = []
     trim = max(trim, _trim(view, trimmed_through, budget))
     if trim > trimmed_through:
@@ -83,13 +82,13 @@ def truncate(
         steps.append(ALL_RESULTS_CLEARED)
         trim = last_seq
     if budget.fits(view.cost(0, trim)):
-        return view.fitted(0, trim, trimmed_through, tuple(steps))
+        return view.fitted(0, trim, tuple(steps))
     cut = _halve(view, trim, budget)
     if view.drops(cut):
         steps.append(EMERGENCY_CUT)
     if budget.fits(view.cost(cut, trim)):
-        return view.fitted(cut, trim, trimmed_through, tuple(steps))
-    return _only_newest(view, trim, trimmed_through, budget, steps)
+        return view.fitted(cut, trim, tuple(steps))
+    return _only_newest(view, trim, budget, steps)
 
 
 def truncate_with_note(
@@ -109,51 +108,38 @@ def truncate_with_note(
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What a view shows, and what of it stays after any cut or is never trimmed.
+    """What a view shows, and the seqs of it that are never dropped or never trimmed.
 
     `end` is the seq from which on new messages are shown.
     """
 
     history: tuple[Entry, ...]
-    stays: frozenset[int]
-    whole: frozenset[int]
+    never_dropped: frozenset[int]
+    never_trimmed: frozenset[int]
     end: int
 
     @property
     def last_group(self) -> int:
-        """The cut that leaves the newest call group and what stays."""
+        """The cut that leaves the newest call group and what is never dropped."""
         return group_boundary_before(self.history, len(self.history) - 1) if self.history else 0
 
     def kept(self, cut: int) -> list[Entry]:
-        """Return what is left after a cut: what stays before it, and all that follows."""
-        before = (entry for entry in self.history[:cut] if entry.seq in self.stays)
+        """Return what is left after a cut: what is never dropped before it, and all after it."""
+        before = (entry for entry in self.history[:cut] if entry.seq in self.never_dropped)
         return [*before, *self.history[cut:]]
 
     def drops(self, cut: int) -> bool:
         """Whether a cut drops anything."""
-        return any(entry.seq not in self.stays for entry in self.history[:cut])
+        return any(entry.seq not in self.never_dropped for entry in self.history[:cut])
 
     def cost(self, cut: int, trimmed_through: int) -> int:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
-        return _cost(self.kept(cut), trimmed_through, self.whole)
+        return _cost(self.kept(cut), trimmed_through, self.never_trimmed)
 
-    def fitted(
-        self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]
-    ) -> Truncation:
+    def fitted(self, cut: int, trim: int, steps: tuple[str, ...]) -> Truncation:
         """Return the reduction of a cut and a trim."""
-        kept = self.kept(cut)
-        shown = spans_of_entries(kept, self.end) if self.drops(cut) else None
-        return Truncation(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
-
-    def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
-        """Return the seqs of pinned and excluded results that a new trim leaves alone."""
-        return tuple(
-            entry.seq
-            for entry in kept
-            if entry.role is Role.TOOL
-            and entry.seq in self.whole
-            and trimmed_before < entry.seq <= trim
-        )
+        shown = spans_of_entries(self.kept(cut), self.end) if self.drops(cut) else None
+        return Truncation(trim, shown, steps)
 
 
 def newest_user_message(history: Sequence[Entry]) -> Entry | None:
@@ -181,10 +167,10 @@ def spans_of_entries(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
     return (*spans, Span(end, ENDLESS))
 
 
-def _cost(history: Iterable[Entry], trimmed_through: int, whole: frozenset[int]) -> int:
+def _cost(history: Iterable[Entry], trimmed_through: int, never_trimmed: frozenset[int]) -> int:
     return sum(
         entry.trimmed_tokens
-        if entry.seq <= trimmed_through and entry.seq not in whole
+        if entry.seq <= trimmed_through and entry.seq not in never_trimmed
         else entry.tokens
         for entry in history
     )
@@ -198,7 +184,7 @@ def _trim(view: _Visible, trimmed_through: int, budget: HistoryBudget) -> int:
     for entry in view.history[:last_group]:
         if budget.meets_target(cost):
             break
-        if entry.seq <= trimmed_through or entry.seq in view.whole:
+        if entry.seq <= trimmed_through or entry.seq in view.never_trimmed:
             continue
         if entry.clearable:
             cost -= entry.tokens - entry.trimmed_tokens
@@ -228,12 +214,12 @@ def _halve(view: _Visible, trim: int, budget: HistoryBudget) -> int:
 
 
 def _only_newest(
-    view: _Visible, trim: int, trimmed_before: int, budget: HistoryBudget, steps: Sequence[str]
+    view: _Visible, trim: int, budget: HistoryBudget, steps: Sequence[str]
 ) -> Truncation | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
-    kept = [entry for entry in view.history if entry.seq in view.stays]
-    if newest_user_message(kept) is None or not budget.fits(_cost(kept, trim, view.whole)):
+    kept = [entry for entry in view.history if entry.seq in view.never_dropped]
+    if newest_user_message(kept) is None or not budget.fits(_cost(kept, trim, view.never_trimmed)):
         return None
     shown = spans_of_entries(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY_CUT)))
-    return Truncation(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))
+    return Truncation(trim, shown, named)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from app.domain.common.policy import Policy, StrategyName
@@ -35,26 +34,6 @@ EMPTY = NoCompaction("no messages are shown")
 WITHIN_TARGET = NoCompaction("already within the target")
 TOO_LARGE = NoCompaction("the last messages alone do not fit")
 """Hiding the rest would lose the newest user message, which alone may fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What a strategy plans with.
-
-    A `deep` plan keeps only what the strategy must keep, any other one goes down to the target.
-    `failures` counts the compactions of this conversation that failed in a row.
-    """
-
-    history: Sequence[Entry]
-    covered: Span | None
-    budget: HistoryBudget
-    policy: Policy
-    deep: bool
-    failures: int
-
-    def search(self) -> CutSearch:
-        """Return the search for cuts in this history."""
-        return CutSearch.of(self.history, self.covered, self.budget, self.policy)
 
 
 class Strategy(ABC):
@@ -81,25 +60,30 @@ class Strategy(ABC):
         deep: bool = False,
         failures: int = 0,
     ) -> Plan:
-        """Return what to show next, however full the window is now."""
-        return self._plan(PlanRequest(history, covered, budget, policy, deep, failures))
+        """Return what to show next, however full the window is now.
+
+        A `deep` plan keeps only what the strategy must keep, any other one goes down to the
+        target. `failures` counts the compactions of this conversation that failed in a row.
+        """
+        search = CutSearch.of(history, covered, budget, policy)
+        return self._plan(search, deep=deep, failures=failures)
 
     @abstractmethod
-    def _plan(self, request: PlanRequest) -> Plan: ...
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan: ...
 
 
 class SummaryStrategy(Strategy):
     """A strategy that puts a summary in the place of the messages between two cuts."""
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        if not request.history:
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        if not search.history:
             return EMPTY
-        if not request.deep and request.budget.is_met_by(request.history):
+        if not deep and search.budget.is_met_by(search.history):
             return WITHIN_TARGET
-        return self._plan_summary(request)
+        return self._plan_summary(search, deep=deep)
 
     @abstractmethod
-    def _plan_summary(self, request: PlanRequest) -> Plan: ...
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan: ...
 
     def _summary_plan(
         self, search: CutSearch, top: int, bottom: int

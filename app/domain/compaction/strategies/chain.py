@@ -1,11 +1,25 @@
-"""`chain`: clears old tool results, then summarises, then drops messages."""
+"""`chain`: clears old tool results, then summarises, then drops messages.
+
+The order and depth of the steps suit the conversation. [strategy.chain-signals]
+
+The steps have the policy's order at first. It is adjusted by these rules, in order:
+
+1. Little tool output: clearing would free next to nothing and is left out, unless it is the only
+   step. Results of excluded tools do not count, because clearing leaves them alone.
+2. Much tool output, one huge result, or many parallel calls: clearing keeps the results of the
+   last call group only. Otherwise it keeps those of the last three.
+3. Several compactions failed in a row: truncation comes before the summary, which would probably
+   fail again. One success ends that.
+4. Long turns: cuts are made inside a turn, between call groups. Otherwise a turn is cut only when
+   it does not fit by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
 
+from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, StrategyName
 from app.domain.compaction.plans import (
     CompactionPlan,
@@ -14,40 +28,106 @@ from app.domain.compaction.plans import (
     Plan,
     tokens_of,
 )
-from app.domain.compaction.strategies.base import EMPTY, WITHIN_TARGET, PlanRequest, Strategy
-from app.domain.compaction.strategies.chain_steps import (
-    GROUPS_KEPT_DEEP,
-    MAX_FAILURES,
-    PlannedStep,
-    plan_steps,
-    signals_of,
-)
+from app.domain.compaction.strategies.base import EMPTY, WITHIN_TARGET, Strategy
 from app.domain.compaction.strategies.cuts import CutSearch, enclosing_range
-from app.domain.conversations.turns import Entry, call_groups
+from app.domain.conversations.turns import Entry, call_groups, parse_turn_boundaries
+
+LITTLE_TOOL_SHARE = 0.1
+MUCH_TOOL_SHARE = 0.6
+HUGE_RESULT_SHARE = 0.25
+PARALLEL_CALL_DENSITY = 0.6
+"""Calls made one at a time give at most one call to two messages."""
+LONG_TURN_MESSAGES = 20
+MAX_FAILURES = 3
+"""From this many failures in a row, truncation comes before the summary."""
+
+GROUPS_KEPT = 3
+GROUPS_KEPT_DEEP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSignals:
+    """What a history consists of.
+
+    `tool_share` and `largest_result` are shares of its tokens, excluded results left out.
+    `call_density` is calls per message, `turn_length` messages per turn. `failures` counts the
+    compactions that failed in a row.
+    """
+
+    tool_share: float = 0.0
+    largest_result: float = 0.0
+    call_density: float = 0.0
+    turn_length: float = 0.0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step of a chain, and its depth.
+
+    Clearing keeps the results of the `groups_kept` newest call groups. With `inside_turns` a turn
+    may be cut.
+    """
+
+    name: ChainStep
+    groups_kept: int = GROUPS_KEPT
+    inside_turns: bool = False
+
+
+def signals_of(history: Sequence[Entry], failures: int = 0) -> ConversationSignals:
+    """Return the signals of a history, cleared results at the cost of a placeholder."""
+    results = [entry for entry in history if entry.role is Role.TOOL]
+    output = [entry.tokens for entry in results if not entry.excluded]
+    tokens = max(tokens_of(history), 1)
+    return ConversationSignals(
+        tool_share=sum(output) / tokens,
+        largest_result=max(output, default=0) / tokens,
+        call_density=len(results) / max(len(history), 1),
+        turn_length=len(history) / max(len(parse_turn_boundaries(history)), 1),
+        failures=failures,
+    )
+
+
+def plan_steps(steps: Sequence[ChainStep], signals: ConversationSignals) -> tuple[PlannedStep, ...]:
+    """Return the steps to run, ordered and adjusted by the signals."""
+    names = list(steps)
+    clear, summarize, truncate = ChainStep
+    if signals.tool_share < LITTLE_TOOL_SHARE and len(names) > 1 and clear in names:
+        names.remove(clear)
+    late = names.index(truncate) if truncate in names else 0
+    if signals.failures >= MAX_FAILURES and summarize in names[:late]:
+        names.insert(names.index(summarize), names.pop(late))
+    clears_deep = (
+        signals.tool_share >= MUCH_TOOL_SHARE
+        or signals.largest_result >= HUGE_RESULT_SHARE
+        or signals.call_density > PARALLEL_CALL_DENSITY
+    )
+    groups_kept = GROUPS_KEPT_DEEP if clears_deep else GROUPS_KEPT
+    inside_turns = signals.turn_length >= LONG_TURN_MESSAGES
+    return tuple(PlannedStep(name, groups_kept, inside_turns) for name in names)
 
 
 class Chain(Strategy):
     """Runs its steps in order, each only while the history is over the target. [strategy.chain]
 
-    A deep plan summarises however many compactions failed before. Where the policy leaves tool
-    output alone, clearing is no step.
+    A deep plan summarises however many compactions failed before. With `tool_output.enabled`
+    false the clearing step is left out.
     """
 
     name = StrategyName.CHAIN
     description = "Old tool results are cleared, then a summary is made, then messages are dropped."
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        if not request.history:
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        if not search.history:
             return EMPTY
-        policy, deep = request.policy, request.deep
-        failures = 0 if deep else request.failures
+        policy, failures = search.policy, 0 if deep else failures
         steps = [
             step
             for step in policy.chain
             if policy.tool_output.enabled or step is not ChainStep.CLEAR_TOOL_RESULTS
         ]
-        budget = request.budget.without_new_summary
-        start = _Progress(replace(request, budget=budget).search(), request.budget)
+        budget = search.budget.without_new_summary
+        start = _Progress(replace(search, budget=budget), search.budget)
         plan = _chain_plan(start, steps, deep, failures)
         if isinstance(plan, CompactionPlan) and plan.summarises:
             rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
@@ -101,7 +181,8 @@ def _chain_plan(
         before = progress
         for step in plan_steps(names, signals_of(progress.search.history, failures)):
             if deep or not progress.meets_target:
-                progress = _run_step(step, progress, deep)
+                run = _clear if step.name is ChainStep.CLEAR_TOOL_RESULTS else _cut_down
+                progress = run(step, progress, deep)
     if not progress.steps:
         if start.meets_target:
             return WITHIN_TARGET
@@ -110,19 +191,6 @@ def _chain_plan(
     plan = start.search.plan_for(shown, progress.steps, shrunk=progress.shrunk)
     summarises = ChainStep.SUMMARIZE in progress.steps
     return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
-
-
-def _run_step(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
-    match step.name:
-        case ChainStep.CLEAR_TOOL_RESULTS:
-            return _clear(step, progress, deep)
-        case ChainStep.SUMMARIZE | ChainStep.TRUNCATE:
-            search = replace(progress.search, budget=progress.budget)
-            narrow = replace(progress, search=search)
-            cut = _cut_down(step, narrow, deep)
-            return progress if cut is narrow else cut
-        case _:
-            assert_never(step.name)
 
 
 def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
@@ -147,7 +215,7 @@ def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
 
 def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
     """Hide all but a tail within the target; a deep plan hides all but the last turns."""
-    search = progress.search
+    search = replace(progress.search, budget=progress.budget)
     cut = search.target_cut(0, inside_turns=step.inside_turns)
     if deep:
         cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
@@ -155,4 +223,4 @@ def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
     if fitted is None or len(fitted[0]) == len(search.history):
         return progress
     shown, shrunk = fitted
-    return progress.after(step, shown, shrunk=shrunk)
+    return replace(progress, search=search).after(step, shown, shrunk=shrunk)

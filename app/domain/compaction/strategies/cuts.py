@@ -68,10 +68,6 @@ class CutSearch:
         """Whether there is a message between two cuts that would not stay."""
         return len(self.shown(top, bottom)) < len(self.history)
 
-    def hides_after(self, bottom: int) -> bool:
-        """Whether a cut hides a message after the covered range."""
-        return self.hides(self.tail, bottom)
-
     def meets_target(self, top: int, bottom: int) -> bool:
         """Whether what two cuts show is within the target."""
         return self.budget.meets_target(tokens_of(self.shown(top, bottom)))
@@ -119,13 +115,11 @@ class CutSearch:
             return starts[-1]
         return latest if group is None else group
 
-    def first_cut(self, condition: Callable[[int], bool]) -> int | None:
-        """Return the first cut that meets a condition, turn starts first.
-
-        All cuts after one that meets the condition have to meet it, too.
-        """
-        cut = _first(self._turn_cuts(), condition)
-        return cut if cut is not None else _first(self._group_cuts(self.tail), condition)
+    def first_hiding_cut(self) -> int | None:
+        """Return the first cut that hides a message after the covered range, turn starts first."""
+        cuts = (self._turn_cuts(), self._group_cuts(self.tail))
+        hiding = (_first(starts, lambda cut: self.hides(self.tail, cut)) for starts in cuts)
+        return next((cut for cut in hiding if cut is not None), None)
 
     def plan_for(
         self, shown: Sequence[Entry], steps: tuple[str, ...], *, shrunk: bool

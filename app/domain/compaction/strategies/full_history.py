@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import NoCompaction, Plan
-from app.domain.compaction.strategies.base import PlanRequest, Strategy
+from app.domain.compaction.strategies.base import Strategy
+from app.domain.compaction.strategies.cuts import CutSearch
 
 
 class FullHistory(Strategy):
@@ -21,5 +22,5 @@ class FullHistory(Strategy):
         """Return None for both ends: all messages stay."""
         return None, None
 
-    def _plan(self, request: PlanRequest) -> Plan:
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
         return NoCompaction("full_history never compacts")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import Plan
-from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.base import SummaryStrategy
+from app.domain.compaction.strategies.cuts import CutSearch
 
 
 class RetainSummary(SummaryStrategy):
@@ -17,9 +18,8 @@ class RetainSummary(SummaryStrategy):
         """Return the minimum that `retain_last_turns` keeps: one message of each turn."""
         return 0, max(1, policy.compaction.retain_last_turns)
 
-    def _plan_summary(self, request: PlanRequest) -> Plan:
-        search = request.search()
-        cut = search.turns_cut(request.policy.compaction.retain_last_turns)
-        if not request.deep:
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
+        cut = search.turns_cut(search.policy.compaction.retain_last_turns)
+        if not deep:
             cut = search.target_cut(0, latest=cut)
         return self._summary_plan(search, 0, cut)

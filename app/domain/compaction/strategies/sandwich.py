@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import NoCompaction, Plan, trimmed_tokens_of
-from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
 
@@ -26,17 +26,16 @@ class Sandwich(SummaryStrategy):
         """Return `preserve_top` and `preserve_bottom`."""
         return policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        history, ends = request.history, request.policy.sandwich
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        history, ends = search.history, search.policy.sandwich
         is_short = 0 < len(history) <= ends.preserve_top + ends.preserve_bottom
-        if request.covered is None and is_short and request.budget.fits(trimmed_tokens_of(history)):
+        if search.covered is None and is_short and search.budget.fits(trimmed_tokens_of(history)):
             return NoCompaction("not enough messages")
-        return super()._plan(request)
+        return super()._plan(search, deep=deep, failures=failures)
 
-    def _plan_summary(self, request: PlanRequest) -> Plan:
-        search = request.search()
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
         top, bottom = _ends(search)
-        if not request.deep:
+        if not deep:
             bottom = search.target_cut(top, latest=bottom)
         return self._summary_plan(search, top, bottom)
 
@@ -44,7 +43,7 @@ class Sandwich(SummaryStrategy):
 def _ends(search: CutSearch) -> tuple[int, int]:
     """Return the cuts after the top and before the bottom, grown to safe boundaries.
 
-    Once a range is covered, what stands before it is the top, even if that is nothing.
+    Once a range is hidden, the messages before it are the top, even if there are none.
     """
     history, ends = search.history, search.policy.sandwich
     if search.covered is None:
@@ -57,12 +56,12 @@ def _ends(search: CutSearch) -> tuple[int, int]:
     turn = _turn_start(history, bottom, max(top, search.tail))
     if turn is not None and (search.covered is not None or search.hides(top, turn)):
         if not search.meets_target(top, turn):
-            return top, bottom  # nor does the top grow: the newer messages come first
+            return top, bottom  # the top does not grow either: newer messages come first
         bottom = turn
     if search.covered is None:
-        whole = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
-        if search.hides(whole, bottom) and search.meets_target(whole, bottom):
-            top = whole
+        turn_start = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
+        if search.hides(turn_start, bottom) and search.meets_target(turn_start, bottom):
+            top = turn_start
     return top, bottom
 
 

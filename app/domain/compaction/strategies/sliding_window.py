@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import NoCompaction, Plan, SlidingCut
-from app.domain.compaction.strategies.base import PlanRequest, Strategy
-from app.domain.conversations.turns import group_boundary_before, pinned_seqs
+from app.domain.compaction.strategies.base import Strategy
+from app.domain.compaction.strategies.cuts import CutSearch
+from app.domain.conversations.turns import group_boundary_before
 
 
 class SlidingWindow(Strategy):
@@ -22,12 +23,11 @@ class SlidingWindow(Strategy):
         """Return nothing at the top, and `keep_last_n` at the bottom."""
         return 0, policy.sliding_window.keep_last_n
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        history = request.history
-        keep = request.policy.sliding_window.keep_last_n
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        history = search.history
+        keep = search.policy.sliding_window.keep_last_n
         cut = group_boundary_before(history, len(history) - keep)
-        pinned = pinned_seqs(history)
-        kept = tuple(entry.seq for entry in history[:cut] if entry.seq in pinned)
+        kept = tuple(entry.seq for entry in history[:cut] if entry.seq in search.pinned)
         if len(kept) == cut:
             return NoCompaction("all messages are inside the window")
         return SlidingCut(history[cut].seq, kept)

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, Plan
-from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary
@@ -18,23 +18,22 @@ from app.domain.conversations.view import Span, Summary
 class TreeSummary(SummaryStrategy):
     """Summarises chunks one by one, so that the longest tail within the target stays.
 
-    What stands before the covered range, such as pins, stays as it does in a sandwich: a summary
-    of it would come too late to be in order. [strategy.tree]
+    Messages before the hidden range, such as pins, stay as they do in a sandwich: their summary
+    would be out of order. [strategy.tree]
     """
 
     name = StrategyName.TREE_SUMMARY
     description = "As many of the newest turns as fit the target, after summaries of summaries."
 
-    def _plan_summary(self, request: PlanRequest) -> Plan:
-        search = request.search()
+    def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
         top = search.inner if search.covered is not None else 0
         cut = search.target_cut(top)
-        if request.deep:
-            cut = max(cut, search.turns_cut(request.policy.compaction.retain_last_turns))
+        if deep:
+            cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
         plan = self._summary_plan(search, top, cut)
         if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
             # The first chunk includes what was released, so there has to be one.
-            further = search.first_cut(search.hides_after)
+            further = search.first_hiding_cut()
             if further is None:
                 return NoCompaction("nothing is left to summarise but what was kept so far")
             plan = self._summary_plan(search, top, further)
@@ -44,7 +43,7 @@ class TreeSummary(SummaryStrategy):
 
 
 def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
-    """Cut what is newly hidden, before and after the covered range, into chunks."""
+    """Cut the newly hidden messages, before and after the covered range, into chunks."""
     assert plan.hidden is not None
     parts = [plan.hidden]
     if (covered := search.covered) is not None:

@@ -13,50 +13,43 @@ _CUT_OFF = frozenset({"length", "max_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryAnswer:
-    """An accepted answer; `retain` is None when it was not requested, or is empty."""
+class SummaryResult:
+    """A summary; `retain` is None when no retain section was requested, or it is empty."""
 
-    summary: str
+    text: str
     retain: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedAnswer:
-    """An answer that is not used, and why."""
-
-    reason: str
 
 
 def parse_answer(
     completion: Completion, wants_retain: bool, source_size: int
-) -> SummaryAnswer | RejectedAnswer:
-    """Return the summary in an answer, or why it is rejected.
+) -> SummaryResult | str:
+    """Return the summary in an answer, or the reason why it is rejected.
 
     `source_size` is the length of the summarised text, in characters.
     """
     if completion.has_tool_calls:
-        return RejectedAnswer("tool_calls")
+        return "tool_calls"
     if completion.finish_reason in _CUT_OFF:
-        return RejectedAnswer("cut_off")
+        return "cut_off"
     text = _THINKING.sub("", completion.text, count=1)
     retain = ""
     if wants_retain:
         element = _element(text, "retain")
         if element is None:
-            return RejectedAnswer("retain_tag_missing")
+            return "retain_tag_missing"
         start, end = element
         retain = _content(text[start:end])
         text = text[:start] + text[end:]
     element = _element(text, "summary")
     if element is None:
-        return RejectedAnswer("summary_tag_missing")
+        return "summary_tag_missing"
     start, end = element
     summary = _content(text[start:end])
     if not summary:
-        return RejectedAnswer("empty")
+        return "empty"
     if len(summary) + len(retain) > source_size:
-        return RejectedAnswer("longer_than_source")
-    return SummaryAnswer(sendable(summary), sendable(retain) if retain else None)
+        return "longer_than_source"
+    return SummaryResult(sendable(summary), sendable(retain) if retain else None)
 
 
 def _element(text: str, tag: str) -> tuple[int, int] | None:

@@ -1,9 +1,9 @@
 """Digests: the text of the built-in summariser, in sections of one-line items.
 
-1. A digest can be read back: a later digest takes up the items of an earlier one, newest last.
+1. A digest can be read back: a later digest has the items of an earlier one, newest last.
    Items that do not fit are dropped from the oldest, and counted.
-2. The text never exceeds `max_chars`. Each section has a share. What one does not use goes to the
-   sections above it in the list, requests and decisions first.
+2. The text never exceeds `max_chars`. Each section has a share. What one does not use is given
+   to the sections above it in the list, requests and decisions first.
 3. An earlier summary that is no digest is kept as quoted lines, within its share.
 """
 
@@ -139,7 +139,7 @@ def _tool_lines(tools: dict[str, tuple[int, int]]) -> Iterator[str]:
 
 
 def _section_limits(digest: Digest, filled: Sequence[str], max_chars: int) -> dict[str, int]:
-    """Return the characters of each section: what it needs within its share, then the rest."""
+    """Return the limit of each section in characters: its share, then what others leave."""
     total = sum(SHARES[section] for section in filled) or 1.0
     needs = {section: _needed_chars(digest, section) for section in filled}
     limits = {

@@ -1,7 +1,7 @@
 """The prompt of a summariser: what a model is sent to make a summary.
 
-1. The transcript is untrusted data: it stands labelled between tags, and every tag of ours in it
-   is escaped. [summary.untrusted]
+1. The transcript is untrusted data: it is labelled and enclosed in tags, and the same tags inside
+   it are escaped. [summary.untrusted]
 2. The last user message carries all instructions, after the data that they are about.
 3. Secrets are masked in what comes from the conversation: transcript, earlier summary, retained
    text. The caller's own instructions are sent as they are.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from app.domain.common.messages import sendable
 
 PROMPT_VERSION = "2"
-"""Raised whenever the wording below changes, so that receipts tell the versions apart."""
+"""Increased with each change of the wording below, so that prompt hashes differ."""
 
 _TAGS = r"(?:conversation|earlier_summary|earlier_retain|summary|retain)\b"
 _GAP = r"[\s\u200b-\u200f\u2060\ufeff]*+"
@@ -63,7 +63,7 @@ _LEAVE_KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a caller wants of a summary beyond the default."""
+    """What a caller can set about a summary."""
 
     prompt: str | None = None
     directives: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def summary_messages(
     - `has_kept` is set when messages in the text are marked as kept, `of_summaries` when the text
       consists of summaries.
     - `strict` is set for the second attempt.
-    - `max_words` is the limit that the model is told.
+    - `max_words` is the limit that the prompt states.
     """
     paragraphs = [
         _excerpt(text, of_summaries),

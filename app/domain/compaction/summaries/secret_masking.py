@@ -5,13 +5,13 @@
 2. RE2 matches in linear time. A filter on the literals that the patterns need selects those that
    can match at all; it never leaves one out that does.
 3. The name of a pattern's group selects the check of its value in `secret_values`. A group of
-   another name, or without one, is a secret. Without a group the whole match is.
+   another name, or without one, is always a secret. Without groups the whole match is the secret.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,6 +20,7 @@ import re2
 
 from app.domain.common.messages import sendable
 from app.domain.compaction.summaries.secret_values import VALUE_CHECKS
+from app.domain.conversations.view import Span, union
 
 MASK = "[secret masked]"
 
@@ -37,47 +38,47 @@ class SecretPattern:
     regex: Any
     names: dict[int, str]
 
-    def spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def spans(self, text: bytes) -> Iterator[Span]:
         """Yield the ranges of secrets, in bytes."""
         start_at = 0
-        while found := self.regex.search(text, start_at):
-            group = next((n for n in range(1, self.regex.groups + 1) if found.start(n) >= 0), 0)
-            start, end = self._secret(text, found, group)
-            start_at = max(found.start() + 1, end)
+        while match := self.regex.search(text, start_at):
+            group = next((n for n in range(1, self.regex.groups + 1) if match.start(n) >= 0), 0)
+            start, end = self._secret(text, match, group)
+            start_at = max(match.start() + 1, end)
             if start < end:
-                yield start, end
+                yield Span(start, end)
             elif not self._is_quoted(group):
-                start_at = max(start_at, found.end(group))
+                start_at = max(start_at, match.end(group))
 
     def _is_quoted(self, group: int) -> bool:
         """Whether the group may contain other assignments, between other quotes."""
         return self.names.get(group, "").startswith("maybe_quoted")
 
-    def _secret(self, text: bytes, found: Any, group: int) -> tuple[int, int]:
+    def _secret(self, text: bytes, match: Any, group: int) -> tuple[int, int]:
         """Return the part of a match that is masked, an empty one where it is no secret."""
-        start, end = found.span(group)
+        start, end = match.span(group)
         name = self.names.get(group, "")
         if name == _BLOCK:
-            return found.end(), _end_of_block(text, found)
+            return match.end(), _end_of_block(text, match)
         check = VALUE_CHECKS.get(name)
         if check is None:
             return start, end
         if self._is_quoted(group):
-            inside = found[group].strip(_QUOTES)
-            start += found[group].find(inside)
+            inside = match[group].strip(_QUOTES)
+            start += match[group].find(inside)
             end = start + len(inside)
-        is_called = _CALLED in self.names.values() and found[_CALLED] is not None
+        is_called = _CALLED in self.names.values() and match[_CALLED] is not None
         return (start, start) if is_called or not check(text[start:end].decode()) else (start, end)
 
 
-def _end_of_block(text: bytes, found: Any) -> int:
+def _end_of_block(text: bytes, match: Any) -> int:
     """Return where the lines end that are indented deeper than the name above them (YAML).
 
     Inside a JSON string the lines end in `\\n`, and the last one with the string's quote.
     """
-    indent = len(found[_BLOCK])
-    line_end: bytes = found["block_line"]
-    position: int = found.end()
+    indent = len(match[_BLOCK])
+    line_end: bytes = match["block_line"]
+    position: int = match.end()
     end = position
     slashes = line_end.rpartition(b"r")[2].count(b"\\")
     quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
@@ -104,12 +105,10 @@ class SecretPatterns:
     patterns: tuple[SecretPattern, ...]
     filter: Any
 
-    def spans(self, text: bytes) -> list[tuple[int, int]]:
+    def spans(self, text: bytes) -> tuple[Span, ...]:
         """Return the ranges of secrets in the text, in bytes, in order and not touching."""
         possible = self.filter.Match(text, True) or () if self.patterns else ()
-        return _merged(
-            span for position in possible for span in self.patterns[position].spans(text)
-        )
+        return union(span for position in possible for span in self.patterns[position].spans(text))
 
 
 def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
@@ -149,20 +148,9 @@ def mask_secrets(text: str, patterns: SecretPatterns) -> str:
     spans = patterns.spans(data)
     if not spans:
         return text
-    masks = [found.span() for found in _MASKED.finditer(data)]
-    spans = _merged([*spans, *masks])
-    starts = [0, *(end for _, end in spans)]
-    ends = [*(start for start, _ in spans), len(data)]
+    masks = (Span(*match.span()) for match in _MASKED.finditer(data))
+    spans = union((*spans, *masks))
+    starts = (0, *(span.end for span in spans))
+    ends = (*(span.start for span in spans), len(data))
     kept = (data[start:end].decode() for start, end in zip(starts, ends, strict=True))
     return MASK.join(kept)
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges in order, those that overlap or touch as one."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

@@ -2,7 +2,7 @@
 
 A secret is recognised by its own form (a key with a prefix, a private key, a password in a URL) or
 by the name that it is assigned to (`DB_PASS=`, `"password":`), in any quoting. The name of a
-pattern's group selects how a matched value is judged.
+pattern's group selects the check of a matched value.
 """
 
 from __future__ import annotations
@@ -182,19 +182,19 @@ _ASSIGNED: tuple[str, ...] = (
     rf"[\s\"'\[,]--?[A-Za-z0-9_.-]*(?:{_NAMED}|{_WEAK}){_SUFFIX}(?:[ \t]+|=|[\"'],[ \t]*)"
     rf"(?:(?P<maybe_quoted>{_QUOTED})|(?P<maybe_plain>{_SHELL}))",
     r"\bcurl\b[^\r\n]*?[ \t](?:-u|--user|-U|--proxy-user)[ \t=]*[\\\"']*[^\s:\"'\\]+:"
-    r"(?P<maybe_given>[^\s\"'\\]+)",
+    r"(?P<maybe_value>[^\s\"'\\]+)",
     r"\b(?:mysql|mysqldump|mysqladmin|mariadb|sshpass)\b[^\r\n|;]*?[ \t]-p[ \t]{0,1}[\\\"']*"
     r"(?P<maybe_word>[^\s\"'\\]+)",
-    r"\bredis-cli\b[^\r\n|;]*?[ \t]-a[ \t]+[\\\"']*(?P<maybe_given>[^\s\"'\\]+)",
-    r"\bdocker[ \t]+login\b[^\r\n|;]*?[ \t]-p[ \t]+[\\\"']*(?P<maybe_given>[^\s\"'\\]+)",
-    r"\becho[ \t]+(?:-n[ \t]+)?[\\\"']*(?P<maybe_given>[^\s\"'\\|]+)[\\\"']*[ \t]*\|"
+    r"\bredis-cli\b[^\r\n|;]*?[ \t]-a[ \t]+[\\\"']*(?P<maybe_value>[^\s\"'\\]+)",
+    r"\bdocker[ \t]+login\b[^\r\n|;]*?[ \t]-p[ \t]+[\\\"']*(?P<maybe_value>[^\s\"'\\]+)",
+    r"\becho[ \t]+(?:-n[ \t]+)?[\\\"']*(?P<maybe_value>[^\s\"'\\|]+)[\\\"']*[ \t]*\|"
     r"[ \t]*sudo[ \t]+-S",
     # SQL, .netrc, .pgpass, the settings of Docker and npm
     r"(?i)\b(?:identified[ \t]+(?:with[ \t]+\w+[ \t]+)?by|(?:with|encrypted)[ \t]+password"
     rf"|password)[ \t]+(?P<maybe_quoted>{_QUOTED})",
-    r"(?i)\b(?:login|user|machine)\s+\S+\s+password\s+(?P<maybe_given>[^\s\"'\\]+)",
+    r"(?i)\b(?:login|user|machine)\s+\S+\s+password\s+(?P<maybe_value>[^\s\"'\\]+)",
     r"(?:^|\\n|[\s\"])[^:\s\"\\]+:(?:5432|5433|6432|\*):[^:\s]+:[^:\s]+:"
-    r"(?P<maybe_given>[^\s:\"\\]+)(?:$|[\s\\\"])",
+    r"(?P<maybe_value>[^\s:\"\\]+)(?:$|[\s\\\"])",
     rf"(?:\b_?auth|identitytoken){_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?"
     r"(?P<maybe_token>[A-Za-z0-9+/]{12,}={0,2})",
     # A name and its value as two fields, and in XML
@@ -207,7 +207,7 @@ _ASSIGNED: tuple[str, ...] = (
     r"(?P<maybe_token>[^\s\"'\\,;(){}<>]{8,})",
     rf"(?i)\bauthorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?(?:basic|token|apikey|api-key"
     r"|key|negotiate|ntlm|hawk|aws4-hmac-sha256)[ \t]+"
-    r"(?P<maybe_given>[^\s\"'\\(){}<>][^\r\n\"'\\]*)",
+    r"(?P<maybe_value>[^\s\"'\\(){}<>][^\r\n\"'\\]*)",
     rf"(?i)\bauthorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}digest[ \t]+([^\r\n]+)",
     r"(?i)\bbearer[ \t]{1,8}(?P<maybe_token>[A-Za-z0-9._~+/-]{8,}=*)",
     r"(?i)\bbasic[ \t]{1,8}(?P<maybe_token>[A-Za-z0-9+/]{10,}={0,2})",
@@ -215,9 +215,10 @@ _ASSIGNED: tuple[str, ...] = (
     r"(?P<maybe_token>[^\r\n\"'\\]{8,})",
     # In a sentence
     r"(?i)\b(?:password|passcode|passphrase|api key|secret(?: key)?|access token)"
-    r"(?: for [^\s.]{1,60})? (?:is|was)(?: now)?:?[ \t]+[\"'`]?(?P<maybe_word>[^\s\"'`,;()<>]+)",
+    r"(?: for [^\s.]{1,60})? (?:is|was)(?: now)?:?[ \t]+[\"'`]?"
+    r"(?P<maybe_word>(?:[^\s\"'`\\,;()<>]|\\+[^\s\"'`\\])+)",
     # URLs
-    r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:(?P<maybe_given>[^\s/\"'<>]+)@",
+    r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:(?P<maybe_value>[^\s/\"'<>]+)@",
     r"\b[a-z][a-z0-9+.-]*://(?P<maybe_token>[A-Za-z0-9_.~%-]{16,})@",
 )
 

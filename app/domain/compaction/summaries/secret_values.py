@@ -1,4 +1,4 @@
-"""Whether a value that a pattern of `secret_patterns` found is a secret.
+"""Whether a value matched by a pattern of `secret_patterns` is a secret.
 
 Some of the names that secrets are assigned to are also those of variables, and not every value is
 a secret. A value that is left alone contains neither `=` nor `:`, except a plain URL, so that it
@@ -82,7 +82,7 @@ def _is_token(value: str) -> bool:
 
 
 VALUE_CHECKS: dict[str, Callable[[str], bool]] = {
-    "maybe_given": _is_value,
+    "maybe_value": _is_value,
     "maybe_quoted": _is_value,
     "maybe_quoted_token": _is_quoted_token,
     "maybe_env": _is_variable,

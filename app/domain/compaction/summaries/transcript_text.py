@@ -50,17 +50,13 @@ def format_messages(
     `kept` are the indices of those that stay verbatim beside the summary.
     """
     names = call_names(messages)
-    return tuple(
-        format_message(message, names, is_kept=index in kept)
-        for index, message in enumerate(messages)
-    )
-
-
-def format_message(message: Message, names: Mapping[str, str], *, is_kept: bool = False) -> str:
-    """Return one message as labelled text; `names` are the tool names by call id."""
-    described = (_describe(part) for part in message.parts)
-    body = "\n".join(text for text in described if text) or "[nothing]"
-    return f"{_label(message, names)}{_KEPT if is_kept else ''}:\n{body}"
+    texts = []
+    for index, message in enumerate(messages):
+        label = f"{_label(message, names)}{_KEPT if index in kept else ''}"
+        described = (_describe(part) for part in message.parts)
+        body = "\n".join(text for text in described if text) or "[nothing]"
+        texts.append(f"{label}:\n{body}")
+    return tuple(texts)
 
 
 def format_summaries(texts: Sequence[str]) -> tuple[str, ...]:

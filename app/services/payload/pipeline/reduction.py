@@ -22,7 +22,7 @@ from app.domain.compaction.summary_budget import NOTE_TOKENS, summary_text_limit
 from app.domain.compaction.views import summary_message_tokens, view_after, with_omission_note
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
-from app.services.compaction.paged_summarisation import summarise_paged
+from app.services.compaction.summariser import summarise_paged
 from app.services.payload.pipeline.clearing import clear_tool_results, find_excluded
 from app.services.payload.pipeline.compaction import compact
 from app.services.payload.pipeline.dependencies import BuildDependencies

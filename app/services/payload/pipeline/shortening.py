@@ -57,11 +57,11 @@ async def shorten_largest(
     budget = remaining_budget(state, overshoot)
     left = budget.capacity - budget.fixed - state.summary_tokens
     left -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.extra)
-    movable = None
+    shortenable = None
     if only_large:
         short = {item.seq for item in state.view.shortened}
-        movable = {item.seq for item in entries if 2 * item.tokens > left} | short
-    return await _shorten(deps, state, limits_of_largest(entries, left, movable))
+        shortenable = {item.seq for item in entries if 2 * item.tokens > left} | short
+    return await _shorten(deps, state, limits_of_largest(entries, left, shortenable))
 
 
 async def _shorten(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.domain.compaction.summaries.model_calls import EXTRACTIVE, Completion
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.models.limits import ModelInfo
 
@@ -52,22 +52,15 @@ class SummariserRun:
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
 
-    def add_usage(self, model: str, completion: Completion, price: float | None) -> None:
+    def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
-        self.model = model
+        self.model = call.model
         self.input_tokens += completion.input_tokens
         self.output_tokens += completion.output_tokens
+        price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None
         self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
 
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
         self.model = self.prompt_hash = EXTRACTIVE
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryResult:
-    """A summary, and the retain section beside it."""
-
-    text: str
-    retain: str | None

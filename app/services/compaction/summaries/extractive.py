@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.domain.common.messages import Message
+from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.digest import DECISIONS, EARLIER, IDENTIFIERS, read_digest
 from app.domain.compaction.summaries.extraction import extract
-from app.services.compaction.summariser_run import SummaryResult
 from app.services.ports import Tokenizer
 
 CHARS_PER_TOKEN = 3
