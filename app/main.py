@@ -51,7 +51,7 @@ from app.services.conversations.transcripts import TranscriptService
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.state import BuildDependencies
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.tool_calls import ToolCallService

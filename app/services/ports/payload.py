@@ -14,6 +14,7 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
 from app.domain.models.calibration import Calibration
 from app.domain.payload.reported_usage import UsageReport
+from app.domain.prompt.resolved_settings import RequestSettings
 
 
 class ContextRepository(Protocol):
@@ -23,15 +24,12 @@ class ContextRepository(Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        *,
-        format: str,
-        model: str | None,
+        settings: RequestSettings,
         default_model: str | None,
-        window: int,
+        *,
         have_epoch_id: str | None,
         have_start: str | None,
         have_through: int,
-        most_tokens: int,
     ) -> ContextRead | None:
         """Return all a build needs, None for an unknown conversation.
 
@@ -110,11 +108,7 @@ class ContextRepository(Protocol):
         ...
 
     async def compactions(
-        self,
-        conversation_id: str,
-        limit: int,
-        before: str | None,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, limit: int, before: str | None, bound: Bound = UNBOUNDED
     ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         ...

@@ -6,6 +6,9 @@ from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 from app.domain.conversations.turns import TRIMMED_TOKENS
 
+_MAX_UNKNOWN_TOKENS = 260_000
+"""How much of a log is read for a build without an epoch, before its limits are known."""
+
 EPOCH_FIELDS = (
     "epoch",
     "epoch_id",
@@ -45,7 +48,7 @@ _ROW_ARRAYS = """
     array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.seq <= {trimmed} AND r.role = 'tool' AND r.output IS NOT NULL
-            AND r.tokens > {least} AND r.seq <> ALL ({kept}) THEN ''
+            AND r.tokens > {min_tokens} AND r.seq <> ALL ({kept}) THEN ''
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
                 AND r.reasoning_tokens = 0
             THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
@@ -55,7 +58,7 @@ _ROW_ARRAYS = """
 
 
 def _row_arrays(trimmed: str, kept: str) -> str:
-    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, least=TRIMMED_TOKENS)
+    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=TRIMMED_TOKENS)
 
 
 _LANE = """CAST(:format AS text) || ':'
@@ -82,7 +85,7 @@ READ = Statement(
                 SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)
                     AND other.format = CAST(:format AS text)
-            ) ELSE '{{}}'::text[] END AS other_lanes,
+            ) ELSE '{{}}'::text[] END AS other_streams,
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
@@ -116,7 +119,7 @@ READ = Statement(
                 CASE WHEN v.bounded THEN v.trimmed_through ELSE h.trimmed_through END
                     AS trimmed_through,
                 coalesce(v.bounded, false)
-                    OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
+                    OR h.tokens - h.hidden_tokens <= {_MAX_UNKNOWN_TOKENS} AS known,
                 CASE WHEN v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid)
                     THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through,
                 coalesce(v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid), false) AS held

@@ -18,10 +18,9 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import start_from, view_holds
 from app.domain.prompt.resolved_settings import PayloadTools, takes_all
-from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.loading import Loaded
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 
 async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
