@@ -251,7 +251,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, log.originals),
-        validation=ValidationService(database, resolver, parts.registry),
+        validation=ValidationService(resolver, parts.models),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,

@@ -28,12 +28,5 @@ async def count_tokens(request: Request, body: TokensRequest) -> Response:
     Usage reported for `model` corrects the count. `margin` is the share to add for safety where
     the model has another tokenizer.
     """
-    count_request = CountRequest(
-        messages=body.messages,
-        text=body.text,
-        tools=body.tools,
-        format=body.format,
-        counter=body.counter,
-        model=body.model,
-    )
+    count_request = CountRequest(**dict(body))
     return Json(await services(request).stateless.count(tenant_of(request), count_request))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request, Response
 
 from app.api.http.bodies import Json, MalformedJson
@@ -9,7 +11,6 @@ from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.stateless_schemas import (
-    CachedState,
     CompressedMessages,
     Compression,
     CompressionNeed,
@@ -41,7 +42,12 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     Nothing is stored: keep `new_state` and send it as `cached_state` next time. `503` when the
     model fails; the state you have stays valid then.
     """
-    return Json(await services(request).stateless.build(tenant_of(request), _ask(body)))
+    state = None
+    if body.cached_state is not None:
+        start, end = body.cached_state.summary_range
+        state = ContextState(**dict(body.cached_state) | {"summary_range": (start, end)})
+    build = replace(_request(body), state=state, model=body.model)
+    return Json(await services(request).stateless.build(tenant_of(request), build))
 
 
 @router.post(
@@ -53,7 +59,7 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
 )
 async def needs_compression(request: Request, body: StatelessMessages) -> Response:
     """Return whether the messages are over the threshold and have a middle to compress."""
-    return Json(await services(request).stateless.needs_compression(_ask(body)))
+    return Json(await services(request).stateless.needs_compression(_request(body)))
 
 
 @router.post(
@@ -69,15 +75,6 @@ async def compress(request: Request, body: Compression) -> Response:
     return Json({"summary": made.text, "model": made.model})
 
 
-def _ask(body: StatelessMessages) -> StatelessRequest:
+def _request(body: StatelessMessages) -> StatelessRequest:
     policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
-    ask = StatelessRequest(body.messages, body.max_context_tokens, policy)
-    if not isinstance(body, StatelessBuild):
-        return ask
-    state = _state(body.cached_state) if body.cached_state else None
-    return StatelessRequest(body.messages, body.max_context_tokens, policy, state, body.model)
-
-
-def _state(state: CachedState) -> ContextState:
-    start, end = state.summary_range
-    return ContextState(state.strategy, state.summary, (start, end), state.compressed_at)
+    return StatelessRequest(body.messages, body.max_context_tokens, policy)
