@@ -71,8 +71,9 @@ async def needs_compression(request: Request, body: StatelessMessages) -> Respon
 )
 async def compress(request: Request, body: Compression) -> Response:
     """Return a summary of all the messages; `503` when the model fails."""
-    made = await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
-    return Json({"summary": made.text, "model": made.model})
+    return Json(
+        await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
+    )
 
 
 def _request(body: StatelessMessages) -> StatelessRequest:

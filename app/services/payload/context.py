@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.domain.common.errors import Conflict, NotFound
+from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
@@ -48,11 +48,7 @@ class ContextService:
         """Return the budget of the stored settings, None while no context window is known."""
         resolver, database = self._deps.resolver, self._deps.database
         async with database.session() as session:
-            conversation = await session.conversations.find(
-                tenant_id, conversation_id, resolver.default_model
-            )
-        if conversation is None:
-            raise NotFound.conversation(conversation_id)
+            conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
         conversation = await self._deps.active.settled(tenant_id, conversation)
         async with database.session() as session:
             return await read_budget(resolver, session, conversation)

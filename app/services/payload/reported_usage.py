@@ -1,10 +1,11 @@
-"""Taking in what providers report: stored, calibrated by, and judged."""
+"""Reported usage: stores it, calibrates its model, and decides whether to compact."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 from app.domain.common import json_text
@@ -14,10 +15,10 @@ from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.events import EventType
-from app.domain.models.budget import ContextBudget, measure, pressure_status
+from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.payload.epochs import Start, build_name, payload_stream_of, start_from
+from app.domain.payload.epochs import Start, model_in, payload_stream_of, start_from
 from app.domain.payload.reported_usage import (
     CallUsage,
     TokenUsage,
@@ -29,6 +30,7 @@ from app.domain.payload.reported_usage import (
 from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     Reported,
@@ -72,15 +74,15 @@ class Judged:
     the model's factor.
     """
 
-    report_id: str | None
-    token_usage: TokenUsage | None
-    is_current: bool
-    should_compact: bool
-    judged_tokens: int | None
-    estimate: Estimate | None
-    is_calibrated: bool
-    uncalibrated_reason: str | None
-    pressure: str | None = None
+    report_id: str | None = None
+    token_usage: TokenUsage | None = None
+    is_current: bool = False
+    should_compact: bool = False
+    judged_tokens: int | None = None
+    estimate: Estimate | None = None
+    is_calibrated: bool = False
+    uncalibrated_reason: str | None = None
+    pressure: Pressure | None = None
     notice: bool | None = None
     next_threshold: str | None = None
     tokens_to_next: int | None = None
@@ -120,8 +122,9 @@ class UsageService:
         async with self._database.transaction() as session:
             report = await self._with_build(session, tenant_id, conversation_id, report)
             conversation = await self._get(session, tenant_id, conversation_id, report)
-            format = await self._format(session, conversation_id, report)
-            settings = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
+            settings = RequestSettings(
+                await self._format(session, conversation_id, report), report.model
+            )
             resolved = await self._resolved(conversation, settings)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
@@ -130,14 +133,11 @@ class UsageService:
                 stored, counted = await self._store(
                     session, conversation, resolved, report, settings.format, given
                 )
-            reported = None
+            reported, shown = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
-            shown = (
-                await read_visible_tokens(session, resolved, conversation)
-                if resolved is not None
-                else 0
-            )
+            if resolved is not None:
+                shown = await read_visible_tokens(session, resolved, conversation)
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
@@ -161,32 +161,28 @@ class UsageService:
         if report.build_id is None:
             return report
         await self._get(session, tenant_id, conversation_id, report)
-        named = build_name(report.build_id)
-        epoch = None
-        if named is not None:
-            epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
-        if named is None or epoch is None:
+        build = await find_build(session, conversation_id, report.build_id)
+        if build is None:
             raise ValidationError.at("/build_id", "No build of this conversation has this id")
+        named, epoch = build
         hashes = [hash for hash in (named.tail, start_from(epoch.start_json).dynamic) if hash]
         texts = await session.contexts.texts(conversation_id, hashes)
-        said = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
+        lists = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
         return replace(
             report,
             format=FormatName(epoch.format),
-            model=epoch.payload_stream.partition(":")[2],
+            model=model_in(epoch.payload_stream),
             epoch=epoch.epoch,
             through_seq=named.through_seq,
-            tail=tuple(str(text) for some in said for text in some),
+            tail=tuple(map(str, chain.from_iterable(lists))),
         )
 
     async def _get(
         self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
-        found = await session.conversations.find(
-            tenant_id, conversation_id, self._resolver.default_model, report.model
+        found = await self._resolver.find_conversation(
+            session, tenant_id, conversation_id, report.model
         )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
         head_seq = found.state.head_seq
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
@@ -199,14 +195,14 @@ class UsageService:
 
     async def _format(
         self, session: Repositories, conversation_id: str, report: Report
-    ) -> FormatName | None:
-        """Return the format of the call: as given, else by the shape of its usage object.
+    ) -> FormatName:
+        """Return the format of the call: the reported one, else by the shape of the usage object.
 
         Of several formats with this shape, the one built last counts. Where none was built, a
         gateway reported another provider's object for the stream built last.
         """
         if report.usage is None or report.format is not None:
-            return report.format
+            return report.format or FormatName.OPENAI_CHAT
         usual = usage_shape(report.usage).formats
         for formats in (usual, tuple(FormatName)):
             if (built := await session.usage.last_format(conversation_id, formats)) is not None:
@@ -338,24 +334,24 @@ def _judged(
     reported: Reported | None,
     counted: _Counted,
 ) -> Judged:
-    is_new = counted.tokens is not None or counted.reason is not None
-    answer = Judged(
-        report_id=reported.report.report_id if reported is not None else None,
-        token_usage=reported.report.usage if reported is not None else None,
-        is_current=reported is not None and reported.is_current,
-        should_compact=False,
-        judged_tokens=None,
-        estimate=None,
-        is_calibrated=is_new and counted.reason is None,
+    judged = Judged(
+        is_calibrated=counted.tokens is not None and counted.reason is None,
         uncalibrated_reason=counted.reason,
     )
+    if reported is not None:
+        judged = replace(
+            judged,
+            report_id=reported.report.report_id,
+            token_usage=reported.report.usage,
+            is_current=reported.is_current,
+        )
     if resolved is None:
-        return answer
+        return judged
     usage, limits = usage_of(resolved, conversation, shown), resolved.limits
     used, is_due = judge(resolved, conversation, usage.total, reported)
     margin = limits.margin if limits is not None else INEXACT_MARGIN
-    answer = replace(
-        answer,
+    judged = replace(
+        judged,
         should_compact=is_due,
         judged_tokens=used,
         estimate=estimate_of(
@@ -363,13 +359,5 @@ def _judged(
         ),
     )
     if limits is None:
-        return answer
-    pressure = pressure_status(used, limits)
-    return replace(
-        answer,
-        pressure=pressure.pressure,
-        notice=pressure.notice,
-        next_threshold=pressure.next_threshold,
-        tokens_to_next=pressure.tokens_to_next,
-        budget=measure(usage, limits),
-    )
+        return judged
+    return replace(judged, **asdict(pressure_status(used, limits)), budget=measure(usage, limits))

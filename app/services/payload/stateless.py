@@ -60,7 +60,7 @@ class ContextResult:
 class Compressed:
     """A summary, and the model that made it, `extractive` for the built-in summariser."""
 
-    text: str
+    summary: str
     model: str
 
 
@@ -159,8 +159,8 @@ class StatelessService:
                 made = await self._summarise(
                     tenant_id, await _read(messages, middle), request.model, max_tokens
                 )
-                state = stateless.new_state(plan, made.text, self._now().isoformat())
-                shown = stateless.assemble(messages, made.text, request.policy)
+                state = stateless.new_state(plan, made.summary, self._now().isoformat())
+                shown = stateless.assemble(messages, made.summary, request.policy)
                 return _result(shown, summary_used=True, state=state)
 
     async def compress(
