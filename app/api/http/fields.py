@@ -51,6 +51,11 @@ class ResponseSchema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def examples(*values: Any) -> ConfigDict:
+    """Return the configuration of a schema with these examples in openapi.json."""
+    return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
 def _object(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("must be an object")
