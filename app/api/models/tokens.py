@@ -17,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 
 @router.post(
     "/v1/tokens/count",
-    operation_id="count_tokens",
     summary="Count tokens",
     response_model=TokenCount,
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge),

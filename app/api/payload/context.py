@@ -58,7 +58,6 @@ _DEFAULT = RequestSettings()
 
 @hot_router.post(
     f"{_PATH}/context",
-    operation_id="build_context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
     responses=_BUILD,
@@ -85,7 +84,6 @@ async def build_context(
 
 @router.get(
     f"{_PATH}/context",
-    operation_id="get_context",
     summary="Read the payload of an earlier build",
     response_model=EarlierBuild,
     responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
@@ -107,7 +105,6 @@ async def get_context(
 
 @router.get(
     f"{_PATH}/budget",
-    operation_id="get_budget",
     summary="Read the budget",
     response_model=Reading,
     responses=_READ,
@@ -123,7 +120,6 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
 
 @router.get(
     f"{_PATH}/state",
-    operation_id="get_state",
     summary="Read the context state",
     response_model=StateShown,
     responses=_READ,
@@ -149,7 +145,6 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
 
 @router.post(
     f"{_PATH}/overflow",
-    operation_id="overflow",
     summary="Cut what a provider found too long",
     response_model=OverflowAnswer,
     responses=_BUILD,

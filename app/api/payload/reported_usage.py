@@ -19,7 +19,6 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
 
 @router.post(
     "/v1/conversations/{conversation_id}/usage",
-    operation_id="report_usage",
     summary="Report a call's usage",
     response_model=UsageAnswer,
     responses=problems_of(

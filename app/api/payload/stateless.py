@@ -31,7 +31,6 @@ _SUMMARY = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceU
 
 @router.post(
     "/v1/context/build",
-    operation_id="build_stateless_context",
     summary="Build a context of messages sent along",
     response_model=ContextResult,
     responses=_SUMMARY,
@@ -52,7 +51,6 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
 
 @router.post(
     "/v1/context/needs-compression",
-    operation_id="needs_compression",
     summary="Ask whether messages need compression",
     response_model=CompressionNeed,
     responses=_PLAIN,
@@ -64,7 +62,6 @@ async def needs_compression(request: Request, body: StatelessMessages) -> Respon
 
 @router.post(
     "/v1/context/compress",
-    operation_id="compress",
     summary="Summarise messages",
     response_model=CompressedMessages,
     responses=_SUMMARY,

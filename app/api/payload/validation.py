@@ -17,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
 @router.post(
     "/v1/context/validate",
-    operation_id="validate_payload",
     summary="Validate a payload",
     response_model=PayloadVerdict,
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable),
