@@ -227,7 +227,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
                 parts.telemetry,
             )
         ),
-        earlier=BuildReplayService(database, resolver),
+        build_replay=BuildReplayService(database, resolver),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),

@@ -100,7 +100,7 @@ async def get_context(
     A build that was answered as a delta is returned whole.
     """
     known_id = conversation_id_from(conversation_id)
-    return Json(await services(request).earlier.get(tenant_of(request), known_id, as_of))
+    return Json(await services(request).build_replay.get(tenant_of(request), known_id, as_of))
 
 
 @router.get(

@@ -18,7 +18,7 @@ from app.api.http.fields import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.prompt.agent_tools import definitions_in
-from app.domain.prompt.tool_deferral import MAX_FOUND, MAX_QUERY, USUALLY_FOUND
+from app.domain.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
 _CALL: dict[str, Any] = {
     "id": "call_7",
@@ -121,7 +121,10 @@ class ToolSearchRequest(RequestSchema):
         examples=["weather forecast"],
     )
     limit: int = Field(
-        default=USUALLY_FOUND, ge=1, le=MAX_FOUND, description="Maximum number of tools."
+        default=DEFAULT_TOOL_MATCHES,
+        ge=1,
+        le=MAX_TOOL_MATCHES,
+        description="Maximum number of tools.",
     )
     format: NativeFormat = FormatName.OPENAI_CHAT
     tools: Tools | None = Field(

@@ -24,8 +24,8 @@ from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
-USUALLY_FOUND: Final = 5
-MAX_FOUND: Final = 50
+DEFAULT_TOOL_MATCHES: Final = 5
+MAX_TOOL_MATCHES: Final = 50
 
 _DEFERRABLE = {"mcp": 0, "skill": 1}
 _NEVER = -1

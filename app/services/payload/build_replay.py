@@ -43,16 +43,16 @@ class BuildReplayService:
             build = await find_build(session, conversation_id, build_id)
             if build is None:
                 raise unknown
-            named, epoch = build
-            if not epoch.start_seq <= named.through_seq <= conversation.state.head_seq:
+            name, epoch = build
+            if not epoch.start_seq <= name.through_seq <= conversation.state.head_seq:
                 raise unknown
             model = model_in(epoch.payload_stream)
             conversation = await find_conversation(session, tenant_id, conversation_id, model)
             start = start_from(epoch.start_json)
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
-            texts = await session.contexts.texts(conversation_id, [*hashes, named.tail or ""])
+            texts = await session.contexts.texts(conversation_id, [*hashes, name.tail or ""])
             rows: list[LogRow] = []
-            for span in spans_through(start.view.spans, named.through_seq):
+            for span in spans_through(start.view.spans, name.through_seq):
                 rows += await session.contexts.rows(
                     conversation_id,
                     span.start,
@@ -61,19 +61,19 @@ class BuildReplayService:
                     trimmed_through=start.view.trimmed_through,
                     untrimmed=start.view.untrimmed,
                 )
-        is_stored = set(filter(None, (*hashes, named.tail))) <= texts.keys()
-        if not is_stored or (named.tail is not None and not _is_tail(texts[named.tail])):
+        is_stored = set(filter(None, (*hashes, name.tail))) <= texts.keys()
+        if not is_stored or (name.tail is not None and not _is_tail(texts[name.tail])):
             raise unknown
         resolved = self._resolver.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
-            _rendered, conversation_id, epoch, start, resolved, rows, texts, named.tail
+            _rendered, conversation_id, epoch, start, resolved, rows, texts, name.tail
         )
         return {
             "format": epoch.format,
             "payload": payload.body,
             "build_id": build_id,
             "epoch": epoch.epoch,
-            "through_seq": named.through_seq,
+            "through_seq": name.through_seq,
             "stable_items": payload.stable_items,
             "prefix_hash": payload.prefix_hash,
             "breakpoints": payload.breakpoints,
@@ -85,11 +85,11 @@ async def find_build(
     session: Repositories, conversation_id: str, build_id: str
 ) -> tuple[BuildName, Epoch] | None:
     """Return the parts of a build's id and its epoch, None for an id of no build."""
-    named = build_name(build_id)
+    name = build_name(build_id)
     epoch = None
-    if named is not None:
-        epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
-    return (named, epoch) if named is not None and epoch is not None else None
+    if name is not None:
+        epoch = await session.contexts.find_epoch(conversation_id, name.epoch_id)
+    return (name, epoch) if name is not None and epoch is not None else None
 
 
 def _rendered(

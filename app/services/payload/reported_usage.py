@@ -118,7 +118,7 @@ class UsageService:
         A compaction that is due is enqueued, where the policy lets it run in the background.
         Raises NotFound, or ValidationError for impossible usage or an unknown build.
         """
-        given = _text(report.usage) if report.usage is not None else ""
+        usage_json = _text(report.usage) if report.usage is not None else ""
         async with self._database.transaction() as session:
             report = await self._with_build(session, tenant_id, conversation_id, report)
             conversation = await self._get(session, tenant_id, conversation_id, report)
@@ -131,13 +131,13 @@ class UsageService:
                 counted = _Counted(None, None)
             else:
                 stored, counted = await self._store(
-                    session, conversation, resolved, report, settings.format, given
+                    session, conversation, resolved, report, settings.format, usage_json
                 )
-            reported, shown = None, 0
+            reported, visible_tokens = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
-                shown = await read_visible_tokens(session, resolved, conversation)
+                visible_tokens = await read_visible_tokens(session, resolved, conversation)
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
@@ -149,7 +149,7 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
-        judged = _judged(conversation, resolved, shown, reported, counted)
+        judged = _judged(conversation, resolved, visible_tokens, reported, counted)
         if resolved is not None and judged.should_compact:
             await self._make_due(conversation_id, resolved)
         return judged
@@ -164,8 +164,8 @@ class UsageService:
         build = await find_build(session, conversation_id, report.build_id)
         if build is None:
             raise ValidationError.at("/build_id", "No build of this conversation has this id")
-        named, epoch = build
-        hashes = [hash for hash in (named.tail, start_from(epoch.start_json).dynamic) if hash]
+        name, epoch = build
+        hashes = [hash for hash in (name.tail, start_from(epoch.start_json).dynamic) if hash]
         texts = await session.contexts.texts(conversation_id, hashes)
         lists = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
         return replace(
@@ -173,25 +173,25 @@ class UsageService:
             format=FormatName(epoch.format),
             model=model_in(epoch.payload_stream),
             epoch=epoch.epoch,
-            through_seq=named.through_seq,
+            through_seq=name.through_seq,
             tail=tuple(map(str, chain.from_iterable(lists))),
         )
 
     async def _get(
         self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
-        found = await self._resolver.find_conversation(
+        conversation = await self._resolver.find_conversation(
             session, tenant_id, conversation_id, report.model
         )
-        head_seq = found.state.head_seq
+        head_seq = conversation.state.head_seq
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
-        if found.is_outdated(self._active.now()):
+        if conversation.is_outdated(self._active.now()):
             locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
                 settled = await self._active.settle(session, locked)
-                return replace(found, state=settled.state)
-        return found
+                return replace(conversation, state=settled.state)
+        return conversation
 
     async def _format(
         self, session: Repositories, conversation_id: str, report: Report
@@ -224,7 +224,7 @@ class UsageService:
         resolved: ResolvedSettings | None,
         report: Report,
         format: FormatName,
-        given: str,
+        usage_json: str,
     ) -> tuple[UsageReport, _Counted]:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
@@ -243,17 +243,19 @@ class UsageService:
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
         through = state.head_seq if report.through_seq is None else report.through_seq
-        made = UsageReport(self._new_id(), model, format, epoch, through, call.usage, None, given)
+        new_report = UsageReport(
+            self._new_id(), model, format, epoch, through, call.usage, usage_json
+        )
         if report.through_seq is None:
             counted = _Counted(None, "unknown_build")
         else:
             counted = await _counted(
-                session, conversation, resolved, newest, made, call, report.tail
+                session, conversation, resolved, newest, new_report, call, report.tail
             )
-        made = replace(made, estimated_tokens=counted.tokens)
-        if not await session.usage.add(conversation_id, made):
+        new_report = replace(new_report, estimated_tokens=counted.tokens)
+        if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return made, counted
+        return new_report, counted
 
     async def _make_due(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
@@ -289,12 +291,12 @@ async def _counted(
     Only a build id identifies dynamic text; without one, the stored text is counted.
     """
     start = start_from(newest.start_json) if newest is not None else None
-    why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
-    if why_not is not None or resolved is None or newest is None or start is None:
-        return _Counted(None, why_not or "unknown_settings")
-    why_not = unlike(newest, start, resolved)
-    if why_not is not None:
-        return _Counted(None, why_not)
+    reason = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
+    if reason is not None or resolved is None or newest is None or start is None:
+        return _Counted(None, reason or "unknown_settings")
+    reason = unlike(newest, start, resolved)
+    if reason is not None:
+        return _Counted(None, reason)
     conversation_id, through = conversation.conversation_id, report.through_seq
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
@@ -302,8 +304,8 @@ async def _counted(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")
-    shown = await _tokens_shown_through(session, conversation, resolved, start, through)
-    tokens = counted_tokens(resolved, start, conversation.state, shown)
+    visible_tokens = await _tokens_shown_through(session, conversation, resolved, start, through)
+    tokens = counted_tokens(resolved, start, conversation.state, visible_tokens)
     if tail is not None:
         tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
     if call.has_steps:
@@ -330,7 +332,7 @@ async def _tokens_shown_through(
 def _judged(
     conversation: Conversation,
     resolved: ResolvedSettings | None,
-    shown: int,
+    visible_tokens: int,
     reported: Reported | None,
     counted: _Counted,
 ) -> Judged:
@@ -347,7 +349,7 @@ def _judged(
         )
     if resolved is None:
         return judged
-    usage, limits = usage_of(resolved, conversation, shown), resolved.limits
+    usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
     used, is_due = judge(resolved, conversation, usage.total, reported)
     margin = limits.margin if limits is not None else INEXACT_MARGIN
     judged = replace(

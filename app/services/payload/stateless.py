@@ -65,7 +65,7 @@ class Compressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CompressionNeed:
     """Whether the middle must be summarised, and the estimate of the messages."""
 
     needs_compression: bool
@@ -119,11 +119,11 @@ class StatelessService:
         self._models = models
         self._now = now
 
-    async def needs_compression(self, request: StatelessRequest) -> Need:
+    async def needs_compression(self, request: StatelessRequest) -> CompressionNeed:
         """Return whether a summary is needed; raises ValidationError for a bad request."""
         _require_objects(request.messages)
         return await asyncio.to_thread(
-            lambda: Need(
+            lambda: CompressionNeed(
                 stateless.needs_compression(
                     request.messages, request.max_context_tokens, request.policy
                 ),
@@ -150,18 +150,18 @@ class StatelessService:
             case stateless.ShowAll():
                 return _result(messages, summary_used=False)
             case stateless.ReuseSummary():
-                shown = stateless.assemble(messages, plan.summary, request.policy)
-                return _result(shown, summary_used=True)
+                messages = stateless.assemble(messages, plan.summary, request.policy)
+                return _result(messages, summary_used=True)
             case stateless.CompressMiddle():
                 minimum, maximum = SUMMARY_TOKENS
                 max_tokens = max(minimum, min(maximum, request.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
-                made = await self._summarise(
+                compressed = await self._summarise(
                     tenant_id, await _read(messages, middle), request.model, max_tokens
                 )
-                state = stateless.new_state(plan, made.summary, self._now().isoformat())
-                shown = stateless.assemble(messages, made.summary, request.policy)
-                return _result(shown, summary_used=True, state=state)
+                state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
+                messages = stateless.assemble(messages, compressed.summary, request.policy)
+                return _result(messages, summary_used=True, state=state)
 
     async def compress(
         self, tenant_id: str, messages: Sequence[Any], model: str | None
@@ -241,11 +241,11 @@ class StatelessService:
         if not without_trailing_calls(neutral):
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
-        effort = self._summariser.start_run(tenant_id)
-        made = await self._summariser.summarise(
-            neutral, None, SummaryRequest(), chosen, max_tokens, effort
+        run = self._summariser.start_run(tenant_id)
+        summary = await self._summariser.summarise(
+            neutral, None, SummaryRequest(), chosen, max_tokens, run
         )
-        return Compressed(made.text, effort.model)
+        return Compressed(summary.text, run.model)
 
 
 def _require_objects(messages: Sequence[Any]) -> None:

@@ -111,7 +111,7 @@ def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
 
 def _tool_tokens(shape: Shape, count: CountText) -> int:
     """Count the tools; one without a schema is counted as its JSON text."""
-    known: list[ToolDefinition] = []
+    readable: list[ToolDefinition] = []
     others = 0
     for tool in shape.tools:
         declared = next(
@@ -119,7 +119,7 @@ def _tool_tokens(shape: Shape, count: CountText) -> int:
         )
         for definition in declared if isinstance(declared, list) else [tool]:
             try:
-                known.append(parse_tool(definition, ""))
+                readable.append(parse_tool(definition, ""))
             except ValidationError:
                 others += count(sendable(json_fields.compact(definition)))
-    return others + (estimate_tool_defs_tokens(known, count) if known else 0)
+    return others + (estimate_tool_defs_tokens(readable, count) if readable else 0)

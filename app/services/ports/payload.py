@@ -27,9 +27,9 @@ class ContextRepository(Protocol):
         settings: RequestSettings,
         default_model: str | None,
         *,
-        have_epoch_id: str | None,
-        have_start: str | None,
-        have_through: int,
+        cached_epoch_id: str | None,
+        cached_start: str | None,
+        cached_through: int,
     ) -> ContextRead | None:
         """Return all a build needs, None for an unknown conversation.
 
@@ -83,7 +83,7 @@ class ContextRepository(Protocol):
     async def show(
         self,
         conversation_id: str,
-        shown: VisibleState,
+        visible: VisibleState,
         *,
         view_version: int,
         cause: str,
@@ -99,7 +99,7 @@ class ContextRepository(Protocol):
         """Show the whole log again, if the view has this version."""
         ...
 
-    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
         """Suspend background compaction until the log has this many tokens."""
         ...
 
@@ -129,7 +129,7 @@ class ContextRepository(Protocol):
         """Unpin messages, and return how many were pinned."""
         ...
 
-    async def keep(
+    async def show_pinned(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
         """Show hidden or cleared messages again, which adds this many messages and tokens."""

@@ -109,7 +109,7 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
     judged = await report(service, cid, usage)
     assert judged.token_usage == TokenUsage(600, 50, 0, 300)
     stored = await last(harness, cid)
-    assert json.loads(stored.given) == usage
+    assert json.loads(stored.usage_json) == usage
     assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
     assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, judged.token_usage)
 

@@ -76,7 +76,7 @@ HIDE_COMPACTION = Statement(
         """
 )
 
-LET_GROW = Statement(
+SUSPEND_COMPACTION = Statement(
     """
         UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -134,14 +134,14 @@ class CompactionQueries:
     async def show(
         self,
         conversation_id: str,
-        shown: VisibleState,
+        visible: VisibleState,
         *,
         view_version: int,
         cause: str,
         resume_at: int = 0,
     ) -> bool:
-        view, hidden = shown.view, shown.view.hidden
-        values = fields_of(shown) | {
+        view, hidden = visible.view, visible.view.hidden
+        values = fields_of(visible) | {
             "conversation_id": conversation_id,
             "span_start": hidden.start if hidden is not None else None,
             "span_end": hidden.end if hidden is not None else None,
@@ -160,8 +160,10 @@ class CompactionQueries:
             HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
         )
 
-    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
-        await self._session.run(LET_GROW, conversation_id=conversation_id, resume_at=resume_at)
+    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
+        await self._session.run(
+            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at
+        )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
         await self._session.run(

@@ -93,9 +93,9 @@ class ContextRepository(CompactionQueries, PinQueries):
         settings: RequestSettings,
         default_model: str | None,
         *,
-        have_epoch_id: str | None,
-        have_start: str | None,
-        have_through: int,
+        cached_epoch_id: str | None,
+        cached_start: str | None,
+        cached_through: int,
     ) -> ContextRead | None:
         model = settings.model
         held = self._layers.held(tenant_id, conversation_id, model)
@@ -107,8 +107,8 @@ class ContextRepository(CompactionQueries, PinQueries):
             model=model,
             default_model=default_model,
             window=requested_window(settings),
-            have_epoch_id=have_epoch_id,
-            have_through=have_through,
+            cached_epoch_id=cached_epoch_id,
+            cached_through=cached_through,
             as_chat=settings.format is FormatName.OPENAI_CHAT,
             **held.parameters,
         )
@@ -117,8 +117,8 @@ class ContextRepository(CompactionQueries, PinQueries):
         conversation = self._layers.conversation_from(row, tenant_id, held, model)
         return ContextRead(
             conversation=conversation,
-            epoch=epoch_from(row, "e_", have_start),
-            window_epoch=epoch_from(row, "w_", have_start),
+            epoch=epoch_from(row, "e_", cached_start),
+            window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],

@@ -50,7 +50,7 @@ UNPIN = Statement(
             AND seq = ANY (CAST(:seqs AS bigint[]))
         """
 )
-KEEP = Statement(
+SHOW_PINNED = Statement(
     """
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'pinned',
@@ -83,9 +83,13 @@ class PinQueries:
     async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
         return await self._session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
 
-    async def keep(
+    async def show_pinned(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
         await self._session.run(
-            KEEP, conversation_id=conversation_id, kept=kept, tokens=tokens, messages=messages
+            SHOW_PINNED,
+            conversation_id=conversation_id,
+            kept=kept,
+            tokens=tokens,
+            messages=messages,
         )

@@ -125,7 +125,7 @@ class UsageRepository:
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         values = fields_of(report) | fields_of(report.usage)
-        values |= {"conversation_id": conversation_id, "usage": report.given}
+        values |= {"conversation_id": conversation_id, "usage": report.usage_json}
         added = await self._session.run(ADD_REPORT, **values)
         return added == 1
 
@@ -192,6 +192,14 @@ def _calibration_from(row: Any) -> Calibration:
 
 def _report_from(row: Any) -> UsageReport:
     usage = TokenUsage(*(row[name] for name in TokenUsage.__slots__))
-    values = {name: row[name] for name in UsageReport.__slots__ if name not in ("usage", "given")}
-    values |= {"report_id": str(row["report_id"]), "format": FormatName(row["format"])}
-    return UsageReport(**values, usage=usage, given=row["usage"])
+    return UsageReport(
+        str(row["report_id"]),
+        row["model"],
+        FormatName(row["format"]),
+        row["epoch"],
+        row["through_seq"],
+        usage,
+        row["usage"],
+        row["estimated_tokens"],
+        row["created_at"],
+    )

@@ -83,7 +83,7 @@ def _is_suspended(state: BuildState, limits: Limits) -> bool:
 
 async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Compact once in a build, if it is due. Raises Restart when that changed the view."""
-    if not _is_wanted(state):
+    if not _is_compaction_due(state):
         return state
     attempt, visible = state.attempt, state.read.conversation.state
     version = (visible.head_seq, visible.view_version, state.resolved.policy_hash, state.read.pins)
@@ -104,7 +104,7 @@ async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     raise compacted.degrade(*result.degraded).restart()
 
 
-def _is_wanted(state: BuildState) -> bool:
+def _is_compaction_due(state: BuildState) -> bool:
     resolved, limits = state.resolved, state.resolved.policy_limits
     policy = resolved.policy.compaction
     if not state.attempt.may_compact or limits is None or not policy.enabled:
@@ -116,5 +116,5 @@ def _is_wanted(state: BuildState) -> bool:
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
     inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at
-    wanted = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
-    return pressure in wanted and policy.auto
+    compacting = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
+    return pressure in compacting and policy.auto

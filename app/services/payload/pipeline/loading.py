@@ -93,9 +93,9 @@ async def _read(
             attempt.conversation_id,
             attempt.settings,
             deps.resolver.default_model,
-            have_epoch_id=cached.epoch_id if cached else None,
-            have_start=cached.start_json if cached else None,
-            have_through=cached.assembler.rendered_through if cached else 0,
+            cached_epoch_id=cached.epoch_id if cached else None,
+            cached_start=cached.start_json if cached else None,
+            cached_through=cached.assembler.rendered_through if cached else 0,
         )
     if read is None:
         deps.cache.drop(attempt.cache_key)

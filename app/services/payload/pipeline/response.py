@@ -102,12 +102,12 @@ def _rendered(request: Request, state: BuildState) -> Payload:
 
 
 def _new_state(state: BuildState) -> dict[str, Any] | None:
-    made, view = state.attempt.compaction, state.view
-    if made is None or made.summary_range is None or not view.summaries:
+    compaction, view = state.attempt.compaction, state.view
+    if compaction is None or compaction.summary_range is None or not view.summaries:
         return None
     return {
         "strategy": state.read.compacted_for,
         "summary": "\n\n".join(summary.text for summary in view.summaries),
-        "summary_range": made.summary_range,
+        "summary_range": compaction.summary_range,
         "compressed_at": state.read.compacted_at,
     }

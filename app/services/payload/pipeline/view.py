@@ -27,11 +27,11 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
     read, resolved, start = loaded.read, loaded.resolved, loaded.start
     degraded: tuple[str, ...] = ()
-    kept: PayloadTools | None = None
+    epoch_tools: PayloadTools | None = None
     if start is not None and _start_holds(loaded):
         view = start.view
         if loaded.last_epoch is not None and loaded.last_epoch.tools_hash == resolved.tools_hash:
-            kept = start.tools
+            epoch_tools = start.tools
         degraded = start.degraded
     else:
         read = await _with_active_view(deps, read)
@@ -43,7 +43,7 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
     state = _initial_state(loaded, read, view).degrade(*degraded)
-    state = await _choose_tools(deps, state, kept)
+    state = await _choose_tools(deps, state, epoch_tools)
     state = await _with_entries(deps, loaded, state)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         return _slide(state)
@@ -113,7 +113,7 @@ def _initial_state(loaded: Loaded, read: ContextRead, view: View) -> BuildState:
 
 
 async def _choose_tools(
-    deps: BuildDependencies, state: BuildState, kept: PayloadTools | None
+    deps: BuildDependencies, state: BuildState, epoch_tools: PayloadTools | None
 ) -> BuildState:
     """Choose which tools are deferred: as before in an epoch, else by their last use.
 
@@ -121,8 +121,8 @@ async def _choose_tools(
     """
     resolved, format = state.resolved, state.format
     promoted = state.read.conversation.state.promoted_now
-    if kept is not None and not set(promoted).intersection(kept.deferred):
-        return replace(state, tools=kept)
+    if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
+        return replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
     if deferred:
         try:
@@ -132,7 +132,7 @@ async def _choose_tools(
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
             deferred = () if takes_all(resolved, format) else deferred
-    extra = kept.extra if kept is not None else ()
+    extra = epoch_tools.extra if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(extra, deferred, is_native))
 
