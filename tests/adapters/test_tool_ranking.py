@@ -58,7 +58,7 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
         ("\uff32\uff25\uff21\uff24\uff2d\uff25", "npmPackageReadme"),
     ],
 )
-async def test_words_are_found_however_they_are_written(query: str, first: str) -> None:
+async def test_words_match_in_every_spelling(query: str, first: str) -> None:
     """Names split into words, English stems, full width, pairs where nothing is spaced."""
     assert (await found(query))[0] == first
 
@@ -84,7 +84,7 @@ async def test_a_query_without_matches_finds_nothing(query: str) -> None:
 
 
 @pytest.mark.parametrize("tools", [[], [tool("x")], [tool("a", "the"), tool("_")]])
-async def test_sets_with_little_to_read_can_be_searched(tools: list[ToolDefinition]) -> None:
+async def test_tools_with_little_text_can_be_searched(tools: list[ToolDefinition]) -> None:
     """No tools, no descriptions and no words are no errors. [tools.search-deterministic]"""
     assert await found("weather", tools) == []
 
@@ -117,7 +117,7 @@ async def test_long_texts_are_read_from_their_start() -> None:
 
 
 @given(st.text(), st.text())
-def test_any_text_is_words(one: str, other: str) -> None:
+def test_any_text_can_be_split_into_words(one: str, other: str) -> None:
     """No text is refused, words are not empty, and texts side by side keep their words."""
     assert all(words(one))
     assert words(f"{one} {other}") == words(one) + words(other)
@@ -135,7 +135,7 @@ class Watched(list[ToolDefinition]):
         return super().__iter__()
 
 
-async def test_an_index_is_built_once_and_beside_the_loop() -> None:
+async def test_an_index_is_built_once_and_in_a_thread() -> None:
     """Searches at once wait for one index, and the event loop goes on meanwhile.
 
     [operation.loop-never-stalls]
@@ -148,7 +148,7 @@ async def test_an_index_is_built_once_and_beside_the_loop() -> None:
     assert threading.get_ident() not in tools.readers
 
 
-async def test_the_least_recently_searched_set_is_forgotten() -> None:
+async def test_the_least_recently_searched_index_is_evicted() -> None:
     """What is kept is bounded by the number of tools in it. [tools.search-deterministic]"""
     ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
     built = []

@@ -70,7 +70,7 @@ async def test_each_model_has_its_own_circuit() -> None:
 
 
 @pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
-async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str) -> None:
+async def test_only_failures_of_the_provider_count(reason: str) -> None:
     """Answers that cannot be used and calls it refuses leave the circuit closed."""
     model = Model(reason)
     breaker = CircuitBreaker(model, failures=2, seconds=30)
@@ -78,7 +78,7 @@ async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str)
     assert model.calls == 5
 
 
-async def test_an_answer_in_between_starts_the_count_again() -> None:
+async def test_an_answer_resets_the_count_of_failures() -> None:
     """Only failures in a row open the circuit."""
     model = Model()
     breaker = CircuitBreaker(model, failures=2, seconds=30)
@@ -90,7 +90,7 @@ async def test_an_answer_in_between_starts_the_count_again() -> None:
             assert await reason_of(breaker) == reason
 
 
-async def test_a_call_given_up_does_not_count() -> None:
+async def test_a_cancelled_call_does_not_count() -> None:
     """Who stops waiting says nothing about the provider [summary.circuit-breaker]."""
     model = Model()
     model.release.clear()
@@ -104,7 +104,7 @@ async def test_a_call_given_up_does_not_count() -> None:
     assert await breaker.complete(call()) == ANSWER
 
 
-async def test_one_call_tries_whether_the_model_is_back() -> None:
+async def test_one_call_tries_the_model_after_the_pause() -> None:
     """After the time one call goes through, the others wait for what it finds."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=1, seconds=NO_TIME)
@@ -120,7 +120,7 @@ async def test_one_call_tries_whether_the_model_is_back() -> None:
     assert await breaker.complete(call()) == ANSWER
 
 
-async def test_a_model_still_down_is_left_alone_again() -> None:
+async def test_a_model_that_still_fails_opens_the_circuit_again() -> None:
     """One failing try is enough to open the circuit again."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=3, seconds=NO_TIME)

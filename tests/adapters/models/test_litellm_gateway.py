@@ -104,7 +104,7 @@ async def test_every_failure_is_service_unavailable_with_its_reason(
         (None, None),
     ],
 )
-async def test_the_pause_a_provider_wants_is_passed_on(
+async def test_retry_after_of_the_provider_is_passed_on(
     gateway: LiteLLMGateway, fake_llm: FakeLLM, header: str | None, seconds: int | None
 ) -> None:
     """Retry-After is in the facts, in whole seconds, however the provider writes it."""
@@ -116,7 +116,7 @@ async def test_the_pause_a_provider_wants_is_passed_on(
     assert failure.value.facts["reason"] == "rate_limited"
 
 
-async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
+async def test_the_timeout_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
     """A model that does not answer costs at most the timeout [summary.gateway]."""
     await gateway.complete(call())
     fake_llm.script(fake.slow(Event()))

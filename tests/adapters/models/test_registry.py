@@ -58,7 +58,7 @@ def small_map(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("model", "window"), BUILT_IN_WINDOWS.items())
-def test_the_five_names_of_the_seed_resolve_to_its_values(model: str, window: int) -> None:
+def test_the_built_in_names_have_their_windows(model: str, window: int) -> None:
     """The built-in limits per model hold, whatever the bundled map says."""
     assert found(model).context_window == window
     assert (
@@ -85,7 +85,7 @@ def test_models_are_listed_by_name_and_found_by_it() -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o"])
-def test_a_providers_prefix_may_be_left_off(model: str) -> None:
+def test_a_models_name_may_come_without_its_providers_prefix(model: str) -> None:
     """A LiteLLM name with its provider finds the model."""
     assert found(model).model == "gpt-4o"
 
@@ -158,7 +158,7 @@ def test_odd_entries_are_taken_literally(small_map: Path) -> None:
     assert chatty.model == "x/chatty"
 
 
-def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
+def test_without_a_map_the_built_in_names_remain(tmp_path: Path) -> None:
     """The five names are known even with an empty map. [models.named-defaults]"""
     path = tmp_path / "map.json"
     path.write_bytes(b"{}")
@@ -169,7 +169,7 @@ def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
     assert gpt.exact
 
 
-def test_threads_may_ask_at_once() -> None:
+def test_threads_share_one_load() -> None:
     """The first question loads the map once, from whichever thread. [models.lazy]"""
     registry = ModelRegistry()
     with ThreadPoolExecutor(8) as pool:

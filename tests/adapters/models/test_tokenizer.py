@@ -36,14 +36,14 @@ def test_counts_are_those_of_the_vocabulary(text: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("unit", [" ", "a", "\n", "\t ", "-", "😀", "中", "9", "\u0301"])
-def test_a_megabyte_of_anything_is_counted_in_time(unit: str) -> None:
+def test_a_megabyte_of_any_text_is_counted_in_time(unit: str) -> None:
     """A megabyte of spaces crashes the library when given whole; it must not stall us."""
     began = time.perf_counter()
     assert TOKENIZER.count(unit * (1_000_000 // len(unit))) > 0
     assert time.perf_counter() - began < 5
 
 
-def test_cutting_prose_hardly_changes_its_count() -> None:
+def test_slicing_prose_hardly_changes_its_count() -> None:
     """Slices end after white space, so prose counts as if uncut. [tokens.any-text]"""
     line = "Some ordinary words, and a number 12345 in this line.\n"
     count = SLICE_CHARS * 10 // len(line)

@@ -123,7 +123,7 @@ SPEAKS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5", "tokenizer"])
 @pytest.mark.parametrize(("format", "message"), SPEAKS)
-async def test_no_counter_takes_a_call_for_nothing(
+async def test_every_counter_counts_calls(
     client: httpx.AsyncClient, counter: str, format: str, message: dict[str, Any]
 ) -> None:
     """Calls, reasoning and images count, whatever rule counts the text [tokens.media]."""

@@ -141,7 +141,7 @@ async def test_the_rest_is_read_as_a_result_is(client: httpx.AsyncClient, format
     assert_problem(await client.delete(f"{path}/blobs/{ref}"), 409, "CONFLICT")
 
 
-async def test_what_was_appended_is_returned_whole(client: httpx.AsyncClient) -> None:
+async def test_a_shortened_message_is_whole_in_the_transcript(client: httpx.AsyncClient) -> None:
     """The log keeps the message as it came: transcript and `content=full` return all of it."""
     path = await new_conversation(client, policy=window())
     await append(client, path, user(OUTPUT, id="big"), assistant(OUTPUT, id="answer"))
@@ -151,7 +151,7 @@ async def test_what_was_appended_is_returned_whole(client: httpx.AsyncClient) ->
         assert [item["content"] for item in page] == [OUTPUT, OUTPUT]
 
 
-async def test_what_fits_is_not_touched(client: httpx.AsyncClient) -> None:
+async def test_a_payload_that_fits_is_not_reduced(client: httpx.AsyncClient) -> None:
     """In a window that has room for it the same message is shown whole, by the same log."""
     path = await new_conversation(client, policy=window(128_000))
     await append(client, path, *talk(2), user(OUTPUT))

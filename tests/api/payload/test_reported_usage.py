@@ -97,7 +97,7 @@ async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, forma
         assert (told["token_usage"], told["is_current"]) == (TOLD, True)
 
 
-async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
+async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None:
     """Reported usage corrects what the next answers estimate, and they say how."""
     path, build = await built(client)
     before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
@@ -116,7 +116,7 @@ async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"] == 2 * before
 
 
-async def test_a_due_compaction_is_told_and_marked(client: httpx.AsyncClient) -> None:
+async def test_a_due_compaction_is_an_event_and_is_stored(client: httpx.AsyncClient) -> None:
     """Past the trigger the answer says to compact, and the pressure agrees."""
     path, _ = await built(client)
     told = await report(client, path, usage={"prompt_tokens": 15_000})

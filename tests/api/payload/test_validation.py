@@ -75,7 +75,7 @@ async def test_own_models(client: httpx.AsyncClient) -> None:
     assert verdict["capacity"] == 50 and not verdict["valid"]
 
 
-async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
+async def test_items_that_cannot_be_read_are_not_counted(client: httpx.AsyncClient) -> None:
     """The size of items that nobody can read is not judged, the items are. [validation.any-json]"""
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"].append(5)
@@ -84,7 +84,7 @@ async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
     assert verdict["tokens"] is None
 
 
-async def test_builds_before(client: httpx.AsyncClient) -> None:
+async def test_a_changed_prefix_is_a_warning(client: httpx.AsyncClient) -> None:
     """A payload that changes what was promised says so; a warning leaves it valid."""
     previous = payload_of(FormatName.OPENAI_CHAT)
     payload = payload_of(FormatName.OPENAI_CHAT)

@@ -19,7 +19,7 @@ def tool(name: str, category: str, words: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threshold", [0.02, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])
-async def test_the_tools_that_are_kept_are_within_their_share(
+async def test_the_tools_of_a_payload_are_within_their_share(
     client: httpx.AsyncClient, threshold: float, format: str
 ) -> None:
     """What is not held back, the tool that finds the rest included, is within the threshold."""

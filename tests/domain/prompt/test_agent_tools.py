@@ -162,7 +162,7 @@ def test_every_tool_that_notes_name_is_there() -> None:
     )
 
 
-def test_no_tool_speaks_of_another() -> None:
+def test_no_description_mentions_another_tool() -> None:
     """A payload may hold any one of the tools, and names none that is absent."""
     for tool in AGENT_TOOLS.values():
         text = json.dumps(tool.definition.parameters) + tool.description
@@ -264,7 +264,7 @@ def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
 
 
 @given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
-def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str) -> None:
+def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: str) -> None:
     """Whatever is sent as a call is a call or a ValidationError with a place."""
     base: Any = native(format)
     key = inside[1:]
@@ -320,7 +320,7 @@ def refusal(name: str, arguments: Any) -> str:
         (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port")),
     ],
 )
-def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
+def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], ask: Any) -> None:
     """Defaults, numbers as text, null as left out, and limits clamped to their maximum."""
     assert asked(name, {"ref_id": REF, **arguments}) == ask
 
@@ -383,7 +383,7 @@ def test_the_error_lists_all_invalid_arguments() -> None:
 
 
 @given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
-def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
+def test_arguments_that_are_no_object_are_an_error_for_the_model(value: Any) -> None:
     """What is no JSON object is no malformed request: the model is told."""
     call = parse_call(native(CHAT, arguments=value), CHAT, "")
     assert call.arguments is None
@@ -391,7 +391,7 @@ def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
-def test_arguments_that_are_no_json_are_the_models(text: str) -> None:
+def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> None:
     """Text that cannot be read, or is far too long, is told to the model as well."""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
     assert parse_call(raw, CHAT, "").arguments is None
@@ -411,7 +411,7 @@ def test_no_text_is_no_arguments() -> None:
         ANY_JSON,
     ),
 )
-def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any) -> None:
+def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any) -> None:
     """An ask is within its bounds, and what is told of a wrong one stays short."""
     try:
         ask = asked(name, arguments)
@@ -486,7 +486,7 @@ def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
     assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
 
 
-def test_found_tools_are_bounded_together() -> None:
+def test_the_bytes_of_a_search_result_are_bounded() -> None:
     """As many definitions as a view may hold, one at least; the others by name."""
     large = [
         ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)

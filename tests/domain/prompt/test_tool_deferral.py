@@ -127,7 +127,7 @@ def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
 
 
 @given(PLANS, st.integers(0, 2000), st.none() | st.integers(0, 12))
-def test_a_plan_holds_back_no_more_than_needed(
+def test_a_plan_defers_no_more_tools_than_needed(
     rows: list[Any], allowed: int, most: int | None
 ) -> None:
     """The rest fits, or all is held back that may be; with the last one back it would not."""
@@ -167,7 +167,7 @@ def test_a_plan_holds_back_no_more_than_needed(
 
 
 @given(PLANS, st.integers(0, 2000), st.integers(0, 500))
-def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int, more: int) -> None:
+def test_a_larger_allowance_never_defers_more(rows: list[Any], allowed: int, more: int) -> None:
     """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted)
@@ -185,7 +185,7 @@ def test_the_note_has_the_exact_words() -> None:
 TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
 
 
-def test_anthropic_gets_all_tools_and_a_mark() -> None:
+def test_anthropic_gets_all_tools_with_defer_loading() -> None:
     """Every tool in its place, those held back marked, one at least not [tools.native-deferral]."""
     shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
     assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]

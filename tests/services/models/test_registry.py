@@ -17,7 +17,7 @@ def registry(database: PostgresDatabase) -> RegistryService:
     return RegistryService(database, ModelRegistry())
 
 
-def test_an_entry_is_laid_over_field_by_field() -> None:
+def test_an_entry_overrides_single_fields() -> None:
     """Each number comes from the tenant's entry where that has one, and says so."""
     bundled = ModelRegistry().find("gpt-4o")
     assert bundled is not None

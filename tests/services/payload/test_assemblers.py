@@ -152,9 +152,7 @@ async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("format", FormatName)
-async def test_a_client_that_takes_deltas_has_the_full_payload(
-    harness: Harness, format: FormatName
-) -> None:
+async def test_deltas_add_up_to_the_full_payload(harness: Harness, format: FormatName) -> None:
     """Reassembled, every delta equals the full build byte for byte, tail and marks too."""
     conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
     ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
@@ -187,7 +185,7 @@ async def test_a_client_that_takes_deltas_has_the_full_payload(
     assert sent < 24 * len(held) / 2
 
 
-async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> None:
+async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -> None:
     """An epoch that ended, a seq that is not there yet, another lane: all get everything."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
@@ -213,7 +211,7 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
     assert not other["delta"]
 
 
-async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
+async def test_a_requested_window_of_the_same_size_is_separate(harness: Harness) -> None:
     """A request's window as large as the model's own shows all, before and after."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
@@ -228,7 +226,7 @@ async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
     assert third["epoch"] == second["epoch"]
 
 
-async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
+async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
     """Marks go by what stays in an epoch, so deltas and earlier payloads have them too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     ask = RequestSettings(ANTHROPIC, CLAUDE)
@@ -249,7 +247,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
         assert orjson.loads(orjson.dumps(again["payload"])) == full["payload"]
 
 
-async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
+async def test_a_payload_of_another_stream_is_no_base_of_a_delta(harness: Harness) -> None:
     """Two lanes count their epochs apart; a build's id tells which one is known."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"))
@@ -275,7 +273,7 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
 # --- tools held back ------------------------------------------------------------------------
 
 
-async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
+async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
     """Mcp goes first, then skill, never builtin; the note and the search come with it."""
     tools = [tool("build_in", "builtin"), tool("dance", "skill")]
     tools += [tool(f"server_tool_{n}") for n in range(20)]
@@ -292,7 +290,7 @@ async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
     assert faults(CHAT, answer["payload"]) == []
 
 
-async def test_what_was_called_lately_is_held_back_last(harness: Harness) -> None:
+async def test_recently_called_tools_are_deferred_last(harness: Harness) -> None:
     """The least recently used are held back first, by the calls in the log. [tools.deferral]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
@@ -328,7 +326,7 @@ async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
     assert tool_names(third) == tool_names(second)
 
 
-async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harness) -> None:
+async def test_native_tool_search_keeps_the_prefix(harness: Harness) -> None:
     """Anthropic gets every tool, those held back marked; a reference loads one."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
@@ -362,7 +360,7 @@ async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harn
     assert grown > 40
 
 
-async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
+async def test_without_a_tool_search_nothing_is_deferred(harness: Harness) -> None:
     """A model that cannot search gets every tool [tools.deferral-failure]."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(agent_tools="none"), tools=tools)

@@ -156,7 +156,7 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
 
 
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
+async def test_an_epoch_lasts_while_only_the_log_grows(
     harness: Harness, format: FormatName
 ) -> None:
     """Each payload extends the one before; the first build breaks nothing [epochs.extend]."""
@@ -178,7 +178,7 @@ async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
     assert builds[-1]["through_seq"] == 1 + 5 * 8
 
 
-async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> None:
+async def test_the_first_build_of_a_stream_has_no_break_reason(harness: Harness) -> None:
     """A first epoch has no reason, even when it needs a stub tool or a reduction."""
     cid = await harness.conversation(policy(600, 100))
     await harness.append(cid, user("go " * 300), asks("a"), result("a", "out " * 900))
@@ -189,7 +189,7 @@ async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> Non
     assert build.payload["tools"]
 
 
-async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> None:
+async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
     """Sections, tools, policy, window and model each start an epoch that says why."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
@@ -224,7 +224,7 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
     assert await reason() is not None
 
 
-async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
+async def test_a_build_reads_only_its_own_payload_stream(harness: Harness) -> None:
     """Lanes of other formats and models keep their epochs side by side. [epochs.stream]"""
     cid = await harness.conversation(policy(50_000))
     await harness.talk(cid, 2)
@@ -335,7 +335,9 @@ async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harne
 @pytest.mark.parametrize(
     "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
 )
-async def test_what_never_compacts_overflows(harness: Harness, leaves: dict[str, Any]) -> None:
+async def test_a_build_that_may_not_compact_overflows(
+    harness: Harness, leaves: dict[str, Any]
+) -> None:
     """Disabled compaction and full history answer 422 with the budget, never too much."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 985)
@@ -390,7 +392,7 @@ async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, tu
     assert (await harness.stored(cid)).state.span is None
 
 
-async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
+async def test_many_results_are_replaced_by_placeholders(harness: Harness) -> None:
     """One turn of large results: the old ones are trimmed, named in `degraded`."""
     own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
     cid = await harness.conversation(own, tools=TOOLS)
@@ -442,7 +444,7 @@ async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.span is None
 
 
-async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
+async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
     """No conversation, no message, no window: each has its own error. [budget.window-sources]"""
     with pytest.raises(NotFound):
         await harness.build(new_id())
@@ -505,7 +507,7 @@ async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 2
 
 
-async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> None:
+async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: Harness) -> None:
     """A request's smaller window stores no compaction, and its view is reused."""
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
@@ -558,7 +560,7 @@ async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> Non
 # --- at once --------------------------------------------------------------------------------
 
 
-async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
+async def test_concurrent_builds_of_one_stream_agree(harness: Harness) -> None:
     """Of two cold builds one starts the epoch and both answer the same. [epochs.extend]"""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 5)
@@ -626,7 +628,7 @@ async def test_appends_and_builds_at_once(harness: Harness) -> None:
     assert len(last.messages) == 25
 
 
-async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
+async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Harness) -> None:
     """A build that read earlier and finishes later costs later builds no message."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
@@ -656,7 +658,7 @@ async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
     assert again.text == build.text
 
 
-async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) -> None:
+async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Harness) -> None:
     """A build whose window is gone by the time it has read still shows all of it."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
@@ -673,7 +675,7 @@ async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) ->
     check(build, exact=True)
 
 
-async def test_without_room_for_windows_builds_are_the_same(harness: Harness) -> None:
+async def test_builds_without_a_payload_cache_are_the_same(harness: Harness) -> None:
     """A process that may keep no window gives the same bytes. [neutral.same-bytes]"""
     poor = Harness(harness.database, window_bytes=0)
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
@@ -684,7 +686,7 @@ async def test_without_room_for_windows_builds_are_the_same(harness: Harness) ->
             assert (await poor.build(cid, ask)).text == rich_build.text
 
 
-async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> None:
+async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
     """After deletion the same id serves nothing of before, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.append(cid, user("secret plan"), says("yes"))

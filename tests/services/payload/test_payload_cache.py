@@ -26,7 +26,7 @@ def window(name: str, size: int = 0) -> CachedPayload:
     return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
 
 
-def test_a_kept_window_is_found_until_dropped() -> None:
+def test_a_cached_payload_is_returned_until_dropped() -> None:
     """A lane's window is the one kept last; dropping forgets it."""
     windows = PayloadCache(10_000)
     first, second = window("a"), window("b")
@@ -40,7 +40,7 @@ def test_a_kept_window_is_found_until_dropped() -> None:
     assert windows.find(("lane",)) is None
 
 
-def test_a_window_sums_up_the_output_it_shows() -> None:
+def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
     """Row by row, what gave way left out, so that no build has to add it up again."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
     folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
@@ -54,7 +54,7 @@ def test_a_window_sums_up_the_output_it_shows() -> None:
     assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_payload_is_evicted_first() -> None:
     """When it gets too much, what was not asked for the longest is forgotten."""
     windows = PayloadCache(2_000)
     for name in "abc":
@@ -65,7 +65,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert windows.find(("a",)) is not None
 
 
-def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
+def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
     """A window that cannot fit replaces the lane's earlier one by nothing."""
     windows = PayloadCache(2_000)
     windows.keep(("lane",), window("a"))
@@ -78,7 +78,7 @@ def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )
-def test_what_is_kept_never_exceeds_the_bound(steps: list[tuple[str, int, bool]]) -> None:
+def test_the_cache_never_exceeds_its_bound(steps: list[tuple[str, int, bool]]) -> None:
     """Whatever is kept and dropped, in any order, the sum stays within the bound."""
     windows, most = PayloadCache(2_500), 2_500
     for name, size, drops in steps:

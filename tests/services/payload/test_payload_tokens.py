@@ -65,7 +65,7 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(log=raw_logs(8), own=POLICIES, compacts=st.integers(0, 12))
-async def test_no_build_sends_more_than_it_says(
+async def test_no_payload_has_more_tokens_than_its_build_reports(
     harness: Harness, log: Any, own: dict[str, Any], compacts: int
 ) -> None:
     """Warm, cold and as a delta, cleared and compacted, in every format [budget.total]."""

@@ -143,7 +143,7 @@ async def test_without_usage_the_last_report_is_judged(
         ({"input_tokens": 900}, {}, ANTHROPIC),
     ],
 )
-async def test_whose_usage_it_is(
+async def test_the_format_of_a_usage_object(
     harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
 ) -> None:
     """As told, else as the keys say, else Anthropic's, which then means the same. [usage.answer]"""
@@ -152,7 +152,7 @@ async def test_whose_usage_it_is(
     assert (await last(harness, cid)).format == format
 
 
-async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
+async def test_an_ambiguous_usage_object_is_of_the_stream_built_last(
     harness: Harness, service: UsageService
 ) -> None:
     """Where the keys leave two formats, it is the one that payloads are built in. [usage.answer]"""
@@ -165,7 +165,7 @@ async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
 
 
 @pytest.mark.parametrize("usage", [{"input_tokens": 9, "cache_read_input_tokens": 1}, chat(9)])
-async def test_another_providers_object_belongs_to_the_lane_built_last(
+async def test_another_providers_usage_object_is_of_the_stream_built_last(
     harness: Harness, service: UsageService, usage: dict[str, Any]
 ) -> None:
     """A gateway reports one provider's object for payloads in the format of another."""
@@ -190,7 +190,7 @@ async def test_another_providers_object_belongs_to_the_lane_built_last(
     ],
     ids=lambda value: str(value)[:60],
 )
-async def test_what_cannot_be_is_refused(
+async def test_impossible_reports_are_refused(
     harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
 ) -> None:
     """Usage of what is not there yet, or that is none, stores nothing. [usage.answer]"""
@@ -250,7 +250,7 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
 
 
 @pytest.mark.parametrize("model", [MODEL, CLAUDE])
-async def test_a_provider_that_counts_more_is_learnt(
+async def test_the_factor_grows_with_a_provider_that_counts_more(
     harness: Harness, service: UsageService, model: str
 ) -> None:
     """A provider that counts 30 % more is estimated within 5 % after 5 reports."""
@@ -281,7 +281,7 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
 
 
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_the_payloads_count_is_found_again(
+async def test_the_count_of_a_payload_is_recomputed_from_sums(
     harness: Harness, service: UsageService, format: FormatName
 ) -> None:
     """What a payload was counted at follows from running sums, however it looked."""
@@ -311,9 +311,7 @@ async def test_the_payloads_count_is_found_again(
     await check(cid)
 
 
-async def test_reports_that_say_nothing_of_the_counter(
-    harness: Harness, service: UsageService
-) -> None:
+async def test_reports_that_do_not_calibrate(harness: Harness, service: UsageService) -> None:
     """A report is stored, but not learnt from, unless its payload's count is known."""
 
     async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
@@ -345,9 +343,7 @@ async def test_reports_that_say_nothing_of_the_counter(
     assert (await harness.stored(cid)).calibration is None
 
 
-async def test_thinking_that_goes_back_is_not_compared(
-    harness: Harness, service: UsageService
-) -> None:
+async def test_replayed_thinking_is_not_compared(harness: Harness, service: UsageService) -> None:
     """Only its provider counts reasoning; once dropped with its prefix it does not matter."""
     cid = await harness.conversation(policy(8_000))
     await harness.talk(cid, 20)
@@ -365,7 +361,7 @@ async def test_thinking_that_goes_back_is_not_compared(
     assert (await report(service, cid, usage, model=CLAUDE)).is_calibrated
 
 
-async def test_reports_at_once_are_all_learnt(
+async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
     """Of many reports at the same time none is lost to the model's tally. [usage.calibration]"""
@@ -402,7 +398,7 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
         assert await session.usage.find_calibration("other", MODEL, "tokenizer") is None
 
 
-async def test_every_read_knows_the_newest_calibration(
+async def test_every_read_has_the_newest_calibration(
     harness: Harness, service: UsageService
 ) -> None:
     """Appends and builds of a process that holds the settings count by the new factor."""
@@ -442,7 +438,9 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
         assert await is_due_as_reported(session, await harness.resolver.of(found), found)
 
 
-async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
+async def test_tokens_appended_after_the_report_are_added(
+    harness: Harness, service: UsageService
+) -> None:
     """Tokens appended since count on top, but the answer itself only once."""
     cid = await talk(harness)
     build = await harness.build(cid)
@@ -509,7 +507,9 @@ async def test_the_policy_decides_what_is_due(
     assert await is_due(harness, cid) is marked
 
 
-async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageService) -> None:
+async def test_an_undone_compaction_is_not_repeated(
+    harness: Harness, service: UsageService
+) -> None:
     """After an undo a report below the compact trigger asks for nothing. [compaction.undo]"""
     cid = await talk(harness, policy(5_000))
     assert (await harness.compact(cid)).compacted
@@ -519,7 +519,9 @@ async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageSer
     assert (await report(service, cid, chat(3_900))).should_compact
 
 
-async def test_no_window_no_judgement(harness: Harness, service: UsageService) -> None:
+async def test_without_a_context_window_nothing_is_judged(
+    harness: Harness, service: UsageService
+) -> None:
     """While no window is known, usage is stored and estimated, and nothing is due."""
     cid = await harness.conversation()
     await harness.talk(cid, 20)
@@ -569,7 +571,7 @@ class _Failing:
 
 
 @pytest.mark.parametrize("sentence", ["add", "newest_epoch", "calibrate"])
-async def test_a_report_is_taken_in_whole_or_not_at_all(
+async def test_a_report_is_stored_completely_or_not_at_all(
     harness: Harness, service: UsageService, sentence: str
 ) -> None:
     """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again."""

@@ -67,7 +67,7 @@ async def resolved(
     return await resolver().of(conversation(**layers), ask)
 
 
-async def test_the_model_comes_from_the_nearest_settings_level() -> None:
+async def test_the_model_comes_from_the_most_specific_settings_level() -> None:
     """Request, conversation, agent, default: the first that names a model decides."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
     assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
@@ -231,7 +231,7 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
     assert await several.of(same) is made
 
 
-async def test_an_epochs_factor_can_be_given() -> None:
+async def test_the_factor_of_an_epoch_replaces_the_models_own() -> None:
     """The factor of an epoch stays, and the margin covers what it leaves out."""
     several = resolver()
     told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))

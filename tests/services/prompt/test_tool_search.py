@@ -126,7 +126,7 @@ async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
     assert await promoted(harness.database, cid, "d") == ("d",)
 
 
-async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
+async def test_concurrent_promotions_are_all_stored(harness: Harness) -> None:
     """One statement promotes, so that no search loses another's tools."""
     cid = await harness.conversation()
     names = [f"tool_{number}" for number in range(8)]
@@ -134,7 +134,7 @@ async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
     assert sorted(await promoted(harness.database, cid)) == names
 
 
-async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
+async def test_the_last_use_of_each_tool_is_read(harness: Harness) -> None:
     """The newest call counts, parallel ones too; results and plain messages do not."""
     cid = await harness.conversation()
     async with harness.database.session() as session:
@@ -147,7 +147,7 @@ async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
         assert await session.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
 
 
-async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harness) -> None:
+async def test_the_last_use_of_a_tool_is_searched_in_the_newest_messages(harness: Harness) -> None:
     """A use that is thousands of messages old is as good as none, so that reads stay cheap."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
