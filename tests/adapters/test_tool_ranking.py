@@ -136,7 +136,7 @@ class Watched(list[ToolDefinition]):
 
 
 async def test_an_index_is_built_once_and_in_a_thread() -> None:
-    """Searches at once wait for one index, and the event loop goes on meanwhile.
+    """Concurrent searches wait for one index, and the event loop is not blocked.
 
     [operation.loop-never-stalls]
     """
@@ -149,7 +149,7 @@ async def test_an_index_is_built_once_and_in_a_thread() -> None:
 
 
 async def test_the_least_recently_searched_index_is_evicted() -> None:
-    """What is kept is bounded by the number of tools in it. [tools.search-deterministic]"""
+    """The cache is bounded by the number of tools in it. [tools.search-deterministic]"""
     ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
     built = []
     for key in ("a", "b", "a", "c", "a", "b"):

@@ -71,7 +71,7 @@ async def test_each_model_has_its_own_circuit() -> None:
 
 @pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
 async def test_only_failures_of_the_provider_count(reason: str) -> None:
-    """Answers that cannot be used and calls it refuses leave the circuit closed."""
+    """Unusable answers and refused calls leave the circuit closed."""
     model = Model(reason)
     breaker = CircuitBreaker(model, failures=2, seconds=30)
     assert {await reason_of(breaker) for _ in range(5)} == {reason}
@@ -91,7 +91,7 @@ async def test_an_answer_resets_the_count_of_failures() -> None:
 
 
 async def test_a_cancelled_call_does_not_count() -> None:
-    """Who stops waiting says nothing about the provider [summary.circuit-breaker]."""
+    """A cancelled call is no failure of the provider [summary.circuit-breaker]."""
     model = Model()
     model.release.clear()
     breaker = CircuitBreaker(model, failures=1, seconds=30)
@@ -105,7 +105,7 @@ async def test_a_cancelled_call_does_not_count() -> None:
 
 
 async def test_one_call_tries_the_model_after_the_pause() -> None:
-    """After the time one call goes through, the others wait for what it finds."""
+    """After the pause one call goes through, and the others are refused until it returns."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=1, seconds=NO_TIME)
     assert await reason_of(breaker) == "timeout"

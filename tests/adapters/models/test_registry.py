@@ -159,7 +159,7 @@ def test_odd_entries_are_taken_literally(small_map: Path) -> None:
 
 
 def test_without_a_map_the_built_in_names_remain(tmp_path: Path) -> None:
-    """The five names are known even with an empty map. [models.named-defaults]"""
+    """The registry has the built-in names even with an empty map. [models.named-defaults]"""
     path = tmp_path / "map.json"
     path.write_bytes(b"{}")
     registry = ModelRegistry(path)
@@ -170,7 +170,7 @@ def test_without_a_map_the_built_in_names_remain(tmp_path: Path) -> None:
 
 
 def test_threads_share_one_load() -> None:
-    """The first question loads the map once, from whichever thread. [models.lazy]"""
+    """The first lookup of any thread loads the map, once. [models.lazy]"""
     registry = ModelRegistry()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(registry.find, ["gpt-4o"] * 50))

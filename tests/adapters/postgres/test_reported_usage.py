@@ -64,7 +64,7 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
 
 
 async def test_reports_are_returned_as_they_were_stored(database: PostgresDatabase) -> None:
-    """The newest report is read back whole, whatever is unknown of it."""
+    """The newest report is returned with all fields, unknown ones as None."""
     conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
     full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, '{"a":"\\u0000"}', 99)
     bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), "{}")

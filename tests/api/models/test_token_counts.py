@@ -126,7 +126,7 @@ SPEAKS: list[tuple[str, dict[str, Any]]] = [
 async def test_every_counter_counts_calls(
     client: httpx.AsyncClient, counter: str, format: str, message: dict[str, Any]
 ) -> None:
-    """Calls, reasoning and images count, whatever rule counts the text [tokens.media]."""
+    """Calls, reasoning and images count with every counter [tokens.media]."""
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert 20 < counted["tokens"] < 1_200

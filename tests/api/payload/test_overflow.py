@@ -169,7 +169,7 @@ async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> N
 
 
 async def test_a_large_or_deep_provider_error(client: httpx.AsyncClient) -> None:
-    """An error that quotes the whole request, or nests deeply, is read in no time. [api.limits]"""
+    """An error that quotes the whole request, or nests deeply, is parsed fast. [api.limits]"""
     path = await long_talk(client)
     deep: Any = "context_length_exceeded"
     for _ in range(60):

@@ -152,7 +152,7 @@ async def test_a_shortened_message_is_whole_in_the_transcript(client: httpx.Asyn
 
 
 async def test_a_payload_that_fits_is_not_reduced(client: httpx.AsyncClient) -> None:
-    """In a window that has room for it the same message is shown whole, by the same log."""
+    """A larger window shows the same message of the same log whole."""
     path = await new_conversation(client, policy=window(128_000))
     await append(client, path, *talk(2), user(OUTPUT))
     body = await built(client, path)

@@ -98,7 +98,7 @@ async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, forma
 
 
 async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None:
-    """Reported usage corrects what the next answers estimate, and they say how."""
+    """Reported usage corrects later estimates, which state the correction."""
     path, build = await built(client)
     before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
     usage = {"prompt_tokens": 2 * build["tokens_used"], "completion_tokens": 5}
@@ -117,7 +117,7 @@ async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None
 
 
 async def test_a_due_compaction_is_an_event_and_is_stored(client: httpx.AsyncClient) -> None:
-    """Past the trigger the answer says to compact, and the pressure agrees."""
+    """Past the trigger `should_compact` is true, and the pressure agrees."""
     path, _ = await built(client)
     told = await report(client, path, usage={"prompt_tokens": 15_000})
     assert (told["should_compact"], told["pressure"]) == (True, "due")

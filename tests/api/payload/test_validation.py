@@ -76,7 +76,7 @@ async def test_own_models(client: httpx.AsyncClient) -> None:
 
 
 async def test_items_that_cannot_be_read_are_not_counted(client: httpx.AsyncClient) -> None:
-    """The size of items that nobody can read is not judged, the items are. [validation.any-json]"""
+    """Unreadable items are violations, and the size is not judged. [validation.any-json]"""
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"].append(5)
     verdict = await judge(client, FormatName.OPENAI_CHAT, payload=payload, model="gpt-4o")
@@ -85,7 +85,7 @@ async def test_items_that_cannot_be_read_are_not_counted(client: httpx.AsyncClie
 
 
 async def test_a_changed_prefix_is_a_warning(client: httpx.AsyncClient) -> None:
-    """A payload that changes what was promised says so; a warning leaves it valid."""
+    """A change of the stable prefix is a violation; a warning leaves the payload valid."""
     previous = payload_of(FormatName.OPENAI_CHAT)
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"][6]["content"] = "did"

@@ -22,7 +22,7 @@ def tool(name: str, category: str, words: int) -> dict[str, Any]:
 async def test_the_tools_of_a_payload_are_within_their_share(
     client: httpx.AsyncClient, threshold: float, format: str
 ) -> None:
-    """What is not held back, the tool that finds the rest included, is within the threshold."""
+    """The tools that are not deferred, with `tool_search`, are within the threshold."""
     policy = {
         "tool_deferral_threshold": threshold,
         "budget": {"context_window": 32_000, "max_output_tokens": 2000},

@@ -163,7 +163,7 @@ def test_every_tool_that_notes_name_is_there() -> None:
 
 
 def test_no_description_mentions_another_tool() -> None:
-    """A payload may hold any one of the tools, and names none that is absent."""
+    """A payload may have any single tool, so no description mentions another one."""
     for tool in AGENT_TOOLS.values():
         text = json.dumps(tool.definition.parameters) + tool.description
         assert not [name for name in AGENT_TOOLS if name in text]
@@ -265,7 +265,7 @@ def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
 
 @given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
 def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: str) -> None:
-    """Whatever is sent as a call is a call or a ValidationError with a place."""
+    """Any value is a call or a ValidationError with a pointer."""
     base: Any = native(format)
     key = inside[1:]
     raw = {**base, key: value} if key else value
@@ -384,7 +384,7 @@ def test_the_error_lists_all_invalid_arguments() -> None:
 
 @given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
 def test_arguments_that_are_no_object_are_an_error_for_the_model(value: Any) -> None:
-    """What is no JSON object is no malformed request: the model is told."""
+    """Arguments that are no JSON object are no malformed request, but an error for the model."""
     call = parse_call(native(CHAT, arguments=value), CHAT, "")
     assert call.arguments is None
     assert "must be one JSON object" in refusal(call.name, call.arguments)
@@ -392,7 +392,7 @@ def test_arguments_that_are_no_object_are_an_error_for_the_model(value: Any) -> 
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
 def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> None:
-    """Text that cannot be read, or is far too long, is told to the model as well."""
+    """Text that is no JSON, or is far too long, is an error for the model as well."""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
     assert parse_call(raw, CHAT, "").arguments is None
 
@@ -412,7 +412,7 @@ def test_no_text_is_no_arguments() -> None:
     ),
 )
 def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any) -> None:
-    """An ask is within its bounds, and what is told of a wrong one stays short."""
+    """A request is within its bounds, and the error for an invalid one is short."""
     try:
         ask = asked(name, arguments)
     except ValidationError as refused:
@@ -487,7 +487,7 @@ def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
 
 
 def test_the_bytes_of_a_search_result_are_bounded() -> None:
-    """As many definitions as a view may hold, one at least; the others by name."""
+    """As many definitions as the limit admits, one at least; the others by name."""
     large = [
         ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
     ]

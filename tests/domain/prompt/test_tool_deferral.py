@@ -130,7 +130,7 @@ def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
 def test_a_plan_defers_no_more_tools_than_needed(
     rows: list[Any], allowed: int, most: int | None
 ) -> None:
-    """The rest fits, or all is held back that may be; with the last one back it would not."""
+    """The rest fits, or every deferrable tool is deferred; one tool more would not fit."""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted, most)
     found = [name for name in promoted if name in plan]
@@ -186,7 +186,7 @@ TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
 
 
 def test_anthropic_gets_all_tools_with_defer_loading() -> None:
-    """Every tool in its place, those held back marked, one at least not [tools.native-deferral]."""
+    """Every tool in its place, deferred ones marked, at least one not [tools.native-deferral]."""
     shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
     assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
     assert [item.get("defer_loading") for item in shown] == [None, True, None, None]

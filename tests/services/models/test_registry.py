@@ -18,7 +18,7 @@ def registry(database: PostgresDatabase) -> RegistryService:
 
 
 def test_an_entry_overrides_single_fields() -> None:
-    """Each number comes from the tenant's entry where that has one, and says so."""
+    """A number of the tenant's entry replaces the bundled one, with its source."""
     bundled = ModelRegistry().find("gpt-4o")
     assert bundled is not None
     info = merged_entry("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')

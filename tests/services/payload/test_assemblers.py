@@ -153,7 +153,7 @@ async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_deltas_add_up_to_the_full_payload(harness: Harness, format: FormatName) -> None:
-    """Reassembled, every delta equals the full build byte for byte, tail and marks too."""
+    """Reassembled, every delta equals the full build byte for byte, with tail and breakpoints."""
     conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
     ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
     held: list[Any] = []
@@ -186,7 +186,7 @@ async def test_deltas_add_up_to_the_full_payload(harness: Harness, format: Forma
 
 
 async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -> None:
-    """An epoch that ended, a seq that is not there yet, another lane: all get everything."""
+    """A payload of an ended epoch, of an unknown seq or of another stream is no base."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
     first = await built(harness, conversation_id)
@@ -227,7 +227,7 @@ async def test_a_requested_window_of_the_same_size_is_separate(harness: Harness)
 
 
 async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
-    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too."""
+    """Breakpoints follow the items that stay in an epoch, in deltas and replayed builds too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     ask = RequestSettings(ANTHROPIC, CLAUDE)
     for number in range(30):
@@ -248,7 +248,7 @@ async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -
 
 
 async def test_a_payload_of_another_stream_is_no_base_of_a_delta(harness: Harness) -> None:
-    """Two lanes count their epochs apart; a build's id tells which one is known."""
+    """Each stream numbers its own epochs; a build id identifies the stream."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"))
     chat = await built(harness, conversation_id)
@@ -274,7 +274,7 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
 
 
 async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
-    """Mcp goes first, then skill, never builtin; the note and the search come with it."""
+    """`mcp` tools are deferred first, then `skill`, never `builtin`, with a note and `tool_search`."""
     tools = [tool("build_in", "builtin"), tool("dance", "skill")]
     tools += [tool(f"server_tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
@@ -291,7 +291,7 @@ async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
 
 
 async def test_recently_called_tools_are_deferred_last(harness: Harness) -> None:
-    """The least recently used are held back first, by the calls in the log. [tools.deferral]"""
+    """The least recently used are deferred first, by the calls in the log. [tools.deferral]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     function = {"name": "tool_19", "arguments": "{}"}
@@ -327,7 +327,7 @@ async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
 
 
 async def test_native_tool_search_keeps_the_prefix(harness: Harness) -> None:
-    """Anthropic gets every tool, those held back marked; a reference loads one."""
+    """Anthropic gets every tool, deferred ones marked; a reference loads one."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))

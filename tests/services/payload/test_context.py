@@ -159,7 +159,7 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
 async def test_an_epoch_lasts_while_only_the_log_grows(
     harness: Harness, format: FormatName
 ) -> None:
-    """Each payload extends the one before; the first build breaks nothing [epochs.extend]."""
+    """Each payload extends the one before; the first build has no break reason [epochs.extend]."""
     cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
     await harness.append(cid, user("hello"))
     builds = [await harness.build(cid, ASKS[format])]
@@ -190,7 +190,7 @@ async def test_the_first_build_of_a_stream_has_no_break_reason(harness: Harness)
 
 
 async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
-    """Sections, tools, policy, window and model each start an epoch that says why."""
+    """Sections, tools, policy, window and model each start an epoch with a reason."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 
@@ -225,7 +225,7 @@ async def test_each_change_of_the_settings_names_its_reason(harness: Harness) ->
 
 
 async def test_a_build_reads_only_its_own_payload_stream(harness: Harness) -> None:
-    """Lanes of other formats and models keep their epochs side by side. [epochs.stream]"""
+    """Payload streams of other formats and models keep epochs of their own. [epochs.stream]"""
     cid = await harness.conversation(policy(50_000))
     await harness.talk(cid, 2)
     first = {format: await harness.build(cid, ASKS[format]) for format in ASKS}
@@ -561,7 +561,7 @@ async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> Non
 
 
 async def test_concurrent_builds_of_one_stream_agree(harness: Harness) -> None:
-    """Of two cold builds one starts the epoch and both answer the same. [epochs.extend]"""
+    """Of two cold builds one starts the epoch, and both return the same payload. [epochs.extend]"""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 5)
     other = harness.cold()
@@ -659,7 +659,7 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
 
 
 async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Harness) -> None:
-    """A build whose window is gone by the time it has read still shows all of it."""
+    """A build whose cached payload is dropped during its read still shows all messages."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
     await harness.build(cid)
@@ -676,7 +676,7 @@ async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Har
 
 
 async def test_builds_without_a_payload_cache_are_the_same(harness: Harness) -> None:
-    """A process that may keep no window gives the same bytes. [neutral.same-bytes]"""
+    """A process with an empty payload cache returns the same bytes. [neutral.same-bytes]"""
     poor = Harness(harness.database, window_bytes=0)
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     for number in range(3):
@@ -687,7 +687,7 @@ async def test_builds_without_a_payload_cache_are_the_same(harness: Harness) -> 
 
 
 async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
-    """After deletion the same id serves nothing of before, from no cache."""
+    """After a deletion the same id shows no earlier message, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.append(cid, user("secret plan"), says("yes"))
     for ask in ASKS.values():

@@ -191,7 +191,7 @@ async def test_the_summary_so_far_stays(harness: Harness) -> None:
 
 
 async def test_truncated_messages_are_summarised_later(harness: Harness) -> None:
-    """The next compaction takes up what had to go in a hurry, and the note goes."""
+    """The next compaction summarises truncated messages and removes the note."""
     for strategy in ("sandwich", "retain_summary", "tree_summary", "chain"):
         cid = await harness.conversation(policy(20_000, strategy=strategy))
         await harness.talk(cid, 12)
@@ -220,7 +220,7 @@ async def test_truncated_messages_are_summarised_later(harness: Harness) -> None
 async def test_overflow_cuts_until_it_fits_where_nothing_else_reduces(
     harness: Harness, leaves: dict[str, Any]
 ) -> None:
-    """A build of it is 422; one call of the emergency path makes it fit again."""
+    """A build is 422; calls of `/overflow` make the payload fit."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 4500)
     log = await harness.bodies(cid)
@@ -248,7 +248,7 @@ async def test_an_overflow_changes_nothing(harness: Harness) -> None:
 
 
 async def test_a_cut_that_saves_no_tokens_is_not_made(harness: Harness) -> None:
-    """A note larger than what it stands for would make it longer. [compaction.emergency]"""
+    """A note larger than the messages it replaces saves nothing. [compaction.emergency]"""
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, user("a"), says("b"), user("c"))
     state = (await harness.stored(cid)).state
@@ -268,7 +268,7 @@ async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) 
 
 
 async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
-    """Even what is still over `compact_trigger` is answered without a summary.
+    """A payload that is still over `compact_trigger` is answered without a summary.
 
     [compaction.proactive]
     """
@@ -315,7 +315,7 @@ async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
 
 
 async def test_in_a_stream_with_a_smaller_window(harness: Harness) -> None:
-    """The cut is counted from what this lane got, so that it gets less each time."""
+    """The cut starts from this stream's newest payload, so each call cuts more."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 40)
     small = RequestSettings(CHAT, MODEL, max_context_tokens=1000)
@@ -435,7 +435,7 @@ async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None
 
 
 async def test_a_result_too_large_for_the_context_window_is_shortened(harness: Harness) -> None:
-    """What a result alone makes too long loses that result's text, and nothing else."""
+    """Where a single result is too long, only its text is shortened."""
     cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))

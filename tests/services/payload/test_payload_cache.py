@@ -27,7 +27,7 @@ def window(name: str, size: int = 0) -> CachedPayload:
 
 
 def test_a_cached_payload_is_returned_until_dropped() -> None:
-    """A lane's window is the one kept last; dropping forgets it."""
+    """The cache returns the newest payload of a stream, and none after a drop."""
     windows = PayloadCache(10_000)
     first, second = window("a"), window("b")
     windows.keep(("lane",), first)
@@ -41,7 +41,7 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
 
 
 def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
-    """Row by row, what gave way left out, so that no build has to add it up again."""
+    """It adds the output of each row, without cleared results, so no build sums over rows."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
     folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
@@ -55,7 +55,7 @@ def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
 
 
 def test_the_least_recently_used_payload_is_evicted_first() -> None:
-    """When it gets too much, what was not asked for the longest is forgotten."""
+    """A full cache evicts the payload that was not read for the longest time."""
     windows = PayloadCache(2_000)
     for name in "abc":
         windows.keep((name,), window(name, 100))
@@ -66,7 +66,7 @@ def test_the_least_recently_used_payload_is_evicted_first() -> None:
 
 
 def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
-    """A window that cannot fit replaces the lane's earlier one by nothing."""
+    """A payload that cannot fit only removes the stream's earlier one."""
     windows = PayloadCache(2_000)
     windows.keep(("lane",), window("a"))
     windows.keep(("lane",), window("b", 5_000))
@@ -79,7 +79,7 @@ def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )
 def test_the_cache_never_exceeds_its_bound(steps: list[tuple[str, int, bool]]) -> None:
-    """Whatever is kept and dropped, in any order, the sum stays within the bound."""
+    """After any sequence of additions and drops the size is within the bound."""
     windows, most = PayloadCache(2_500), 2_500
     for name, size, drops in steps:
         if drops:

@@ -68,7 +68,7 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
 async def test_no_payload_has_more_tokens_than_its_build_reports(
     harness: Harness, log: Any, own: dict[str, Any], compacts: int
 ) -> None:
-    """Warm, cold and as a delta, cleared and compacted, in every format [budget.total]."""
+    """It holds for warm, cold, delta and compacted builds in every format [budget.total]."""
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     held: dict[FormatName, dict[str, Any]] = {}
     for number, (given_as, raw) in enumerate(log.messages):

@@ -146,7 +146,7 @@ async def test_without_usage_the_last_report_is_judged(
 async def test_the_format_of_a_usage_object(
     harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
 ) -> None:
-    """As told, else as the keys say, else Anthropic's, which then means the same. [usage.answer]"""
+    """The reported format, else that of the keys, else Anthropic's. [usage.answer]"""
     cid = await talk(harness)
     await report(service, cid, usage, **told)
     assert (await last(harness, cid)).format == format
@@ -155,7 +155,7 @@ async def test_the_format_of_a_usage_object(
 async def test_an_ambiguous_usage_object_is_of_the_stream_built_last(
     harness: Harness, service: UsageService
 ) -> None:
-    """Where the keys leave two formats, it is the one that payloads are built in. [usage.answer]"""
+    """Where the keys fit two formats, that of the last build counts. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid, RequestSettings(FormatName.OPENAI_RESPONSES, MODEL))
     judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
@@ -193,7 +193,7 @@ async def test_another_providers_usage_object_is_of_the_stream_built_last(
 async def test_impossible_reports_are_refused(
     harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
 ) -> None:
-    """Usage of what is not there yet, or that is none, stores nothing. [usage.answer]"""
+    """Usage of an unknown build, or an invalid usage object, stores nothing. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid)
     with pytest.raises(ValidationError) as caught:
@@ -284,7 +284,7 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
 async def test_the_count_of_a_payload_is_recomputed_from_sums(
     harness: Harness, service: UsageService, format: FormatName
 ) -> None:
-    """What a payload was counted at follows from running sums, however it looked."""
+    """The count of any payload follows from running sums."""
     model = MODEL if format is CHAT else CLAUDE
     ask = RequestSettings(format, model)
     usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
@@ -312,7 +312,7 @@ async def test_the_count_of_a_payload_is_recomputed_from_sums(
 
 
 async def test_reports_that_do_not_calibrate(harness: Harness, service: UsageService) -> None:
-    """A report is stored, but not learnt from, unless its payload's count is known."""
+    """A report calibrates only if the count of its payload is known."""
 
     async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
         judged = await report(service, cid, usage, **told)
@@ -364,7 +364,7 @@ async def test_replayed_thinking_is_not_compared(harness: Harness, service: Usag
 async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
-    """Of many reports at the same time none is lost to the model's tally. [usage.calibration]"""
+    """None of many concurrent reports is missing in the model's tally. [usage.calibration]"""
     cids = [await talk(harness) for _ in range(2)]
     for cid in cids:
         await harness.build(cid)
@@ -510,7 +510,7 @@ async def test_the_policy_decides_what_is_due(
 async def test_an_undone_compaction_is_not_repeated(
     harness: Harness, service: UsageService
 ) -> None:
-    """After an undo a report below the compact trigger asks for nothing. [compaction.undo]"""
+    """After an undo a report below the compact trigger makes nothing due. [compaction.undo]"""
     cid = await talk(harness, policy(5_000))
     assert (await harness.compact(cid)).compacted
     await harness.undo(cid)
@@ -574,7 +574,7 @@ class _Failing:
 async def test_a_report_is_stored_completely_or_not_at_all(
     harness: Harness, service: UsageService, sentence: str
 ) -> None:
-    """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again."""
+    """A report that is interrupted stores and calibrates nothing; it can be sent again."""
     cid = await talk(harness)
     build = await harness.build(cid)
     usage = chat(build["tokens_used"])

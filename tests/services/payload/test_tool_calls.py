@@ -110,7 +110,7 @@ async def text_of(found: Any, name: str, **arguments: Any) -> str:
     ],
 )
 async def test_lines_end_with_a_note_on_how_to_read_on(lines: OutputLines, text: str) -> None:
-    """Numbered lines, then with which offset to go on, or that it was all."""
+    """Numbered lines, then the offset to go on with, or the end of the output."""
     assert await text_of(lines, "tool_output_cache", offset=7) == text
 
 
@@ -127,7 +127,7 @@ async def test_lines_end_with_a_note_on_how_to_read_on(lines: OutputLines, text:
     ],
 )
 async def test_bytes_end_with_a_note_on_how_to_read_on(piece: OutputBytes, text: str) -> None:
-    """The text, then with which offset to go on, or that it was all [tool-output.read-bytes]."""
+    """The text, then the next offset or the end of the output [tool-output.read-bytes]."""
     assert await text_of(piece, "read_result", offset=7) == text
 
 
@@ -175,7 +175,7 @@ async def test_matches_are_shown_as_grep_prints_them(
     ],
 )
 async def test_a_note_mentions_further_matches(limit: int, count: int, way: str) -> None:
-    """A higher limit is offered only where it would show more [agent-tools.never-named-absent]."""
+    """A note suggests a higher limit only where that shows more [agent-tools.never-named-absent]."""
     found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
@@ -183,7 +183,7 @@ async def test_a_note_mentions_further_matches(limit: int, count: int, way: str)
 
 @pytest.mark.parametrize(("length", "count"), [(1, 400), (1000, 10), (60_000, 1)])
 async def test_the_bytes_of_all_matches_are_bounded(length: int, count: int) -> None:
-    """As many matches are shown as go into what a view may hold, and one at least."""
+    """As many matches are shown as the limit admits, and one at least."""
     text = "é" * (length // 2)
     around = {"before": (text,) * 2, "after": (text,) * 2}
     found = GrepResult(tuple(match(10 * line, text, **around) for line in range(1, 401)), False)
@@ -226,7 +226,7 @@ async def test_reads_get_the_models_arguments() -> None:
 async def test_errors_that_the_model_can_correct_are_answered_to_it(
     error: ContextError, told: str, format: FormatName
 ) -> None:
-    """An unknown or collected ref and a bad pattern are answers, not failures."""
+    """An unknown or deleted ref and a bad pattern are answers, not exceptions."""
     arguments = {"ref_id": REF, "pattern": "(a"}
     function = {"name": "tool_output_cache_grep", "arguments": json.dumps(arguments)}
     raw = {
@@ -239,7 +239,7 @@ async def test_errors_that_the_model_can_correct_are_answered_to_it(
 
 
 async def test_invalid_arguments_read_nothing() -> None:
-    """The model is told what is wrong with its arguments before anything is read."""
+    """The answer lists the invalid arguments, and nothing is read."""
     readers = Readers()
     answered = await readers.call("read_result", ref_id=REF, lines=3)
     assert answered.is_error
@@ -345,7 +345,7 @@ async def test_openais_own_search_is_answered_in_kind() -> None:
     ],
 )
 async def test_a_compaction_answers_with_its_counts(result: CompactResult, text: str) -> None:
-    """One sentence with tokens and messages before and after, or why nothing was done."""
+    """A sentence states tokens and messages before and after, or why nothing was done."""
     readers = Readers(result)
     answered = await readers.call("compact_context")
     assert (answered.is_error, answered.message["content"]) == (False, text)
@@ -354,7 +354,7 @@ async def test_a_compaction_answers_with_its_counts(result: CompactResult, text:
 
 @pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
 async def test_a_failed_compaction_is_answered_to_the_model(error: ContextError) -> None:
-    """A failing summariser is no reason to stop: the model is told to go on."""
+    """When the summariser fails, the answer to the model is to go on."""
     answered = await Readers(error).call("compact_context")
     assert answered.is_error
     assert answered.message["content"] == (
@@ -367,7 +367,7 @@ REST = ToolOutputRef("blob_1", 48_231, 900)
 
 
 async def test_recall_answers_with_a_line_for_each_message() -> None:
-    """Seq, who, when and an excerpt; of a cut result where the rest is [search.recall]."""
+    """Seq, role, time and an excerpt, and the ref of a cut result [search.recall]."""
     found = [
         Recalled(12, "user", None, AT, "the port is 5433", None),
         Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
@@ -386,7 +386,7 @@ async def test_recall_answers_with_a_line_for_each_message() -> None:
 
 
 async def test_the_answer_of_a_recall_is_bounded() -> None:
-    """The longest excerpts, names and refs stay below what a view may hold. [search.recall]"""
+    """The longest excerpts, names and refs are below the limit of a result. [search.recall]"""
     longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
     answered = await Readers([longest] * MAX_RECALLED).call("recall", query="x")
     assert len(answered.message["content"].encode()) < MAX_BYTES

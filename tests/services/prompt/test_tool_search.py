@@ -148,7 +148,7 @@ async def test_the_last_use_of_each_tool_is_read(harness: Harness) -> None:
 
 
 async def test_the_last_use_of_a_tool_is_searched_in_the_newest_messages(harness: Harness) -> None:
-    """A use that is thousands of messages old is as good as none, so that reads stay cheap."""
+    """A use that is thousands of messages old is ignored, so that reads stay cheap."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
     for _ in range(MAX_LOOKED_AT // 1000):
