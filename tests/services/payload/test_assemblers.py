@@ -227,7 +227,7 @@ async def test_a_requested_window_of_the_same_size_is_separate(harness: Harness)
 
 
 async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
-    """Breakpoints follow the items that stay in an epoch, in deltas and replayed builds too."""
+    """Breakpoints follow the items that stay in an epoch, in replayed builds too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     ask = RequestSettings(ANTHROPIC, CLAUDE)
     for number in range(30):
@@ -274,7 +274,7 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
 
 
 async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
-    """`mcp` tools are deferred first, then `skill`, never `builtin`, with a note and `tool_search`."""
+    """`mcp` tools are deferred first, then `skill`, never `builtin`, with `tool_search`."""
     tools = [tool("build_in", "builtin"), tool("dance", "skill")]
     tools += [tool(f"server_tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)

@@ -175,7 +175,7 @@ async def test_matches_are_shown_as_grep_prints_them(
     ],
 )
 async def test_a_note_mentions_further_matches(limit: int, count: int, way: str) -> None:
-    """A note suggests a higher limit only where that shows more [agent-tools.never-named-absent]."""
+    """A note suggests a higher limit where that shows more [agent-tools.never-named-absent]."""
     found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
