@@ -192,11 +192,6 @@ class ResolvedSettings:
 
         return self._memo.once(("defined", payload_tools), names)
 
-    @property
-    def is_searchable(self) -> bool:
-        """Whether a payload can have `tool_search`, which deferral requires."""
-        return self._has_search or TOOL_SEARCH in self._addable
-
     def usually_deferred(self, format: FormatName) -> ResolvedSettings:
         """Return these settings with the tokens of tools as deferred when no tool has been used."""
         deferred = self.deferral(format)
@@ -213,7 +208,8 @@ class ResolvedSettings:
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return the tools to defer: none while all are within their share of the window."""
-        if self.limits is None or not self.is_searchable:
+        can_search = self._has_search or TOOL_SEARCH in self._addable
+        if self.limits is None or not can_search:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)

@@ -17,12 +17,12 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import spans_through
 from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.epochs import BuildName, Start, build_name, model_in, start_from
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.services.payload.pipeline.rendering import read_rows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -51,16 +51,9 @@ class BuildReplayService:
             start = start_from(epoch.start_json)
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
             texts = await session.contexts.texts(conversation_id, [*hashes, name.tail or ""])
-            rows: list[LogRow] = []
-            for span in spans_through(start.view.spans, name.through_seq):
-                rows += await session.contexts.rows(
-                    conversation_id,
-                    span.start,
-                    span.end,
-                    as_chat=epoch.format == FormatName.OPENAI_CHAT,
-                    trimmed_through=start.view.trimmed_through,
-                    untrimmed=start.view.untrimmed,
-                )
+            rows = await read_rows(
+                session, conversation_id, FormatName(epoch.format), start.view, name.through_seq
+            )
         is_stored = set(filter(None, (*hashes, name.tail))) <= texts.keys()
         if not is_stored or (name.tail is not None and not _is_tail(texts[name.tail])):
             raise unknown

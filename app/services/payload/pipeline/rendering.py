@@ -17,6 +17,7 @@ from app.domain.prompt.resolved_settings import STUB_TOOL
 from app.domain.tool_output.preview import COMPACT_CONTEXT
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
+from app.services.ports import Repositories
 
 _THREAD_BYTES = 200_000
 """Text of the rows from which they are rendered in a thread, off the event loop."""
@@ -33,19 +34,33 @@ async def render(
 
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
-    view, head_seq = state.view, state.read.conversation.state.head_seq
-    rows: list[LogRow] = []
+    conversation = state.read.conversation
     async with deps.database.session() as session:
-        for span in spans_through(view.spans, head_seq):
-            rows += await session.contexts.rows(
-                state.attempt.conversation_id,
-                span.start,
-                span.end,
-                as_chat=state.format is FormatName.OPENAI_CHAT,
-                trimmed_through=view.trimmed_through,
-                untrimmed=view.untrimmed,
-            )
+        rows = await read_rows(
+            session,
+            conversation.conversation_id,
+            state.format,
+            state.view,
+            conversation.state.head_seq,
+        )
     return state.with_rendered(await render_rows(state, rows))
+
+
+async def read_rows(
+    session: Repositories, conversation_id: str, format: FormatName, view: View, through_seq: int
+) -> list[LogRow]:
+    """Read the messages that a view shows up to a seq, for rendering in a format."""
+    rows: list[LogRow] = []
+    for span in spans_through(view.spans, through_seq):
+        rows += await session.contexts.rows(
+            conversation_id,
+            span.start,
+            span.end,
+            as_chat=format is FormatName.OPENAI_CHAT,
+            trimmed_through=view.trimmed_through,
+            untrimmed=view.untrimmed,
+        )
+    return rows
 
 
 async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
