@@ -64,7 +64,7 @@ async def test_words_match_in_every_spelling(query: str, first: str) -> None:
 
 
 async def test_a_name_counts_for_more_than_a_description() -> None:
-    """What a tool is called says most, then what it does, then what it takes."""
+    """The name of a tool weighs most, then its description, then its parameters."""
     assert await found("weather") == ["get_weather", "weather_alerts", "send"]
     tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
     assert await found("town", tools) == ["town_hall", "b", "a"]
@@ -72,7 +72,7 @@ async def test_a_name_counts_for_more_than_a_description() -> None:
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_exact_name_is_first(name: str) -> None:
-    """Who knows the name gets that tool, whatever its words match besides."""
+    """The exact name of a tool ranks it first, whatever else its words match."""
     others = [tool(f"{name}_{number}", f"{name} {name}") for number in range(3)]
     assert (await found(f" {name} ", [*others, *TOOLS]))[0] == name
 

@@ -62,7 +62,7 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
 
 
 async def test_each_model_has_its_own_circuit() -> None:
-    """A fallback is not shut out by the model it stands in for."""
+    """A fallback model is called while the first model's circuit is open."""
     breaker = CircuitBreaker(Model("timeout"), failures=1, seconds=30)
     assert await reason_of(breaker, "main") == "timeout"
     assert await reason_of(breaker, "main") == "circuit_open"

@@ -29,7 +29,7 @@ def call(timeout_seconds: float = LONG_SECONDS, model: str = "openai/some-model"
 
 @pytest_asyncio.fixture
 async def gateway(fake_llm: FakeLLM) -> AsyncIterator[LiteLLMGateway]:
-    """A gateway that knows only the fake endpoint."""
+    """A gateway of the fake endpoint."""
     gateway = LiteLLMGateway(fake_llm.api_base, "sk-test")
     yield gateway
     await gateway.close()
@@ -125,7 +125,7 @@ async def test_the_timeout_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: F
 
 
 async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
-    """Who stops waiting is not told that the model failed. [compaction.never-blocks]"""
+    """A cancelled call does not raise a failure of the model. [compaction.never-blocks]"""
     arrived = Event()
     fake_llm.script(fake.slow(Event(), arrived=arrived))
     task = asyncio.create_task(gateway.complete(call()))

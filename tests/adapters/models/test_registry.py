@@ -59,7 +59,7 @@ def small_map(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("model", "window"), BUILT_IN_WINDOWS.items())
 def test_the_built_in_names_have_their_windows(model: str, window: int) -> None:
-    """The built-in limits per model hold, whatever the bundled map says."""
+    """The built-in limits per model apply, whatever the bundled map has."""
     assert found(model).context_window == window
     assert (
         resolve_context_window(None, None, found(model), None, 4096, derive=False).total == window
@@ -94,7 +94,7 @@ def test_a_models_name_may_come_without_its_providers_prefix(model: str) -> None
     "model", ["", "/", "gpt", "gpt-4o-", "GPT-4O", "no-such-firm/gpt-4o", "claude", "gpt-4o/x"]
 )
 def test_names_are_never_guessed(model: str) -> None:
-    """An unknown name stays unknown, however like a known one it looks."""
+    """A name that is similar to a known one stays unknown."""
     assert REGISTRY.find(model) is None
 
 

@@ -89,7 +89,7 @@ def test_an_interrupt_is_not_swallowed() -> None:
 
 
 def test_without_a_vocabulary_bytes_are_counted() -> None:
-    """Bytes / 4 is the fallback, and says that it is not exact. [tokens.method-and-margin]"""
+    """Bytes / 4 is the fallback, with `exact` false. [tokens.method-and-margin]"""
     tokenizer = TiktokenTokenizer(lambda: None)
     assert tokenizer.count("x" * 41) == 10
     assert not tokenizer.exact

@@ -76,7 +76,7 @@ async def test_white_space_of_arguments_is_inside_the_window(
 async def test_all_counts_of_a_payload_agree(
     client: httpx.AsyncClient, format: FormatName, arguments: str
 ) -> None:
-    """The build, /tokens/count and /context/validate say the same of a payload."""
+    """The build, /tokens/count and /context/validate count a payload equally."""
     path = await talked(client, arguments, 100_000)
     body = await built(client, path, format)
     messages = body["payload"][ITEMS[format]]

@@ -1,4 +1,4 @@
-"""Labels over HTTP: what a format cannot carry is said in the payload and named in the answer.
+"""Labels over HTTP: content that a format cannot carry is a label and listed in `degraded`.
 
 [formats.labels]
 """

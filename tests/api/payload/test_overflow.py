@@ -105,7 +105,7 @@ async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: str(error)[:30])
 async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any) -> None:
-    """What does not say that the input is too long is a 422 that points at it."""
+    """An error with another meaning is a 422 with a pointer."""
     path = await long_talk(client)
     before = (await client.post(f"{path}/context")).json()["payload"]
     answer = await client.post(f"{path}/overflow", json={"error": error})

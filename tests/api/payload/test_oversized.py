@@ -46,7 +46,7 @@ def counted(payload: dict[str, Any]) -> int:
 
 
 def told(payload: dict[str, Any]) -> str:
-    """Return all that a payload's items say."""
+    """Return the text of a payload's items."""
     items = payload.get("messages") or payload.get("input") or payload.get("contents")
     return "\n".join(payload_texts({"items": items}))
 
@@ -340,7 +340,7 @@ def whole_of(message: dict[str, Any]) -> str:
 
 
 async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> None:
-    """Whatever is too large and wherever it stands, a payload is built, fits, and is read on."""
+    """Whatever message is too large, the payload fits, and the rest of the text can be read."""
     loop = asyncio.get_running_loop()
     steps: Counter[str] = Counter()
 

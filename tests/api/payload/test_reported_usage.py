@@ -181,7 +181,7 @@ async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) 
 
 
 async def test_reports_at_once(client: httpx.AsyncClient) -> None:
-    """Reports beside appends and builds are all taken, and all learnt from or told why not."""
+    """Reports beside appends and builds are all stored, and calibrate or state why not."""
     path, build = await built(client)
     usage = {"prompt_tokens": build["tokens_used"]}
     answers = await asyncio.gather(

@@ -30,7 +30,7 @@ async def judge(client: httpx.AsyncClient, format: FormatName, **body: Any) -> d
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_valid_payloads(client: httpx.AsyncClient, format: FormatName) -> None:
-    """A payload that breaks no rule is valid, and nothing is said of its size."""
+    """A payload that breaks no rule is valid, and its size is not judged."""
     verdict = await judge(client, format, payload=payload_of(format))
     assert verdict == {"valid": True, "violations": [], "tokens": None, "capacity": None}
 
@@ -99,7 +99,7 @@ async def test_a_changed_prefix_is_a_warning(client: httpx.AsyncClient) -> None:
 
 
 async def test_headers_and_abilities(client: httpx.AsyncClient) -> None:
-    """Beta headers are judged where they are told, and prefill is the model's ability."""
+    """Beta headers are judged if they are sent, and prefill by the model's features."""
     payload = payload_of(FormatName.ANTHROPIC)
     verdict = await judge(client, FormatName.ANTHROPIC, payload=payload, betas=[])
     assert [violation["rule"] for violation in verdict["violations"]] == ["A12"]

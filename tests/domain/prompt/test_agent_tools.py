@@ -71,7 +71,7 @@ def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENT
 
 
 def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
-    """Return what the SDK's types and the provider's rules say of a call and its answer."""
+    """Return the errors of the SDK's types and the provider's rules for a call and its answer."""
     tools = definitions_in(format)
     user = {"role": "user", "content": "Read it."}
     payload: dict[str, Any]
@@ -107,7 +107,7 @@ def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_er
 
 
 def test_every_format_defines_the_same_tools() -> None:
-    """Each format says the same name, description and schema of every tool."""
+    """Every tool has the same name, description and schema in each format."""
     chat = [tool["function"] for tool in definitions_in(CHAT)]
     (gemini,) = (tool["functionDeclarations"] for tool in definitions_in(GEMINI))
     for tools in (chat, definitions_in(RESPONSES), definitions_in(ANTHROPIC), gemini):
@@ -174,7 +174,7 @@ def test_no_description_mentions_another_tool() -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_native_call_is_read(format: FormatName) -> None:
-    """The same call reads the same from every format, whatever stands beside it."""
+    """The same call is parsed equally from every format, whatever other fields it has."""
     raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
     assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
 
@@ -206,7 +206,7 @@ SEARCH_ITEM = {
 
 @pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
 def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
-    """An item for the client asks for the same as a call of the function."""
+    """An item for the client gives the same request as a call of the function."""
     call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
     assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
     assert request_of(call) == SearchTools("weather", 5)
@@ -251,7 +251,7 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
     ],
 )
 def test_a_malformed_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
-    """A malformed call, and one of another tool, is told with the place that is wrong."""
+    """The error for a malformed call, or for another tool, has a pointer."""
     with pytest.raises(ValidationError) as refused:
         parse_call(raw, format, "/tool_call")
     assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
@@ -279,12 +279,12 @@ def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: s
 
 
 def asked(name: str, arguments: Any) -> Any:
-    """Return what a call with these arguments asks for."""
+    """Return the request of a call with these arguments."""
     return request_of(Call("c1", name, arguments))
 
 
 def refusal(name: str, arguments: Any) -> str:
-    """Return what the model is told of these arguments."""
+    """Return the error message for these arguments."""
     with pytest.raises(ValidationError) as refused:
         asked(name, arguments)
     return refused.value.detail
@@ -326,7 +326,7 @@ def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], as
 
 
 def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
-    """A search wants a query, as recalling does, and nothing goes with a compaction."""
+    """A search and a recall require a query, and a compaction takes no arguments."""
     assert "query is required" in refusal(RECALL, {})
     assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
     assert "query is required" in refusal(TOOL_SEARCH, {})

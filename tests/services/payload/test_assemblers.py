@@ -1,4 +1,4 @@
-"""Assembly: what stands in the tail, deltas, tools held back, earlier payloads.
+"""Assembly of payloads: tail, deltas, deferred tools, replayed builds.
 
 [payload.as-of, agent-tools.definitions]
 """
@@ -138,7 +138,7 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
 
 
 async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
-    """Without the tool the note tells the usage alone."""
+    """Without the tool the note has only the usage."""
     policy = small(1_000, agent_tools="none", strategy="sliding_window")
     conversation_id = await harness.conversation(policy)
     await harness.append(conversation_id, user("why " * 420))
@@ -261,7 +261,7 @@ async def test_a_payload_of_another_stream_is_no_base_of_a_delta(harness: Harnes
 
 
 async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
-    """An opening as system text is no turn: a note stands before what the model said first."""
+    """An opening as system text is no turn: a note precedes the first assistant message."""
     conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
     await harness.append(conversation_id, says("Welcome"), user("Hello"))
     for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
@@ -370,7 +370,7 @@ async def test_without_a_tool_search_nothing_is_deferred(harness: Harness) -> No
 
 
 async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness) -> None:
-    """A deferral that fails holds nothing back, and the build says so. [tools.deferral-failure]"""
+    """A deferral that fails defers no tool, and `degraded` lists it. [tools.deferral-failure]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))

@@ -240,7 +240,7 @@ async def test_a_build_reads_only_its_own_payload_stream(harness: Harness) -> No
 
 
 async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None:
-    """Anthropic wants tools beside calls: their first one starts an epoch [tools.stub]."""
+    """Anthropic requires tools beside calls: the first call starts an epoch [tools.stub]."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("hi"), says("hello"), user("go"))
     assert "tools" not in (await harness.build(cid, ASKS[ANTHROPIC])).payload
@@ -573,7 +573,7 @@ async def test_concurrent_builds_of_one_stream_agree(harness: Harness) -> None:
 
 
 async def test_builds_compact_once_between_them(harness: Harness) -> None:
-    """Builds at the trigger at once make one summary; nobody waits for it."""
+    """Concurrent builds at the trigger make one summary; the others do not wait for it."""
     harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -665,11 +665,11 @@ async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Har
     await harness.build(cid)
     await harness.append(cid, says("two"))
 
-    async def another_frame() -> None:
+    async def other_settings() -> None:
         other = RequestSettings(sections='[{"name":"x","content":"y"}]')
         await harness.build(cid, other)
 
-    harness.database.after_read = another_frame
+    harness.database.after_read = other_settings
     build = await harness.build(cid)
     assert [item["content"] for item in build.messages] == ["one", "two"]
     check(build, exact=True)

@@ -1,4 +1,4 @@
-"""The emergency path over a real database: the provider said "too long".
+"""Overflow recovery over a real database: the provider refused the payload as too long.
 
 [compaction.overflow-errors, strategy.sliding-window]
 """
@@ -88,7 +88,7 @@ def questions(build: Build) -> list[int]:
 async def test_the_oldest_half_of_the_turns_goes_each_time(
     harness: Harness, strategy: str, enabled: bool
 ) -> None:
-    """Again and again, down to the newest user message, then 422; no model is asked.
+    """Repeated cuts end at the newest user message, then 422; no model is called.
 
     It works whatever the strategy, and without compaction; the log never changes.
 
@@ -172,7 +172,7 @@ async def test_the_last_resort_keeps_media(harness: Harness) -> None:
 
 
 async def test_the_summary_so_far_stays(harness: Harness) -> None:
-    """The note stands with it and counts what it does not tell of. [compaction.due]"""
+    """The note is beside the summary and counts the messages left out. [compaction.due]"""
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(20_000, strategy="retain_summary"))
     await harness.talk(cid, 10)
@@ -333,7 +333,7 @@ async def test_in_a_stream_with_a_smaller_window(harness: Harness) -> None:
 
 
 async def test_in_the_other_format(harness: Harness) -> None:
-    """A cut asked for in one format holds in the other; each lane names it."""
+    """A cut in one format applies to the other; each stream has it as its break reason."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.talk(cid, 8)
     for ask in ASKS.values():
@@ -379,7 +379,7 @@ async def test_during_a_compaction(harness: Harness) -> None:
 
 
 async def test_the_receipt_of_a_cut(harness: Harness) -> None:
-    """It expands to what was dropped, and tells how much that was [compaction.expand]."""
+    """The receipt expands to the dropped messages and counts them [compaction.expand]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     log = await harness.bodies(cid)
@@ -415,7 +415,7 @@ async def test_an_impossible_cut_names_its_reason(harness: Harness) -> None:
 
 
 async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:
-    """Before its call goes a result gives way: a model that sees no call makes it again."""
+    """A result is cleared before its call is dropped: without the call the model repeats it."""
     cid = await harness.conversation(policy(200_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     batch = (user("question 0"), asks("call_1"), result("call_1", text))

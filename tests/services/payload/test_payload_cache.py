@@ -1,4 +1,4 @@
-"""The windows a process keeps: bounded, by lane, the least used dropped first.
+"""The payload cache of a process: bounded, by stream, the least recently used evicted first.
 
 [payload.build-log-independent]
 """

@@ -1,4 +1,4 @@
-"""Builds of any log say at least what they send, and that is inside the window.
+"""Builds of any log report at least the tokens of their payload, within the window.
 
 The counter shares no code with the service. Windows are small, so that tool results are cleared,
 messages are compacted and views are reduced.
@@ -53,7 +53,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
-    """Fail where a payload holds more than was said, or more than its window."""
+    """Fail where a payload has more tokens than reported, or than its window."""
     sent = payload_tokens(payload)
     sent += IMAGE * orjson.dumps(payload).count(IMAGE_DATA.encode())
     assert answer["tokens_used"] >= LEAST * sent, f"{answer['tokens_used']} said, {sent} sent"

@@ -102,7 +102,7 @@ async def is_due(harness: Harness, cid: str) -> bool:
 
 
 async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageService) -> None:
-    """Every field of the object is kept, known or not, beside what was read from it."""
+    """Every field of the object is stored, beside the values read from it."""
     cid = await talk(harness)
     await harness.build(cid)
     usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
@@ -117,7 +117,7 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
 async def test_without_usage_the_last_report_is_judged(
     harness: Harness, service: UsageService
 ) -> None:
-    """The question can be asked at any time; with nothing reported the estimate answers."""
+    """Without a report the estimate is judged."""
     cid = await talk(harness, policy(2_500, 500))
     await harness.build(cid)
     asked = await report(service, cid)
@@ -203,7 +203,7 @@ async def test_impossible_reports_are_refused(
 
 
 async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
-    """Without any model nobody knows whose tokens they are. [usage.answer]"""
+    """A report without any model is refused. [usage.answer]"""
     harness = Harness(WatchedDatabase(database))
     harness.resolver.default_model = None
     service = UsageService(harness.database, harness.resolver, harness.active, new_id)
@@ -382,7 +382,7 @@ async def test_concurrent_reports_all_calibrate(
 async def test_calibrations_belong_to_tenant_model_and_counter(
     harness: Harness, service: UsageService
 ) -> None:
-    """What one model's reports say holds for its counts alone. [usage.calibration]"""
+    """Reports of one model calibrate only its own counts. [usage.calibration]"""
     cid = await talk(harness)
     build = await harness.build(cid)
     await report(service, cid, chat(2 * build["tokens_used"]))
@@ -458,7 +458,7 @@ async def test_tokens_appended_after_the_report_are_added(
 async def test_usage_of_an_older_epoch_is_ignored(
     harness: Harness, service: UsageService, change: str
 ) -> None:
-    """Once the payload is another, a report of the old one says nothing, though it is kept."""
+    """A report of an older payload is stored, but not judged."""
     cid = await talk(harness, policy(5_000))
     await harness.build(cid)
     assert (await report(service, cid, chat(4_000))).should_compact
@@ -522,7 +522,7 @@ async def test_an_undone_compaction_is_not_repeated(
 async def test_without_a_context_window_nothing_is_judged(
     harness: Harness, service: UsageService
 ) -> None:
-    """While no window is known, usage is stored and estimated, and nothing is due."""
+    """While the window is unknown, usage is stored and estimated, and nothing is due."""
     cid = await harness.conversation()
     await harness.talk(cid, 20)
     judged = await report(service, cid, chat(10**6), model="nobody/knows")

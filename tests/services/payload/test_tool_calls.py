@@ -1,4 +1,4 @@
-"""Tool calls: what the model reads, and what only the caller is told.
+"""Tool calls: answers for the model, and errors for the caller.
 
 [agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search,
  sections.usage-note]
@@ -42,7 +42,7 @@ ABSENT = NotFound.conversation(CONVERSATION)
 
 @dataclass
 class Readers:
-    """Readers that note what they are asked for, and give or raise what they are told to."""
+    """Readers that record their arguments, and return or raise a scripted value."""
 
     found: Any = None
     is_known: bool = True

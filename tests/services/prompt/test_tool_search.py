@@ -23,7 +23,7 @@ NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
 class WordRanking:
-    """Finds tools whose name has the query in it, and notes what it was asked."""
+    """Finds tools whose name contains the query, and records the searches."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, str]] = []
@@ -80,7 +80,7 @@ async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None
 
 
 async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None:
-    """They are merged by name, and what is no definition is told where [tools.promotion]."""
+    """They are merged by name, and an invalid definition has a pointer [tools.promotion]."""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log", "sum", description="stored"))
     more = json_text.dumps(named("git_log", "git_new", description="sent"))
@@ -106,7 +106,7 @@ async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> No
 
 
 async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
-    """Of no conversation, and of another tenant's, nothing is told. [tenancy.not-found]"""
+    """An unknown conversation, and another tenant's, is not found. [tenancy.not-found]"""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log"))
     for tenant, conversation in ((TENANT, NOWHERE), ("another", cid)):
