@@ -178,19 +178,14 @@ class StatelessService:
 
     async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them."""
-        calibration = await self._calibration(tenant_id, request)
+        calibration = None
+        if request.model is not None:
+            with suppress(ServiceUnavailable):  # without a database there is no calibration
+                async with self._database.session() as session:
+                    calibration = await session.usage.find_calibration(
+                        tenant_id, request.model, request.counter
+                    )
         return await asyncio.to_thread(self._count, request, calibration)
-
-    async def _calibration(self, tenant_id: str, request: CountRequest) -> Calibration | None:
-        """Return the model's calibration, None without a database."""
-        if request.model is None:
-            return None
-        with suppress(ServiceUnavailable):
-            async with self._database.session() as session:
-                return await session.usage.find_calibration(
-                    tenant_id, request.model, request.counter
-                )
-        return None
 
     def _count(self, request: CountRequest, calibration: Calibration | None) -> TokenCount:
         count = self._resolver.counter(request.counter)
