@@ -41,6 +41,7 @@ from app.domain.tool_output.preview import TOOL_SEARCH
 
 MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
+_MAX_MEMO_ENTRIES = 256
 _NEVER_USED: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
     name="no_tools_available",
@@ -84,8 +85,7 @@ _Value = TypeVar("_Value")
 class Memo:
     """A cache of computed values, cleared when it is full."""
 
-    def __init__(self, max_entries: int = 256) -> None:
-        self._max_entries = max_entries
+    def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
@@ -93,7 +93,7 @@ class Memo:
         value: _Value | None = self._values.get(key)
         if value is None:
             value = make()
-            if len(self._values) >= self._max_entries:  # another thread may add at the same time
+            if len(self._values) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
                 self._values.clear()
             self._values[key] = value
         return value
@@ -216,8 +216,8 @@ class ResolvedSettings:
         if sum(self.tool_costs) > allowed and not self._has_search:
             # Deferral adds `tool_search`, whose definition counts as well.
             allowed -= self.extra_tokens((TOOL_SEARCH,))
-        max_entries = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
-        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_entries)
+        max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_tools)
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""

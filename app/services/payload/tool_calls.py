@@ -83,17 +83,16 @@ class ToolCallService:
         conversation_id: str,
         format: FormatName,
         raw: object,
-        pointer: str = "/tool_call",
         *,
         native: bool = False,
     ) -> Answered:
         """Execute a native call and return the native message for it.
 
         With `native` the provider itself defers tools in the caller's payloads. Raises
-        ValidationError below `pointer` for a call of another tool, NotFound for an unknown
+        ValidationError for a call of another tool, NotFound for an unknown
         conversation, and other errors that a model cannot correct.
         """
-        call = parse_call(raw, format, pointer)
+        call = parse_call(raw, format, "/tool_call")
         where = (tenant_id, conversation_id)
         try:
             try:

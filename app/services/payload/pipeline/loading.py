@@ -8,7 +8,7 @@ from app.domain.common.errors import NotFound, ValidationError
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
-from app.domain.payload.epochs import Start, factor_in, requested_window, start_from
+from app.domain.payload.epochs import factor_in, requested_window, start_from
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.overflow import context_overflow
@@ -19,8 +19,8 @@ from app.services.payload.pipeline.state import Attempt, BuildDependencies, Rest
 class Loaded:
     """A conversation and its resolved settings, as one build sees them.
 
-    `last_epoch` is the newest of this stream and context window, `start` its stored start.
-    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
+    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
+    `cached`, which other builds may change meanwhile.
     """
 
     attempt: Attempt
@@ -28,7 +28,6 @@ class Loaded:
     resolved: ResolvedSettings
     limits: Limits
     last_epoch: Epoch | None
-    start: Start | None
     cached: CachedPayload | None
     cached_epoch_id: str
 
@@ -48,7 +47,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
         where = " in its active window" if conversation.state.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
     settings = attempt.settings
-    last_epoch, start, factor = read.window_epoch or read.epoch, None, None
+    last_epoch, factor = read.window_epoch or read.epoch, None
     if last_epoch is not None and last_epoch.window != requested_window(settings):
         last_epoch = None
     if last_epoch is not None:
@@ -74,7 +73,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
                 conversation.conversation_id, conversation.state.view_version
             )
         raise Restart(attempt)
-    return Loaded(attempt, read, resolved, limits, last_epoch, start, cached, cached_epoch_id)
+    return Loaded(attempt, read, resolved, limits, last_epoch, cached, cached_epoch_id)
 
 
 async def _read(

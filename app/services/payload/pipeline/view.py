@@ -16,7 +16,7 @@ from app.domain.compaction.views import base_view
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
-from app.domain.payload.epochs import start_from, view_holds
+from app.domain.payload.epochs import Start, start_from, view_holds
 from app.domain.prompt.resolved_settings import PayloadTools, takes_all
 from app.services.payload.pipeline.loading import Loaded
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
@@ -25,12 +25,13 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
-    read, resolved, start = loaded.read, loaded.resolved, loaded.start
+    read, resolved, last = loaded.read, loaded.resolved, loaded.last_epoch
+    start = start_from(last.start_json) if last is not None else None
     degraded: tuple[str, ...] = ()
     epoch_tools: PayloadTools | None = None
-    if start is not None and _start_holds(loaded):
+    if last is not None and start is not None and _start_holds(loaded, last, start):
         view = start.view
-        if loaded.last_epoch is not None and loaded.last_epoch.tools_hash == resolved.tools_hash:
+        if last.tools_hash == resolved.tools_hash:
             epoch_tools = start.tools
         degraded = start.degraded
     else:
@@ -38,7 +39,7 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
         view = base_view(read.conversation.state, read.view, resolved.policy)
         reasoning_of = resolved.takes_reasoning_of(loaded.attempt.settings.format)
         view = replace(view, reasoning_of=reasoning_of)
-        if start is not None and _keeps_sliding_window(loaded):
+        if last is not None and start is not None and _keeps_sliding_window(loaded, last, start):
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
@@ -50,32 +51,26 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
     return state
 
 
-def _start_holds(loaded: Loaded) -> bool:
-    last, start, read = loaded.last_epoch, loaded.start, loaded.read
+def _start_holds(loaded: Loaded, last: Epoch, start: Start) -> bool:
+    read = loaded.read
     version = read.conversation.state.view_version
-    return (
-        last is not None
-        and start is not None
-        and view_holds(last, start, loaded.resolved, loaded.limits, version)
-        and all(start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins)
+    return view_holds(last, start, loaded.resolved, loaded.limits, version) and all(
+        start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins
     )
 
 
-def _keeps_sliding_window(loaded: Loaded) -> bool:
+def _keeps_sliding_window(loaded: Loaded, last: Epoch, start: Start) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    last, start, read = loaded.last_epoch, loaded.start, loaded.read
-    state = read.conversation.state
+    state = loaded.read.conversation.state
     return (
-        last is not None
-        and start is not None
-        and loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         and state.view_cause == RESULTS_CLEARED
         and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
         and not start.degraded
-        and all(map(start.view.shows, read.pins))
+        and all(map(start.view.shows, loaded.read.pins))
     )
 
 
