@@ -33,7 +33,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
-    Reported,
+    LastReport,
     judge,
     read_reported,
     read_visible_tokens,
@@ -65,7 +65,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ReportResult:
     """The result of a report.
 
     `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
@@ -112,7 +112,7 @@ class UsageService:
         self._active = active
         self._new_id = new_id
 
-    async def report(self, tenant_id: str, conversation_id: str, report: Report) -> Judged:
+    async def report(self, tenant_id: str, conversation_id: str, report: Report) -> ReportResult:
         """Store a report, calibrate its model, and decide whether to compact.
 
         A compaction that is due is enqueued, where the policy lets it run in the background.
@@ -149,10 +149,10 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
-        judged = _judged(conversation, resolved, visible_tokens, reported, counted)
-        if resolved is not None and judged.should_compact:
+        result = _result(conversation, resolved, visible_tokens, reported, counted)
+        if resolved is not None and result.should_compact:
             await self._make_due(conversation_id, resolved)
-        return judged
+        return result
 
     async def _with_build(
         self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
@@ -329,31 +329,31 @@ async def _tokens_shown_through(
     return state.shown_tokens - (state.tokens - total)
 
 
-def _judged(
+def _result(
     conversation: Conversation,
     resolved: ResolvedSettings | None,
     visible_tokens: int,
-    reported: Reported | None,
+    reported: LastReport | None,
     counted: _Counted,
-) -> Judged:
-    judged = Judged(
+) -> ReportResult:
+    result = ReportResult(
         is_calibrated=counted.tokens is not None and counted.reason is None,
         uncalibrated_reason=counted.reason,
     )
     if reported is not None:
-        judged = replace(
-            judged,
+        result = replace(
+            result,
             report_id=reported.report.report_id,
             token_usage=reported.report.usage,
             is_current=reported.is_current,
         )
     if resolved is None:
-        return judged
+        return result
     usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
     used, is_due = judge(resolved, conversation, usage.total, reported)
     margin = limits.margin if limits is not None else INEXACT_MARGIN
-    judged = replace(
-        judged,
+    result = replace(
+        result,
         should_compact=is_due,
         judged_tokens=used,
         estimate=estimate_of(
@@ -361,5 +361,5 @@ def _judged(
         ),
     )
     if limits is None:
-        return judged
-    return replace(judged, **asdict(pressure_status(used, limits)), budget=measure(usage, limits))
+        return result
+    return replace(result, **asdict(pressure_status(used, limits)), budget=measure(usage, limits))

@@ -57,7 +57,7 @@ class ContextResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Compressed:
+class MessageSummary:
     """A summary, and the model that made it, `extractive` for the built-in summariser."""
 
     summary: str
@@ -65,7 +65,7 @@ class Compressed:
 
 
 @dataclass(frozen=True, slots=True)
-class CompressionNeed:
+class CompressionCheck:
     """Whether the middle must be summarised, and the estimate of the messages."""
 
     needs_compression: bool
@@ -119,11 +119,11 @@ class StatelessService:
         self._models = models
         self._now = now
 
-    async def needs_compression(self, request: StatelessRequest) -> CompressionNeed:
+    async def needs_compression(self, request: StatelessRequest) -> CompressionCheck:
         """Return whether a summary is needed; raises ValidationError for a bad request."""
         _require_objects(request.messages)
         return await asyncio.to_thread(
-            lambda: CompressionNeed(
+            lambda: CompressionCheck(
                 stateless.needs_compression(
                     request.messages, request.max_context_tokens, request.policy
                 ),
@@ -165,7 +165,7 @@ class StatelessService:
 
     async def compress(
         self, tenant_id: str, messages: Sequence[Any], model: str | None
-    ) -> Compressed:
+    ) -> MessageSummary:
         """Return a summary of all the messages; raises as `build` does.
 
         A call at the end is not summarised.
@@ -231,7 +231,7 @@ class StatelessService:
         neutral: Sequence[Message],
         model: str | None,
         max_tokens: int,
-    ) -> Compressed:
+    ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
             # A middle that is a call alone gives a model nothing to summarise.
@@ -240,7 +240,7 @@ class StatelessService:
         summary = await self._summariser.summarise(
             neutral, None, SummaryRequest(), chosen, max_tokens, run
         )
-        return Compressed(summary.text, run.model)
+        return MessageSummary(summary.text, run.model)
 
 
 def _require_objects(messages: Sequence[Any]) -> None:

@@ -51,7 +51,7 @@ _MAX_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ToolCallResult:
     """The native message that answers a call; `is_error` where the model has to correct it."""
 
     message: dict[str, Any]
@@ -85,7 +85,7 @@ class ToolCallService:
         raw: object,
         *,
         native: bool = False,
-    ) -> Answered:
+    ) -> ToolCallResult:
         """Execute a native call and return the native message for it.
 
         With `native` the provider itself defers tools in the caller's payloads. Raises
@@ -107,11 +107,13 @@ class ToolCallService:
                     *where, request.query, request.limit, promotes=promotes
                 )
                 message = search_result_message(call, format, matches.tools, native=native)
-                return Answered(message, is_error=False)
+                return ToolCallResult(message, is_error=False)
             text = await self._answer_text(*where, call, request)
         except _ModelError as error:
-            return Answered(result_message(call, format, str(error), is_error=True), is_error=True)
-        return Answered(result_message(call, format, text), is_error=False)
+            return ToolCallResult(
+                result_message(call, format, str(error), is_error=True), is_error=True
+            )
+        return ToolCallResult(result_message(call, format, text), is_error=False)
 
     async def _answer_text(
         self,

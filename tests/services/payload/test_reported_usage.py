@@ -19,7 +19,7 @@ from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationErr
 from app.domain.common.messages import FormatName
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import MAX_USAGE_BYTES, Judged, Report, UsageService
+from app.services.payload.reported_usage import MAX_USAGE_BYTES, Report, ReportResult, UsageService
 from app.services.ports import Repositories
 from app.services.prompt.budget_status import is_due_as_reported
 from tests.conftest import execute
@@ -69,7 +69,7 @@ def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
     }
 
 
-async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> Judged:
+async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> ReportResult:
     """Report usage of a build at the log's head, or have the last one judged again."""
     if usage is not None and "through_seq" not in told and "build_id" not in told:
         async with service._database.session() as session:
@@ -238,8 +238,8 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
     *answers, deleted = await asyncio.gather(
         *reports, harness.conversations.remove(TENANT, cid), return_exceptions=True
     )
-    stored = sum(isinstance(answer, Judged) for answer in answers)
-    assert all(isinstance(answer, Judged | NotFound) for answer in answers), answers
+    stored = sum(isinstance(answer, ReportResult) for answer in answers)
+    assert all(isinstance(answer, ReportResult | NotFound) for answer in answers), answers
     assert isinstance(deleted, dict)
     assert deleted["usage_reports"] == stored
     left = await execute(database_url, "SELECT count(*) FROM usage_reports")

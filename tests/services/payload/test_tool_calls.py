@@ -33,7 +33,7 @@ from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepResult, MatchedLine
 from app.domain.tool_output.slices import OutputBytes, OutputLines
 from app.services.compaction.runs import CompactRequest
-from app.services.payload.tool_calls import Answered, ToolCallService
+from app.services.payload.tool_calls import ToolCallResult, ToolCallService
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -74,7 +74,7 @@ class Readers:
         others: Any = SimpleNamespace(search=read, recall=read, compact=self.compact)
         return ToolCallService(blobs, others, others, others)
 
-    async def call(self, name: str, **arguments: Any) -> Answered:
+    async def call(self, name: str, **arguments: Any) -> ToolCallResult:
         """Execute one call in the form of Chat."""
         function = {"name": name, "arguments": json.dumps(arguments)}
         raw = {"id": "c1", "type": "function", "function": function}

@@ -133,7 +133,7 @@ def _reasoning_after(state: BuildState) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedBuild:
     """A payload with its epoch and build id. No caller holds a payload of a new epoch."""
 
     state: BuildState
@@ -144,7 +144,7 @@ class Recorded:
     build_id: str
 
 
-async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Recorded:
+async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
     """Write the epoch unless it is the last one. Raises Restart when another build was first."""
     rendered, items = state.rendered, state.items
     assert rendered is not None and items is not None
@@ -163,7 +163,7 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     through_seq = max(items.rendered_through, state.read.conversation.state.head_seq)
     tail = await _record_tail(deps, state, rendered)
     build_id = BuildName(epoch.epoch_id, through_seq, tail).build_id
-    return Recorded(state, rendered, epoch, is_new, through_seq, build_id)
+    return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:

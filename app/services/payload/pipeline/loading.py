@@ -16,7 +16,7 @@ from app.services.payload.pipeline.state import Attempt, BuildDependencies, Rest
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConversation:
     """A conversation and its resolved settings, as one build sees them.
 
     `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
@@ -32,7 +32,7 @@ class Loaded:
     cached_epoch_id: str
 
 
-async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
+async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     """Read the conversation and resolve its settings.
 
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
@@ -73,7 +73,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
                 conversation.conversation_id, conversation.state.view_version
             )
         raise Restart(attempt)
-    return Loaded(attempt, read, resolved, limits, last_epoch, cached, cached_epoch_id)
+    return LoadedConversation(attempt, read, resolved, limits, last_epoch, cached, cached_epoch_id)
 
 
 async def _read(

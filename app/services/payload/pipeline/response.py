@@ -10,7 +10,7 @@ from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
 from app.domain.payload.assembler import MisplacedBreakpoint, StablePoint
 from app.domain.payload.rendering import Payload, Request, render_payload
-from app.services.payload.pipeline.epoch import Recorded
+from app.services.payload.pipeline.epoch import RecordedBuild
 from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState
 
 _log = logging.getLogger("app.context")
@@ -19,7 +19,7 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 
 
-def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
+def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     """Render the payload of a recorded build, and return the body of the answer.
 
     The payload is bytes already: the body is for a JSON writer that takes fragments.
@@ -80,7 +80,7 @@ def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def _known_point(recorded: Recorded) -> StablePoint | None:
+def _known_point(recorded: RecordedBuild) -> StablePoint | None:
     """Return where the caller's payload ends, None for one that is not of this epoch."""
     known, epoch = recorded.state.attempt.known, recorded.epoch
     if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:

@@ -18,12 +18,12 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import Start, start_from, view_holds
 from app.domain.prompt.resolved_settings import PayloadTools, takes_all
-from app.services.payload.pipeline.loading import Loaded
+from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 
-async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
+async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
     read, resolved, last = loaded.read, loaded.resolved, loaded.last_epoch
     start = start_from(last.start_json) if last is not None else None
@@ -51,7 +51,7 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
     return state
 
 
-def _start_holds(loaded: Loaded, last: Epoch, start: Start) -> bool:
+def _start_holds(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
     read = loaded.read
     version = read.conversation.state.view_version
     return view_holds(last, start, loaded.resolved, loaded.limits, version) and all(
@@ -59,7 +59,7 @@ def _start_holds(loaded: Loaded, last: Epoch, start: Start) -> bool:
     )
 
 
-def _keeps_sliding_window(loaded: Loaded, last: Epoch, start: Start) -> bool:
+def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
@@ -86,7 +86,7 @@ async def _with_active_view(deps: BuildDependencies, read: ContextRead) -> Conte
     return replace(read, view=receipt.view if receipt is not None else None)
 
 
-def _initial_state(loaded: Loaded, read: ContextRead, view: View) -> BuildState:
+def _initial_state(loaded: LoadedConversation, read: ContextRead, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
     texts = resolved.dynamic(attempt.settings)
     state = BuildState(
@@ -132,7 +132,9 @@ async def _choose_tools(
     return replace(state, tools=PayloadTools(extra, deferred, is_native))
 
 
-async def _with_entries(deps: BuildDependencies, loaded: Loaded, state: BuildState) -> BuildState:
+async def _with_entries(
+    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState
+) -> BuildState:
     """Add the entries of the view and, where its rows are in memory, the rendered history."""
     read, view, last, cached = state.read, state.view, loaded.last_epoch, loaded.cached
     # Only a payload of the same view is extended by the rows that were read.
