@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     MAX_SEQ,
@@ -99,6 +99,22 @@ _BUILT: dict[str, Any] = {
     "deferred_tools": 0,
     "defers_natively": False,
     "delta": False,
+}
+
+
+_EARLIER: dict[str, Any] = {
+    name: _BUILT[name]
+    for name in (
+        "format",
+        "payload",
+        "build_id",
+        "epoch",
+        "through_seq",
+        "stable_items",
+        "prefix_hash",
+        "breakpoints",
+        "tail",
+    )
 }
 
 
@@ -232,14 +248,10 @@ class CompactResult(ResponseSchema):
     )
 
 
-def _add_example(schema: dict[str, Any]) -> None:
-    schema["examples"] = [{name: _BUILT[name] for name in schema["properties"]}]
-
-
 class EarlierBuild(ResponseSchema):
     """The payload of an earlier build, byte for byte."""
 
-    model_config = ConfigDict(json_schema_extra=_add_example)
+    model_config = examples(_EARLIER)
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
