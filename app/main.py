@@ -250,7 +250,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         search=parts.search,
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
-        transcripts=TranscriptService(database, resolver, parts.active, log.originals),
+        transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
         validation=ValidationService(resolver, parts.models),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,

@@ -52,7 +52,7 @@ class ResponseSchema(BaseModel):
 
 
 def examples(*values: Any) -> ConfigDict:
-    """Return the configuration of a schema with these examples in openapi.json."""
+    """Return the configuration of a schema with these examples."""
     return ConfigDict(json_schema_extra={"examples": list(values)})
 
 

@@ -40,7 +40,7 @@ class ContextRead:
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. `other_streams` are the payload streams of the same format,
     if this one has no epoch yet. `pins` are the pinned seqs. With `rows_read`, `rows` are the
-    shown messages that are not cached.
+    visible messages that are not cached.
     """
 
     conversation: Conversation

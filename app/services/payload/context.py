@@ -49,7 +49,7 @@ class ContextService:
         resolver, database = self._deps.resolver, self._deps.database
         async with database.session() as session:
             conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
-        conversation = await self._deps.active.settled(tenant_id, conversation)
+        conversation = await self._deps.active.updated(tenant_id, conversation)
         async with database.session() as session:
             return await read_budget(resolver, session, conversation)
 

@@ -189,7 +189,7 @@ class UsageService:
         if conversation.is_outdated(self._active.now()):
             locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
-                settled = await self._active.settle(session, locked)
+                settled = await self._active.update_locked(session, locked)
                 return replace(conversation, state=settled.state)
         return conversation
 

@@ -34,7 +34,7 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.idempotent_creation import claim_key
+from app.services.conversations.configurable_resources import claim_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -177,7 +177,7 @@ class ForkService:
             found = await self._find(session, tenant_id, conversation_id)
         if found is None:
             raise NotFound.conversation(conversation_id)
-        source = await self._active.settled(tenant_id, found)
+        source = await self._active.updated(tenant_id, found)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as session:
             if await self._find(session, tenant_id, fork_id) is not None:

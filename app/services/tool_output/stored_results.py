@@ -170,7 +170,7 @@ class StoredResults:
             total += message.byte_size + size
             if originals and size and total > read.max_bytes:
                 break
-            await read.make_room(size)
+            await read.acquire_large(size)
             blob = blobs.get((message.output.ref or "") if message.output is not None else "")
             originals.append(
                 await self._original(conversation_id, message, blob, is_whole=size > 0)
