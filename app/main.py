@@ -51,7 +51,7 @@ from app.services.conversations.transcripts import TranscriptService
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.state import BuildDependencies
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.tool_calls import ToolCallService
@@ -227,7 +227,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
                 parts.telemetry,
             )
         ),
-        earlier=BuildReplayService(database, resolver),
+        build_replay=BuildReplayService(database, resolver),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
@@ -251,7 +251,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
-        validation=ValidationService(database, resolver, parts.registry),
+        validation=ValidationService(resolver, parts.models),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,

@@ -27,7 +27,7 @@ from app.adapters.tool_ranking import Bm25Ranking, words
 from app.domain.common.policy import Policy
 from app.domain.formats import ToolDefinition, parse_tool
 from app.domain.models.tokens import estimate_tool_defs_tokens
-from app.domain.prompt.tool_deferral import MAX_FOUND, plan_deferral
+from app.domain.prompt.tool_deferral import MAX_TOOL_MATCHES, plan_deferral
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service
@@ -108,7 +108,7 @@ async def _ranks(
     """Return at which place the first tool of each query was found."""
     found = {}
     for query, names in queries:
-        ranked = await ranking.rank(query, tools, MAX_FOUND, key="all")
+        ranked = await ranking.rank(query, tools, MAX_TOOL_MATCHES, key="all")
         places = (place for place, name in enumerate(ranked, 1) if name in names)
         found[query] = next(places, None)
     return found

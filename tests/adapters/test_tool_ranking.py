@@ -58,13 +58,13 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
         ("\uff32\uff25\uff21\uff24\uff2d\uff25", "npmPackageReadme"),
     ],
 )
-async def test_words_are_found_however_they_are_written(query: str, first: str) -> None:
+async def test_words_match_in_every_spelling(query: str, first: str) -> None:
     """Names split into words, English stems, full width, pairs where nothing is spaced."""
     assert (await found(query))[0] == first
 
 
 async def test_a_name_counts_for_more_than_a_description() -> None:
-    """What a tool is called says most, then what it does, then what it takes."""
+    """The name of a tool weighs most, then its description, then its parameters."""
     assert await found("weather") == ["get_weather", "weather_alerts", "send"]
     tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
     assert await found("town", tools) == ["town_hall", "b", "a"]
@@ -72,7 +72,7 @@ async def test_a_name_counts_for_more_than_a_description() -> None:
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_exact_name_is_first(name: str) -> None:
-    """Who knows the name gets that tool, whatever its words match besides."""
+    """The exact name of a tool ranks it first, whatever else its words match."""
     others = [tool(f"{name}_{number}", f"{name} {name}") for number in range(3)]
     assert (await found(f" {name} ", [*others, *TOOLS]))[0] == name
 
@@ -84,7 +84,7 @@ async def test_a_query_without_matches_finds_nothing(query: str) -> None:
 
 
 @pytest.mark.parametrize("tools", [[], [tool("x")], [tool("a", "the"), tool("_")]])
-async def test_sets_with_little_to_read_can_be_searched(tools: list[ToolDefinition]) -> None:
+async def test_tools_with_little_text_can_be_searched(tools: list[ToolDefinition]) -> None:
     """No tools, no descriptions and no words are no errors. [tools.search-deterministic]"""
     assert await found("weather", tools) == []
 
@@ -117,7 +117,7 @@ async def test_long_texts_are_read_from_their_start() -> None:
 
 
 @given(st.text(), st.text())
-def test_any_text_is_words(one: str, other: str) -> None:
+def test_any_text_can_be_split_into_words(one: str, other: str) -> None:
     """No text is refused, words are not empty, and texts side by side keep their words."""
     assert all(words(one))
     assert words(f"{one} {other}") == words(one) + words(other)
@@ -135,8 +135,8 @@ class Watched(list[ToolDefinition]):
         return super().__iter__()
 
 
-async def test_an_index_is_built_once_and_beside_the_loop() -> None:
-    """Searches at once wait for one index, and the event loop goes on meanwhile.
+async def test_an_index_is_built_once_and_in_a_thread() -> None:
+    """Concurrent searches wait for one index, and the event loop is not blocked.
 
     [operation.loop-never-stalls]
     """
@@ -148,8 +148,8 @@ async def test_an_index_is_built_once_and_beside_the_loop() -> None:
     assert threading.get_ident() not in tools.readers
 
 
-async def test_the_least_recently_searched_set_is_forgotten() -> None:
-    """What is kept is bounded by the number of tools in it. [tools.search-deterministic]"""
+async def test_the_least_recently_searched_index_is_evicted() -> None:
+    """The cache is bounded by the number of tools in it. [tools.search-deterministic]"""
     ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
     built = []
     for key in ("a", "b", "a", "c", "a", "b"):

@@ -49,7 +49,7 @@ from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.state import BuildDependencies
 from app.services.ports import (
     ContextRepository,
     Database,

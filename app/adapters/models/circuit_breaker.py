@@ -46,9 +46,8 @@ class CircuitBreaker:
                 async with circuit:
                     return await self._gateway.complete(call)
             except OpenedState as opened:
-                opened.__traceback__ = (
-                    None  # one object for all calls: it would keep them all alive
-                )
+                # One object serves all calls: its traceback would keep them all alive.
+                opened.__traceback__ = None
                 left = opened.opened_at + self._seconds - time.time()
                 retry_after = max(1, math.ceil(left))
         raise ServiceUnavailable(

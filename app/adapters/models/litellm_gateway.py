@@ -81,9 +81,8 @@ class LiteLLMGateway:
                     api_base=self._api_base,
                     api_key=self._api_key,
                 )
-        except (
-            Exception
-        ) as exc:  # LiteLLM raises its own errors, those of openai and httpx, and built-in ones
+        # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
+        except Exception as exc:
             raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
         return _completion(response, call.model)
 
@@ -130,21 +129,16 @@ def _reason(exc: Exception) -> str:
         return "context_window"
     if "ContentPolicyViolationError" in kinds:
         return "refused"
-    status = getattr(exc, "status_code", None)
-    if _is_overflow(exc, status if isinstance(status, int) else None):
+    status, body = getattr(exc, "status_code", None), getattr(exc, "body", None)
+    code = status if isinstance(status, int) else None
+    quoted = body if isinstance(body, str | Mapping) else None
+    if is_context_overflow(str(exc), code) or is_context_overflow(quoted, code):
         return "context_window"
     if kinds & {"APIConnectionError", "TransportError"}:
         return "provider_error"
     if "APIResponseValidationError" in kinds:
         return "bad_answer"
     return _REASONS.get(status, "provider_error") if status else "provider_error"
-
-
-def _is_overflow(exc: Exception, status: int | None) -> bool:
-    body = getattr(exc, "body", None)
-    return is_context_overflow(str(exc), status) or is_context_overflow(
-        body if isinstance(body, str | Mapping) else None, status
-    )
 
 
 def _retry_after(exc: Exception) -> int | None:
@@ -166,33 +160,24 @@ def _completion(response: Any, model: str) -> Completion:
         choice = response.choices[0]
         message = choice.message
         finish_reason = str(choice.finish_reason or "stop")
-        refusal = _refusal(message)
+        # LiteLLM has some fields of providers apart, and maps unknown finish reasons to `stop`.
+        extra = getattr(message, "provider_specific_fields", None) or {}
+        refusal = getattr(message, "refusal", None) or extra.get("refusal")
+        extra = getattr(choice, "provider_specific_fields", None) or {}
+        native_reason = extra.get("native_finish_reason")
         text = message.content or ""
-        tool_calls = bool(message.tool_calls)
+        has_tool_calls = bool(message.tool_calls)
         usage = getattr(response, "usage", None)
     except (AttributeError, IndexError, TypeError) as exc:
         raise _unavailable("bad_answer", model) from exc
     if refusal or finish_reason == "content_filter":
         raise _unavailable("refused", model)
-    if is_context_overflow(_native_finish_reason(choice)):
+    if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", model)
     return Completion(
         text=str(text),
         finish_reason=finish_reason,
         input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
         output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
-        has_tool_calls=tool_calls,
+        has_tool_calls=has_tool_calls,
     )
-
-
-def _native_finish_reason(choice: Any) -> str | None:
-    """Return the provider's own finish reason; LiteLLM maps unknown ones to `stop`."""
-    extra = getattr(choice, "provider_specific_fields", None) or {}
-    native = extra.get("native_finish_reason")
-    return native if isinstance(native, str) else None
-
-
-def _refusal(message: Any) -> str | None:
-    """Return the model's refusal, also from LiteLLM's provider-specific fields."""
-    extra = getattr(message, "provider_specific_fields", None) or {}
-    return getattr(message, "refusal", None) or extra.get("refusal")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.domain.models.limits import BUILT_IN_WINDOWS, CAPABILITIES, ModelInfo
+from app.domain.models.limits import BUILT_IN_WINDOWS, ModelInfo
 
 MAP_NAME = "model_prices_and_context_window_backup.json"
 CHAT_MODES = frozenset({"chat", "responses"})
@@ -41,19 +40,13 @@ TOKENIZERS: Sequence[tuple[tuple[str, ...], str]] = (
 TOKENIZERS_BY_NAME: Mapping[str, str] = {"o1": O200K, "o3": O200K, "gpt-4": "cl100k_base"}
 
 
-class Record(NamedTuple):
-    """One model of the map in little memory; the provider and the source are interned."""
-
-    input_limit: int | None
-    output_limit: int | None
-    cache_minimum: int | None
-    input_price: float | None
-    output_price: float | None
-    cache_read_price: float | None
-    cache_write_price: float | None
-    provider: str
-    source: str | None
-    capabilities: tuple[bool, bool, bool] = (False, False, False)
+PRICE_KEYS: Mapping[str, str] = {
+    "input_price": "input_cost_per_token",
+    "output_price": "output_cost_per_token",
+    "cache_read_price": "cache_read_input_token_cost",
+    "cache_write_price": "cache_creation_input_token_cost",
+}
+"""The map's keys of prices."""
 
 
 def map_path() -> Path | None:
@@ -66,11 +59,10 @@ def map_path() -> Path | None:
 
 
 class _Map(NamedTuple):
-    """The chat models of a map by name, and the providers that may precede a name."""
+    """The models of a map by name, and the providers that may precede a name."""
 
-    models: Mapping[str, Record]
+    models: Mapping[str, ModelInfo]
     providers: frozenset[str]
-    source: str
 
 
 class ModelRegistry:
@@ -86,21 +78,13 @@ class ModelRegistry:
 
     def find(self, model: str) -> ModelInfo | None:
         """Return the model by exact name, else without its provider's prefix, else None."""
-        loaded = self._load()
-        for name in _names(model, loaded.providers):
-            if name in loaded.models:
-                return _info(name, loaded.models[name], loaded.source)
-        for name in _names(model, loaded.providers):
-            if name in BUILT_IN_WINDOWS:
-                return _built_in_info(name)
-        return None
+        models, providers = self._load()
+        names = _names(model, providers)
+        return next((models[name] for name in names if name in models), None)
 
     def list(self) -> Sequence[ModelInfo]:
         """Return all models, sorted by name."""
-        loaded = self._load()
-        built_in = [_built_in_info(name) for name in BUILT_IN_WINDOWS if name not in loaded.models]
-        known = [_info(name, record, loaded.source) for name, record in loaded.models.items()]
-        return sorted((*known, *built_in), key=lambda info: info.model)
+        return sorted(self._load().models.values(), key=lambda info: info.model)
 
     def _load(self) -> _Map:
         with self._lock:
@@ -119,54 +103,22 @@ def _names(model: str, providers: frozenset[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=4)  # every app of a process has the same map
 def _read(path: Path | None) -> _Map:
+    models = {name: _built_in_info(name) for name in BUILT_IN_WINDOWS}
     path = path or map_path()
     if path is None:
-        return _Map({}, frozenset(), "litellm")
+        return _Map(models, frozenset())
     entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
-    models: dict[str, Record] = {}
-    providers = set(ROUTER_PREFIXES)
+    providers, map_version = set(ROUTER_PREFIXES), _map_version()
     for name, entry in entries.items():
         if entry.get("mode") not in CHAT_MODES:
             continue
-        record = _record(name, entry)
-        if record is not None:
-            models[intern(name)] = record
-            providers.add(record.provider)
+        info = _info(intern(name), entry, map_version)
+        if info is not None:
+            models[info.model] = info
+            providers.add(_provider(name, entry))
             if "/" in name:
                 providers.add(name.partition("/")[0])
-    return _Map(models, frozenset(providers), _map_version())
-
-
-def _info(model: str, record: Record, source: str) -> ModelInfo:
-    window, max_input, limit_source = _limits(model, record, source)
-    tokenizer = _tokenizer(model, record.provider)
-    minimum, minimum_source = _cache_minimum(tokenizer, record, source)
-    info = ModelInfo(
-        model=model,
-        context_window=window,
-        max_input_tokens=max_input,
-        max_output_tokens=record.output_limit,
-        tokenizer=tokenizer,
-        exact=tokenizer == O200K,
-        cache_minimum_tokens=minimum,
-        input_price=record.input_price,
-        output_price=record.output_price,
-        cache_read_price=record.cache_read_price,
-        cache_write_price=record.cache_write_price,
-        sources={},
-        **dict(zip(CAPABILITIES, record.capabilities, strict=True)),
-    )
-    prices = source if record.source is None else f"{source}, {record.source}"
-    sources = {
-        "context_window": limit_source,
-        "max_input_tokens": limit_source,
-        "max_output_tokens": f"{source}: max_output_tokens",
-        "cache_minimum_tokens": minimum_source,
-        **dict.fromkeys(
-            ("input_price", "output_price", "cache_read_price", "cache_write_price"), prices
-        ),
-    }
-    return _with_sources(info, sources)
+    return _Map(models, frozenset(providers))
 
 
 def _map_version() -> str:
@@ -176,37 +128,54 @@ def _map_version() -> str:
         return "litellm"
 
 
-def _record(name: str, entry: Mapping[str, Any]) -> Record | None:
+def _provider(name: str, entry: Mapping[str, Any]) -> str:
+    return str(entry.get("litellm_provider") or name.partition("/")[0])
+
+
+def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | None:
+    """Return a model from its entry, None for an entry without limits."""
     input_limit = _count(entry.get("max_input_tokens"))
     output_limit = _count(entry.get("max_output_tokens"))
     if input_limit is None and output_limit is None:
         return None
+    provider = _provider(name, entry)
+    tokenizer = _tokenizer(name, provider)
+    window, max_input, limit_source = _limits(name, input_limit, output_limit, map_version)
+    prices = {field: _price(entry.get(key)) for field, key in PRICE_KEYS.items()}
+    minimum = _count(entry.get("prompt_cache_min_tokens"))
+    minimum_source = f"{map_version}: prompt_cache_min_tokens"
+    if minimum is None and tokenizer == O200K and prices["cache_read_price"] is not None:
+        minimum, minimum_source = OPENAI_CACHE_MINIMUM, "OpenAI's prompt caching guide"
+    numbers: dict[str, Any] = {
+        "context_window": window,
+        "max_input_tokens": max_input,
+        "max_output_tokens": output_limit,
+        "cache_minimum_tokens": minimum,
+        **prices,
+    }
     source = entry.get("source")
-    return Record(
-        input_limit=input_limit,
-        output_limit=output_limit,
-        cache_minimum=_count(entry.get("prompt_cache_min_tokens")),
-        input_price=_price(entry.get("input_cost_per_token")),
-        output_price=_price(entry.get("output_cost_per_token")),
-        cache_read_price=_price(entry.get("cache_read_input_token_cost")),
-        cache_write_price=_price(entry.get("cache_creation_input_token_cost")),
-        provider=intern(str(entry.get("litellm_provider") or name.partition("/")[0])),
-        source=intern(source) if isinstance(source, str) else None,
-        capabilities=_capabilities(name, entry),
-    )
-
-
-def _capabilities(name: str, entry: Mapping[str, Any]) -> tuple[bool, bool, bool]:
-    """Return the features that the provider supports for this model, in the order of CAPABILITIES.
-
-    OpenAI always accepts later system text. Anthropic itself supports tool search for all models
-    that the map lists; the map marks it for those that others host.
-    """
-    provider = entry.get("litellm_provider") or name.partition("/")[0]
-    return (
-        entry.get("supports_tool_search") is True or provider == "anthropic",
-        entry.get("supports_prompt_cache_breakpoint") is True,
-        entry.get("supports_mid_conversation_system") is True or provider in OPENAI_PROVIDERS,
+    price_source = f"{map_version}, {source}" if isinstance(source, str) else map_version
+    sources = {
+        "context_window": limit_source,
+        "max_input_tokens": limit_source,
+        "max_output_tokens": f"{map_version}: max_output_tokens",
+        "cache_minimum_tokens": minimum_source,
+        **dict.fromkeys(prices, price_source),
+    }
+    return ModelInfo(
+        model=name,
+        tokenizer=tokenizer,
+        exact=tokenizer == O200K,
+        sources={
+            field: intern(sources[field]) for field, number in numbers.items() if number is not None
+        },
+        # OpenAI always accepts later system text. Anthropic itself supports tool search for all
+        # models that the map lists; the map marks it for those that others host.
+        tool_search=entry.get("supports_tool_search") is True or provider == "anthropic",
+        cache_breakpoint=entry.get("supports_prompt_cache_breakpoint") is True,
+        mid_conversation_system=entry.get("supports_mid_conversation_system") is True
+        or provider in OPENAI_PROVIDERS,
+        **numbers,
     )
 
 
@@ -218,14 +187,16 @@ def _price(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value >= 0 else None
 
 
-def _limits(model: str, record: Record, map_version: str) -> tuple[int | None, int | None, str]:
+def _limits(
+    model: str, input_limit: int | None, output_limit: int | None, map_version: str
+) -> tuple[int | None, int | None, str]:
     """Return the window, a separate input limit or None, and their source."""
-    total = (record.input_limit or 0) + (record.output_limit or 0)
+    total = (input_limit or 0) + (output_limit or 0)
     has_openai_name = model.rpartition("/")[2].startswith("gpt-")
-    if record.input_limit and has_openai_name and total in OPENAI_WINDOWS:
+    if input_limit and has_openai_name and total in OPENAI_WINDOWS:
         source = f"{map_version}: max_input_tokens is input only, + max_output_tokens = {total:,}"
-        return total, record.input_limit, source
-    return record.input_limit, None, f"{map_version}: max_input_tokens, taken as the whole window"
+        return total, input_limit, source
+    return input_limit, None, f"{map_version}: max_input_tokens, taken as the whole window"
 
 
 def _tokenizer(model: str, provider: str) -> str:
@@ -238,14 +209,6 @@ def _tokenizer(model: str, provider: str) -> str:
     return next((found for prefixes, found in TOKENIZERS if name.startswith(prefixes)), "unknown")
 
 
-def _cache_minimum(tokenizer: str, record: Record, map_version: str) -> tuple[int | None, str]:
-    if record.cache_minimum is not None:
-        return record.cache_minimum, f"{map_version}: prompt_cache_min_tokens"
-    if tokenizer == O200K and record.cache_read_price is not None:
-        return OPENAI_CACHE_MINIMUM, "OpenAI's prompt caching guide"
-    return None, ""
-
-
 def _built_in_info(name: str) -> ModelInfo:
     tokenizer = _tokenizer(name, "openai")
     return ModelInfo(
@@ -256,9 +219,3 @@ def _built_in_info(name: str) -> ModelInfo:
         mid_conversation_system=tokenizer != "unknown",
         sources={"context_window": "built-in defaults"},
     )
-
-
-def _with_sources(info: ModelInfo, sources: Mapping[str, str]) -> ModelInfo:
-    """Add the sources of the numbers that are set."""
-    of_set = {name: source for name, source in sources.items() if getattr(info, name) is not None}
-    return replace(info, sources=of_set)

@@ -51,7 +51,7 @@ class Services:
     conversations: ConversationService
     log: LogService
     context: ContextService
-    earlier: BuildReplayService
+    build_replay: BuildReplayService
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService

@@ -42,7 +42,15 @@ def heavy(endpoint: _Endpoint) -> _Endpoint:
     return endpoint
 
 
-class WireRoute(APIRoute):
+class _NamedRoute(APIRoute):
+    """A route whose operation id is, by default, the name of its function."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        super().__init__(path, endpoint, **options)
+
+
+class WireRoute(_NamedRoute):
     """A route of FastAPI with bounded bodies and error responses."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -114,7 +122,7 @@ def _shared(inner: ASGIApp) -> ASGIApp:
     return app
 
 
-class DirectRoute(APIRoute):
+class DirectRoute(_NamedRoute):
     """A route that FastAPI only documents; ASGI calls its endpoint directly (rule 4)."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

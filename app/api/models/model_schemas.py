@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import NAME_PATTERN, RequestSchema, ResponseSchema, Tokens
+from app.api.http.fields import NAME_PATTERN, RequestSchema, ResponseSchema, Tokens, examples
 from app.api.http.pages import Page
 from app.domain.common.policy import StrategyName
 
@@ -92,7 +92,7 @@ class ModelEntry(RequestSchema):
 class ModelShown(ResponseSchema):
     """A model's limits, prices and features; null where unknown."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_MODEL]})
+    model_config = examples(_MODEL)
 
     model: str = Field(description="Name of the model.")
     context_window: int | None = Field(description="Input and output together.")
@@ -116,9 +116,7 @@ class ModelShown(ResponseSchema):
 class ModelPage(Page[ModelShown]):
     """Models, by name."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_MODEL], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_MODEL], "next_cursor": None})
 
 
 class Strategy(ResponseSchema):
@@ -137,22 +135,18 @@ class Strategy(ResponseSchema):
 class StrategyList(Page[Strategy]):
     """All strategies."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "data": [
                 {
-                    "data": [
-                        {
-                            "name": "sandwich",
-                            "description": "Top, a summary of the middle, bottom.",
-                            "is_default": True,
-                            "trigger": 0.7,
-                            "preserve_top": 5,
-                            "preserve_bottom": 5,
-                        }
-                    ],
-                    "next_cursor": None,
+                    "name": "sandwich",
+                    "description": "Top, a summary of the middle, bottom.",
+                    "is_default": True,
+                    "trigger": 0.7,
+                    "preserve_top": 5,
+                    "preserve_bottom": 5,
                 }
-            ]
+            ],
+            "next_cursor": None,
         }
     )

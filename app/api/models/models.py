@@ -18,7 +18,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 
 @router.get(
     "/v1/models",
-    operation_id="list_models",
     summary="List models",
     response_model=ModelPage,
     responses=problems_of(ValidationError, ServiceUnavailable),
@@ -33,7 +32,6 @@ async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None
 
 @router.get(
     "/v1/models/{model:path}",
-    operation_id="get_model",
     summary="Read a model",
     response_model=ModelShown,
     responses=problems_of(NotFound, ServiceUnavailable),
@@ -45,14 +43,13 @@ async def get_model(request: Request, model: ModelPath) -> Response:
 
 @router.put(
     "/v1/models/{model:path}",
-    operation_id="set_model",
     summary="Set a model's entry",
     response_model=ModelShown,
     responses=problems_of(
         NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
     ),
 )
-async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
+async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
     """Add or replace your own entry for a model; omitted fields come from the bundled entry."""
     entry = body.model_dump(exclude_none=True)
     return Json(await services(request).registry.put(tenant_of(request), model_from(model), entry))
@@ -60,7 +57,6 @@ async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Res
 
 @router.delete(
     "/v1/models/{model:path}",
-    operation_id="delete_model",
     summary="Delete a model's entry",
     response_model=Deleted,
     responses=problems_of(NotFound, ServiceUnavailable),

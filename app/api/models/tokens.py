@@ -17,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 
 @router.post(
     "/v1/tokens/count",
-    operation_id="count_tokens",
     summary="Count tokens",
     response_model=TokenCount,
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge),
@@ -28,12 +27,5 @@ async def count_tokens(request: Request, body: TokensRequest) -> Response:
     Usage reported for `model` corrects the count. `margin` is the share to add for safety where
     the model has another tokenizer.
     """
-    count_request = CountRequest(
-        messages=body.messages,
-        text=body.text,
-        tools=body.tools,
-        format=body.format,
-        counter=body.counter,
-        model=body.model,
-    )
+    count_request = CountRequest(**dict(body))
     return Json(await services(request).stateless.count(tenant_of(request), count_request))

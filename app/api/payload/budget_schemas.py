@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from app.api.http.fields import ResponseSchema, Threshold
+from app.api.http.fields import ResponseSchema, Threshold, examples
 from app.domain.models.budget import Pressure
 
 BUDGET: dict[str, Any] = {
@@ -59,7 +59,7 @@ class Estimate(ResponseSchema):
 class Reading(ResponseSchema):
     """A budget with its pressure; all null without a known context window."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [READING]})
+    model_config = examples(READING)
 
     budget: Budget | None = Field(description="The context window and its use.")
     pressure: Pressure | None = Field(description="The highest level reached.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -16,6 +16,7 @@ from app.api.payload.budget_schemas import Reading
 from app.api.payload.context_schemas import (
     BuiltContext,
     ContextRequest,
+    ContextState,
     EarlierBuild,
     OverflowAnswer,
     OverflowRequest,
@@ -36,31 +37,30 @@ from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
 from app.services.payload.pipeline.state import KnownPayload
-from app.services.prompt import budget_status
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)
+_BUILD = problems_of(
+    NotFound,
+    Conflict,
+    ValidationError,
+    ContextLimitUnknown,
+    ContextOverflow,
+    MalformedJson,
+    PayloadTooLarge,
+    ServiceUnavailable,
+)
 _DEFAULT = RequestSettings()
 
 
 @hot_router.post(
     f"{_PATH}/context",
-    operation_id="build_context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
-    responses=problems_of(
-        NotFound,
-        Conflict,
-        ValidationError,
-        ContextLimitUnknown,
-        ContextOverflow,
-        MalformedJson,
-        PayloadTooLarge,
-        ServiceUnavailable,
-    ),
+    responses=_BUILD,
 )
 async def build_context(
     request: Request, conversation_id: ConversationPath, body: ContextRequest | None = None
@@ -75,16 +75,15 @@ async def build_context(
     known_id = conversation_id_from(conversation_id)
     if body is None:
         return Json(await services(request).context.build(tenant_of(request), known_id, _DEFAULT))
-    known = KnownPayload(**body.known.model_dump()) if body.known is not None else None
-    built = await services(request).context.build(
-        tenant_of(request), known_id, _settings(body), known
+    known = KnownPayload(**dict(body.known)) if body.known is not None else None
+    settings = _settings(body)
+    return Json(
+        await services(request).context.build(tenant_of(request), known_id, settings, known)
     )
-    return Json(built)
 
 
 @router.get(
     f"{_PATH}/context",
-    operation_id="get_context",
     summary="Read the payload of an earlier build",
     response_model=EarlierBuild,
     responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
@@ -101,13 +100,11 @@ async def get_context(
     A build that was answered as a delta is returned whole.
     """
     known_id = conversation_id_from(conversation_id)
-    earlier = await services(request).earlier.get(tenant_of(request), known_id, as_of)
-    return Json(earlier)
+    return Json(await services(request).build_replay.get(tenant_of(request), known_id, as_of))
 
 
 @router.get(
     f"{_PATH}/budget",
-    operation_id="get_budget",
     summary="Read the budget",
     response_model=Reading,
     responses=_READ,
@@ -115,12 +112,14 @@ async def get_context(
 async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
     """Return budget and pressure of the stored settings; nulls without a known context window."""
     known_id = conversation_id_from(conversation_id)
-    return Json(_reading(await services(request).context.budget(tenant_of(request), known_id)))
+    status = await services(request).context.budget(tenant_of(request), known_id)
+    if status is None:
+        return Json(dict.fromkeys(Reading.model_fields))
+    return Json({"budget": status.budget, **asdict(status.pressure)})
 
 
 @router.get(
     f"{_PATH}/state",
-    operation_id="get_state",
     summary="Read the context state",
     response_model=StateShown,
     responses=_READ,
@@ -133,10 +132,9 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
     """
     known_id, tenant_id = conversation_id_from(conversation_id), tenant_of(request)
     state = await services(request).receipts.state(tenant_id, known_id)
-    nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
     return Json(
         {
-            **(asdict(state) if state is not None else nothing),
+            **(asdict(state) if state is not None else dict.fromkeys(ContextState.model_fields)),
             "summariser_problem": await services(request).compaction.summariser_problem(
                 tenant_id, known_id
             ),
@@ -147,19 +145,9 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
 
 @router.post(
     f"{_PATH}/overflow",
-    operation_id="overflow",
     summary="Cut what a provider found too long",
     response_model=OverflowAnswer,
-    responses=problems_of(
-        NotFound,
-        Conflict,
-        ValidationError,
-        ContextLimitUnknown,
-        ContextOverflow,
-        MalformedJson,
-        PayloadTooLarge,
-        ServiceUnavailable,
-    ),
+    responses=_BUILD,
 )
 async def overflow(
     request: Request, conversation_id: ConversationPath, body: OverflowRequest | None = None
@@ -172,14 +160,14 @@ async def overflow(
     Send the provider's `error` to have it checked: another error is `422` and cuts nothing.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = _DEFAULT
+    settings = _DEFAULT
     if body is not None:
         if body.error is not None and not is_context_overflow(body.error):
             raise ValidationError.at(
                 "/error", "This error does not mean that the input is too long"
             )
-        ask = _settings(body)
-    result, built = await services(request).context.overflow(tenant_of(request), known_id, ask)
+        settings = _settings(body)
+    result, built = await services(request).context.overflow(tenant_of(request), known_id, settings)
     return Json({**asdict(result), "context": built})
 
 
@@ -199,17 +187,3 @@ def _settings(body: ContextRequest) -> RequestSettings:
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
         status=body.status,
     )
-
-
-def _reading(reading: budget_status.BudgetStatus | None) -> dict[str, Any]:
-    if reading is None:
-        names = ("budget", "pressure", "notice", "next_threshold", "tokens_to_next")
-        return dict.fromkeys(names)
-    pressure = reading.pressure
-    return {
-        "budget": reading.budget,
-        "pressure": pressure.pressure,
-        "notice": pressure.notice,
-        "next_threshold": pressure.next_threshold,
-        "tokens_to_next": pressure.tokens_to_next,
-    }

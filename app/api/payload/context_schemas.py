@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     MAX_SEQ,
@@ -20,6 +20,7 @@ from app.api.http.fields import (
     Threshold,
     Tokens,
     Tools,
+    examples,
 )
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
@@ -99,6 +100,8 @@ _BUILT: dict[str, Any] = {
     "defers_natively": False,
     "delta": False,
 }
+
+
 _EARLIER: dict[str, Any] = {
     name: _BUILT[name]
     for name in (
@@ -130,9 +133,7 @@ class Known(RequestSchema):
 class ContextRequest(RequestSchema):
     """Settings of the next model call; every field has a default."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5"}]}
-    )
+    model_config = examples({"format": "anthropic", "model": "claude-sonnet-4-5"})
 
     format: Format = FormatName.OPENAI_CHAT
     model: ModelName | None = Field(
@@ -181,7 +182,7 @@ class Breakpoint(ResponseSchema):
 class ContextState(ResponseSchema):
     """The summary that builds show, and the seqs it stands for."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
+    model_config = examples(_STATE)
 
     strategy: StrategyName | None = Field(description="The strategy that made it.")
     summary: str | None = Field(description="Its text; null when there is none.")
@@ -209,7 +210,7 @@ class CompactionFailure(ResponseSchema):
 class StateShown(ContextState):
     """The summary that builds show, and problems with the next one."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_STATE_SHOWN]})
+    model_config = examples(_STATE_SHOWN)
 
     summariser_problem: str | None = Field(
         description="Why the policy's `compaction.model` may not summarise; null when it may."
@@ -222,7 +223,7 @@ class StateShown(ContextState):
 class CompactResult(ResponseSchema):
     """The result of a compaction; tokens are of the whole payload."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_RESULT]})
+    model_config = examples(_RESULT)
 
     compacted: bool = Field(description="Whether the context changed.")
     reason: str | None = Field(description="Why nothing was done.")
@@ -250,7 +251,7 @@ class CompactResult(ResponseSchema):
 class EarlierBuild(ResponseSchema):
     """The payload of an earlier build, byte for byte."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EARLIER]})
+    model_config = examples(_EARLIER)
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
@@ -268,7 +269,7 @@ class EarlierBuild(ResponseSchema):
 class BuiltContext(EarlierBuild):
     """The payload for the next model call, with its budget and cache data."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
+    model_config = examples(_BUILT)
 
     base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
     cache_break_reason: str | None = Field(
@@ -304,9 +305,7 @@ class BuiltContext(EarlierBuild):
 class OverflowRequest(ContextRequest):
     """Settings of the payload after the cut, and the provider's error."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"error": {"code": "context_length_exceeded"}}]}
-    )
+    model_config = examples({"error": {"code": "context_length_exceeded"}})
 
     error: str | AnyObject | None = Field(
         default=None, description="The provider's error, as text or as the JSON it sent."
@@ -316,18 +315,14 @@ class OverflowRequest(ContextRequest):
 class OverflowAnswer(CompactResult):
     """The cut, and the payload after it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    **_RESULT,
-                    "strategies_run": ["emergency"],
-                    "summary_range": None,
-                    "model": None,
-                    "summary_tokens": 18,
-                    "context": _BUILT,
-                }
-            ]
+    model_config = examples(
+        {
+            **_RESULT,
+            "strategies_run": ["emergency"],
+            "summary_range": None,
+            "model": None,
+            "summary_tokens": 18,
+            "context": _BUILT,
         }
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,14 +12,13 @@ from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
-from app.services.payload.reported_usage import Judged, Report
+from app.services.payload.reported_usage import Report
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
 
 @router.post(
     "/v1/conversations/{conversation_id}/usage",
-    operation_id="report_usage",
     summary="Report a call's usage",
     response_model=UsageAnswer,
     responses=problems_of(
@@ -37,12 +35,8 @@ async def report_usage(
     the final answer. A compaction that is due starts in the background.
     """
     known_id = conversation_id_from(conversation_id)
-    asked = body or UsageRequest()
-    report = Report(**{name: getattr(asked, name) for name in UsageRequest.model_fields})
-    return Json(_answer(await services(request).usage.report(tenant_of(request), known_id, report)))
-
-
-def _answer(judged: Judged) -> dict[str, Any]:
-    usage = judged.token_usage
-    told = asdict(usage) | {"total_tokens": usage.total_tokens} if usage is not None else None
-    return asdict(judged) | {"token_usage": told}
+    report = Report(**dict(body or UsageRequest()))
+    judged = asdict(await services(request).usage.report(tenant_of(request), known_id, report))
+    if (usage := judged["token_usage"]) is not None:
+        usage["total_tokens"] = sum(usage.values())
+    return Json(judged)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request, Response
 
 from app.api.http.bodies import Json, MalformedJson
@@ -9,7 +11,6 @@ from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.stateless_schemas import (
-    CachedState,
     CompressedMessages,
     Compression,
     CompressionNeed,
@@ -30,7 +31,6 @@ _SUMMARY = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceU
 
 @router.post(
     "/v1/context/build",
-    operation_id="build_stateless_context",
     summary="Build a context of messages sent along",
     response_model=ContextResult,
     responses=_SUMMARY,
@@ -41,43 +41,38 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     Nothing is stored: keep `new_state` and send it as `cached_state` next time. `503` when the
     model fails; the state you have stays valid then.
     """
-    return Json(await services(request).stateless.build(tenant_of(request), _ask(body)))
+    state = None
+    if body.cached_state is not None:
+        start, end = body.cached_state.summary_range
+        state = ContextState(**dict(body.cached_state) | {"summary_range": (start, end)})
+    build = replace(_request(body), state=state, model=body.model)
+    return Json(await services(request).stateless.build(tenant_of(request), build))
 
 
 @router.post(
     "/v1/context/needs-compression",
-    operation_id="needs_compression",
     summary="Ask whether messages need compression",
     response_model=CompressionNeed,
     responses=_PLAIN,
 )
 async def needs_compression(request: Request, body: StatelessMessages) -> Response:
     """Return whether the messages are over the threshold and have a middle to compress."""
-    return Json(await services(request).stateless.needs_compression(_ask(body)))
+    return Json(await services(request).stateless.needs_compression(_request(body)))
 
 
 @router.post(
     "/v1/context/compress",
-    operation_id="compress",
     summary="Summarise messages",
     response_model=CompressedMessages,
     responses=_SUMMARY,
 )
 async def compress(request: Request, body: Compression) -> Response:
     """Return a summary of all the messages; `503` when the model fails."""
-    made = await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
-    return Json({"summary": made.text, "model": made.model})
+    return Json(
+        await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
+    )
 
 
-def _ask(body: StatelessMessages) -> StatelessRequest:
+def _request(body: StatelessMessages) -> StatelessRequest:
     policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
-    ask = StatelessRequest(body.messages, body.max_context_tokens, policy)
-    if not isinstance(body, StatelessBuild):
-        return ask
-    state = _state(body.cached_state) if body.cached_state else None
-    return StatelessRequest(body.messages, body.max_context_tokens, policy, state, body.model)
-
-
-def _state(state: CachedState) -> ContextState:
-    start, end = state.summary_range
-    return ContextState(state.strategy, state.summary, (start, end), state.compressed_at)
+    return StatelessRequest(body.messages, body.max_context_tokens, policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     MAX_TOKENS,
@@ -14,6 +14,7 @@ from app.api.http.fields import (
     RequestSchema,
     ResponseSchema,
     Tools,
+    examples,
 )
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName
@@ -45,7 +46,7 @@ _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 class CachedState(RequestSchema):
     """A ContextState that an earlier build returned."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
+    model_config = examples(_STATE)
 
     strategy: str = Field(max_length=64, description="The strategy that made it.")
     summary: str = Field(max_length=2_000_000, description="The summary.")
@@ -58,9 +59,7 @@ class CachedState(RequestSchema):
 class StatelessMessages(RequestSchema):
     """Messages with the limit and the ranges of the sandwich strategy."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"messages": _MESSAGES, "max_context_tokens": 128000}]}
-    )
+    model_config = examples({"messages": _MESSAGES, "max_context_tokens": 128000})
 
     messages: list[MessageObject] = Field(
         max_length=100_000, description="The whole history.", json_schema_extra={"minItems": 1}
@@ -76,12 +75,8 @@ class StatelessMessages(RequestSchema):
 class StatelessBuild(StatelessMessages):
     """Messages to build a context from."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"messages": _MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
-            ]
-        }
+    model_config = examples(
+        {"messages": _MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
     )
 
     cached_state: CachedState | None = Field(
@@ -95,7 +90,7 @@ class StatelessBuild(StatelessMessages):
 class Compression(RequestSchema):
     """Messages to summarise, all of them."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": _MESSAGES}]})
+    model_config = examples({"messages": _MESSAGES})
 
     messages: list[MessageObject] = Field(
         max_length=100_000, description="What to summarise.", json_schema_extra={"minItems": 1}
@@ -117,16 +112,12 @@ class NewState(ResponseSchema):
 class ContextResult(ResponseSchema):
     """The messages to send to the model."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "messages": _MESSAGES,
-                    "summary_used": False,
-                    "tokens_used": 11,
-                    "new_state": None,
-                }
-            ]
+    model_config = examples(
+        {
+            "messages": _MESSAGES,
+            "summary_used": False,
+            "tokens_used": 11,
+            "new_state": None,
         }
     )
 
@@ -139,9 +130,7 @@ class ContextResult(ResponseSchema):
 class CompressionNeed(ResponseSchema):
     """Whether the middle must be summarised."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"needs_compression": False, "tokens": 11}]}
-    )
+    model_config = examples({"needs_compression": False, "tokens": 11})
 
     needs_compression: bool = Field(description="Over the threshold, with a middle to compress.")
     tokens: int = Field(description="The estimate of the messages.")
@@ -150,11 +139,7 @@ class CompressionNeed(ResponseSchema):
 class CompressedMessages(ResponseSchema):
     """A summary of the messages."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"summary": "The user plans a trip to Bergen.", "model": "extractive"}]
-        }
-    )
+    model_config = examples({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
 
     summary: str = Field(description="The summary.")
     model: str = Field(description="Model that wrote it; `extractive` is built in.")
@@ -163,9 +148,7 @@ class CompressedMessages(ResponseSchema):
 class TokensRequest(RequestSchema):
     """Messages, text and tools to count."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "gpt-4o", "messages": _MESSAGES}]}
-    )
+    model_config = examples({"model": "gpt-4o", "messages": _MESSAGES})
 
     messages: list[MessageObject] = Field(
         default_factory=list, max_length=100_000, description="Messages in `format`."
@@ -186,21 +169,17 @@ class TokensRequest(RequestSchema):
 class TokenCount(ResponseSchema):
     """Tokens by kind."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "tokens": 22,
-                    "messages": 22,
-                    "text": 0,
-                    "tools": 0,
-                    "counter": "tokenizer",
-                    "model": "gpt-4o",
-                    "margin": 0.0,
-                    "method": "tokenizer",
-                    "factor": 1.0,
-                }
-            ]
+    model_config = examples(
+        {
+            "tokens": 22,
+            "messages": 22,
+            "text": 0,
+            "tools": 0,
+            "counter": "tokenizer",
+            "model": "gpt-4o",
+            "margin": 0.0,
+            "method": "tokenizer",
+            "factor": 1.0,
         }
     )
 

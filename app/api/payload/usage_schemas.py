@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
@@ -15,6 +15,7 @@ from app.api.http.fields import (
     RequestSchema,
     ResponseSchema,
     Threshold,
+    examples,
 )
 from app.api.payload.budget_schemas import READING, Budget, Estimate
 from app.domain.models.budget import Pressure
@@ -58,14 +59,10 @@ UncalibratedReason = TypeAliasType(
 class UsageRequest(RequestSchema):
     """The usage that a provider reported for a call, and the build of that call."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
-                {"usage": _USAGE, "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12"},
-                {},
-            ]
-        }
+    model_config = examples(
+        {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
+        {"usage": _USAGE, "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12"},
+        {},
     )
 
     usage: UsageObject | None = Field(
@@ -113,32 +110,28 @@ class TokenUsage(ResponseSchema):
 class UsageAnswer(ResponseSchema):
     """Whether to compact, and the figures behind it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
-                    "token_usage": {
-                        "input_tokens": 762,
-                        "output_tokens": 144,
-                        "cache_creation_tokens": 0,
-                        "cache_read_tokens": 2048,
-                        "total_tokens": 2954,
-                    },
-                    "is_current": True,
-                    "should_compact": False,
-                    "judged_tokens": 2954,
-                    "estimate": {
-                        "tokens": 2146,
-                        "method": "tokenizer x 1.31 (5 reports)",
-                        "margin": 0.02,
-                        "factor": 1.31,
-                    },
-                    "is_calibrated": True,
-                    "uncalibrated_reason": None,
-                    **READING,
-                }
-            ]
+    model_config = examples(
+        {
+            "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
+            "token_usage": {
+                "input_tokens": 762,
+                "output_tokens": 144,
+                "cache_creation_tokens": 0,
+                "cache_read_tokens": 2048,
+                "total_tokens": 2954,
+            },
+            "is_current": True,
+            "should_compact": False,
+            "judged_tokens": 2954,
+            "estimate": {
+                "tokens": 2146,
+                "method": "tokenizer x 1.31 (5 reports)",
+                "margin": 0.02,
+                "factor": 1.31,
+            },
+            "is_calibrated": True,
+            "uncalibrated_reason": None,
+            **READING,
         }
     )
 

@@ -17,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
 @router.post(
     "/v1/context/validate",
-    operation_id="validate_payload",
     summary="Validate a payload",
     response_model=PayloadVerdict,
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable),
@@ -29,14 +28,5 @@ async def validate_payload(request: Request, body: PayloadCheck) -> Response:
     window. With `previous`, it has to extend the payload of the build before. A payload without a
     list of items is `422`.
     """
-    check = ValidationRequest(
-        payload=body.payload,
-        format=body.format,
-        model=body.model,
-        max_context_tokens=body.max_context_tokens,
-        previous=body.previous,
-        previous_stable=body.previous_stable_items,
-        betas=None if body.betas is None else tuple(body.betas),
-        prefill=body.prefill,
-    )
+    check = ValidationRequest(**dict(body))
     return Json(await services(request).validation.validate(tenant_of(request), check))

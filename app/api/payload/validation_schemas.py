@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     MAX_TOKENS,
@@ -13,6 +13,7 @@ from app.api.http.fields import (
     PayloadObject,
     RequestSchema,
     ResponseSchema,
+    examples,
 )
 from app.domain.common.messages import FormatName
 from app.domain.payload.validation import MAX_VIOLATIONS, NOT_JUDGED
@@ -48,9 +49,7 @@ _VIOLATION: dict[str, Any] = {
 class PayloadCheck(RequestSchema):
     """A payload to validate; rules that need a fact that is left out are not judged."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"format": "anthropic", "payload": _PAYLOAD}]}
-    )
+    model_config = examples({"format": "anthropic", "payload": _PAYLOAD})
 
     format: Format = FormatName.OPENAI_CHAT
     payload: PayloadObject = Field(description="A payload in `format`, as it goes to the provider.")
@@ -81,7 +80,7 @@ class PayloadCheck(RequestSchema):
 class RuleViolation(ResponseSchema):
     """A rule that the payload breaks, and where."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_VIOLATION]})
+    model_config = examples(_VIOLATION)
 
     rule: str = Field(description="Id of the rule.")
     severity: Literal["error", "warning"] = Field(
@@ -94,12 +93,8 @@ class RuleViolation(ResponseSchema):
 class PayloadVerdict(ResponseSchema):
     """The violations of a payload."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"valid": False, "violations": [_VIOLATION], "tokens": None, "capacity": None}
-            ]
-        }
+    model_config = examples(
+        {"valid": False, "violations": [_VIOLATION], "tokens": None, "capacity": None}
     )
 
     valid: bool = Field(description="Whether no violation is an error.")

@@ -190,35 +190,32 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
 """The bounds of settings for the JSON schema; the domain validates them."""
 
 
-def _request_model(kind: Any, path: str = "") -> type[BaseModel]:
+def _model(kind: Any, path: str = "", *, is_request: bool) -> type[BaseModel]:
+    """Return the schema of a dataclass of settings, with the schemas of those inside it."""
     members: dict[str, Any] = {}
-    for name, hint, place in _members(kind, path):
-        if is_dataclass(hint):
-            request_type: Any = _request_model(hint, place)
-        else:
-            request_type = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
-        members[name] = (request_type | None, Field(default=None, description=ABOUT[place]))
-    title = _title(path)
-    return create_model(f"{title}Patch", __base__=RequestSchema, __doc__=_doc(path), **members)
-
-
-def _response_model(kind: Any, path: str = "") -> type[BaseModel]:
-    members: dict[str, Any] = {}
-    for name, hint, place in _members(kind, path):
-        response_type = _response_model(hint, place) if is_dataclass(hint) else hint
-        if get_origin(response_type) is tuple:
-            response_type = list[get_args(response_type)[0]]  # type: ignore[misc]
-        elif response_type == AgentTools | tuple[str, ...]:
-            response_type = AddedTools | list[str]
-        members[name] = (response_type, Field(description=ABOUT[place]))
-    return create_model(_title(path), __base__=ResponseSchema, __doc__=_doc(path), **members)
-
-
-def _members(kind: Any, path: str) -> list[tuple[str, Any, str]]:
     hints = get_type_hints(kind)
-    return [
-        (entry.name, hints[entry.name], f"{path}.{entry.name}".strip(".")) for entry in fields(kind)
-    ]
+    for name in (entry.name for entry in fields(kind)):
+        hint, place = hints[name], f"{path}.{name}".strip(".")
+        if is_dataclass(hint):
+            type_: Any = _model(hint, place, is_request=is_request)
+        elif is_request:
+            type_ = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
+        else:
+            type_ = _response_type(hint)
+        if is_request:
+            members[name] = (type_ | None, Field(default=None, description=ABOUT[place]))
+        else:
+            members[name] = (type_, Field(description=ABOUT[place]))
+    title = "".join(word.capitalize() for word in path.split("_")) + "Policy"
+    base, suffix = (RequestSchema, "Patch") if is_request else (ResponseSchema, "")
+    doc = ABOUT.get(path, "Settings for the context of a conversation.")
+    return create_model(title + suffix, __base__=base, __doc__=doc, **members)
+
+
+def _response_type(hint: Any) -> Any:
+    if get_origin(hint) is tuple:
+        return list[get_args(hint)[0]]  # type: ignore[misc]
+    return AddedTools | list[str] if hint == AgentTools | tuple[str, ...] else hint
 
 
 def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
@@ -232,18 +229,10 @@ def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
     return Annotated[limited, Field(json_schema_extra=dict(bounds))] if bounds else limited
 
 
-def _title(path: str) -> str:
-    return "".join(word.capitalize() for word in path.split("_")) + "Policy"
-
-
-def _doc(path: str) -> str:
-    return ABOUT[path] if path else "Settings for the context of a conversation."
-
-
-PolicyPatch: Any = _request_model(Policy)
+PolicyPatch: Any = _model(Policy, is_request=True)
 """Policy settings in a request."""
 
-ShownPolicy: Any = _response_model(Policy)
+ShownPolicy: Any = _model(Policy, is_request=False)
 """The effective policy: every setting with its value."""
 
 

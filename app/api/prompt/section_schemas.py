@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     MAX_SEQ,
@@ -15,6 +15,7 @@ from app.api.http.fields import (
     RequestSchema,
     ResponseSchema,
     StoredTools,
+    examples,
 )
 from app.domain.common import json_text
 from app.domain.prompt.sections import SectionKind
@@ -32,7 +33,7 @@ _EXAMPLE: dict[str, Any] = {
 class Section(RequestSchema):
     """One part of the system prompt."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = examples(_EXAMPLE)
 
     name: str = Field(
         pattern=NAME_PATTERN,
@@ -76,9 +77,7 @@ ExpectedVersion = Annotated[
 class SectionList(RequestSchema):
     """All sections of an agent or a conversation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"sections": [_EXAMPLE], "expected_version": 1}]}
-    )
+    model_config = examples({"sections": [_EXAMPLE], "expected_version": 1})
 
     sections: StoredSections
     expected_version: ExpectedVersion | None = None
@@ -87,9 +86,7 @@ class SectionList(RequestSchema):
 class ToolList(RequestSchema):
     """All tools of an agent or a conversation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "expected_version": 1}]}
-    )
+    model_config = examples({"tools": [TOOL_EXAMPLE], "expected_version": 1})
 
     tools: StoredTools
     expected_version: ExpectedVersion | None = None
@@ -108,10 +105,8 @@ class ShownSection(ResponseSchema):
 class ShownSections(ResponseSchema):
     """All sections of an agent or a conversation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}]
-        }
+    model_config = examples(
+        {"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}
     )
 
     sections: list[ShownSection] = Field(description="The sections, in the order of the request.")
@@ -121,9 +116,7 @@ class ShownSections(ResponseSchema):
 class ShownTools(ResponseSchema):
     """All tools of an agent or a conversation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "version": 2}]}
-    )
+    model_config = examples({"tools": [TOOL_EXAMPLE], "version": 2})
 
     tools: list[AnyTool] = Field(description="The tools, as in the request.")
     version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
@@ -14,10 +14,11 @@ from app.api.http.fields import (
     RequestSchema,
     ResponseSchema,
     Tools,
+    examples,
 )
 from app.domain.common.messages import FormatName
 from app.domain.prompt.agent_tools import definitions_in
-from app.domain.prompt.tool_deferral import MAX_FOUND, MAX_QUERY, USUALLY_FOUND
+from app.domain.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
 _CALL: dict[str, Any] = {
     "id": "call_7",
@@ -63,7 +64,7 @@ ToolCallObject = TypeAliasType(
 class ToolDefinitions(ResponseSchema):
     """The service's own tools in a provider's format."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
+    model_config = examples(_DEFINITIONS)
 
     format: FormatName = Field(description="The format of the definitions.")
     tools: list[AnyTool] = Field(
@@ -74,7 +75,7 @@ class ToolDefinitions(ResponseSchema):
 class ToolCallRequest(RequestSchema):
     """One call of a tool of the service."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
+    model_config = examples({"tool_call": _CALL})
 
     format: NativeFormat = FormatName.OPENAI_CHAT
     tool_call: ToolCallObject
@@ -88,19 +89,15 @@ class ToolCallRequest(RequestSchema):
 class ToolCallAnswer(ResponseSchema):
     """The message that answers the call. The caller appends it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "format": "openai_chat",
-                    "message": {
-                        "role": "tool",
-                        "tool_call_id": "call_7",
-                        "content": "  2001\tok\n  2002\tdone\n[End of output.]",
-                    },
-                    "is_error": False,
-                }
-            ]
+    model_config = examples(
+        {
+            "format": "openai_chat",
+            "message": {
+                "role": "tool",
+                "tool_call_id": "call_7",
+                "content": "  2001\tok\n  2002\tdone\n[End of output.]",
+            },
+            "is_error": False,
         }
     )
 
@@ -114,7 +111,7 @@ class ToolCallAnswer(ResponseSchema):
 class ToolSearchRequest(RequestSchema):
     """A search for tools."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"query": "weather forecast"}]})
+    model_config = examples({"query": "weather forecast"})
 
     query: str = Field(
         min_length=1,
@@ -124,7 +121,10 @@ class ToolSearchRequest(RequestSchema):
         examples=["weather forecast"],
     )
     limit: int = Field(
-        default=USUALLY_FOUND, ge=1, le=MAX_FOUND, description="Maximum number of tools."
+        default=DEFAULT_TOOL_MATCHES,
+        ge=1,
+        le=MAX_TOOL_MATCHES,
+        description="Maximum number of tools.",
     )
     format: NativeFormat = FormatName.OPENAI_CHAT
     tools: Tools | None = Field(
@@ -137,7 +137,7 @@ class ToolSearchRequest(RequestSchema):
 class ToolSearchAnswer(ResponseSchema):
     """The matching tools."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})
+    model_config = examples(_FOUND)
 
     format: FormatName = Field(description="The format of the definitions.")
     tools: list[AnyTool] = Field(

@@ -34,7 +34,6 @@ router = APIRouter(route_class=WireRoute, tags=["tools"])
 
 @router.get(
     "/v1/tool-definitions",
-    operation_id="list_tool_definitions",
     summary="List the service's tools",
     response_model=ToolDefinitions,
     responses=problems_of(ValidationError),
@@ -53,7 +52,6 @@ async def list_tool_definitions(
 
 @router.post(
     "/v1/conversations/{conversation_id}/tool-calls",
-    operation_id="answer_tool_call",
     summary="Execute a tool call",
     response_model=ToolCallAnswer,
     responses=problems_of(
@@ -84,7 +82,6 @@ async def answer_tool_call(
 
 @router.post(
     "/v1/conversations/{conversation_id}/tools/search",
-    operation_id="search_tools",
     summary="Find tools and promote them",
     response_model=ToolSearchAnswer,
     responses=problems_of(

@@ -61,8 +61,8 @@ class UsageReport:
     epoch: int | None
     through_seq: int
     usage: TokenUsage
-    estimated_tokens: int | None
-    given: str
+    usage_json: str
+    estimated_tokens: int | None = None
     created_at: datetime | None = None
 
 

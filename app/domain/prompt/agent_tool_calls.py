@@ -153,32 +153,28 @@ def _parsed(item: Parameter, value: object) -> ArgumentValue:
         raise ValueError(f"{item.name} is required")
     match item.kind:
         case "string":
-            return _string(item, value)
+            if not isinstance(value, str):
+                kind = json_fields.json_type(value)
+                raise ValueError(f"{item.name} must be a string, not {kind}")
+            if not item.minimum <= len(value) <= item.maximum or not is_sendable(value):
+                length = f"{item.minimum} to {item.maximum:,}"
+                raise ValueError(f"{item.name} must be {length} characters of plain text")
+            return value
         case "integer":
-            return _integer(item, value)
+            number = _whole_number(value)
+            if number is None or number < item.minimum:
+                expected = "a whole number" if number is None else f"at least {item.minimum}"
+                raise ValueError(f"{item.name} must be {expected}, which {_quoted(value)} is not")
+            return min(number, item.maximum)
         case "boolean":
-            return _boolean(item, value)
+            if isinstance(value, bool):
+                return value
+            text = value.strip().lower() if isinstance(value, str) else None
+            if text in ("true", "false"):
+                return text == "true"
+            raise ValueError(f"{item.name} must be true or false, which {_quoted(value)} is not")
         case _:
             assert_never(item.kind)
-
-
-def _string(item: Parameter, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{item.name} must be a string, not {json_fields.json_type(value)}")
-    if not item.minimum <= len(value) <= item.maximum or not is_sendable(value):
-        length = f"{item.minimum} to {item.maximum:,}"
-        raise ValueError(f"{item.name} must be {length} characters of plain text")
-    return value
-
-
-def _integer(item: Parameter, value: object) -> int:
-    number = _whole_number(value)
-    if number is None:
-        raise ValueError(f"{item.name} must be a whole number, which {_quoted(value)} is not")
-    if number < item.minimum:
-        minimum = f"at least {item.minimum}"
-        raise ValueError(f"{item.name} must be {minimum}, which {_quoted(value)} is not")
-    return min(number, item.maximum)
 
 
 def _whole_number(value: object) -> int | None:
@@ -193,16 +189,6 @@ def _whole_number(value: object) -> int | None:
             return int(value.strip().partition(".")[0])
         case _:
             return None
-
-
-def _boolean(item: Parameter, value: object) -> bool:
-    match value:
-        case bool():
-            return value
-        case str() if value.strip().lower() in ("true", "false"):
-            return value.strip().lower() == "true"
-        case _:
-            raise ValueError(f"{item.name} must be true or false, which {_quoted(value)} is not")
 
 
 def _quoted(value: object) -> str:

@@ -15,7 +15,7 @@ from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.conversations.search.query import MAX_QUERY_CHARS as MAX_RECALL_QUERY
 from app.domain.formats import FORMATS, ToolDefinition
-from app.domain.prompt.tool_deferral import MAX_FOUND, MAX_QUERY, USUALLY_FOUND
+from app.domain.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 from app.domain.tool_output.preview import (
     COMPACT_CONTEXT,
     GREP,
@@ -212,9 +212,9 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     ),
                     _count(
                         "limit",
-                        f"Most tools; {USUALLY_FOUND} by default.",
-                        USUALLY_FOUND,
-                        MAX_FOUND,
+                        f"Most tools; {DEFAULT_TOOL_MATCHES} by default.",
+                        DEFAULT_TOOL_MATCHES,
+                        MAX_TOOL_MATCHES,
                     ),
                 ),
                 SearchTools,

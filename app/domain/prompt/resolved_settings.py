@@ -41,6 +41,7 @@ from app.domain.tool_output.preview import TOOL_SEARCH
 
 MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
+_MAX_MEMO_ENTRIES = 256
 _NEVER_USED: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
     name="no_tools_available",
@@ -84,8 +85,7 @@ _Value = TypeVar("_Value")
 class Memo:
     """A cache of computed values, cleared when it is full."""
 
-    def __init__(self, max_entries: int = 256) -> None:
-        self._max_entries = max_entries
+    def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
@@ -93,7 +93,7 @@ class Memo:
         value: _Value | None = self._values.get(key)
         if value is None:
             value = make()
-            if len(self._values) >= self._max_entries:  # another thread may add at the same time
+            if len(self._values) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
                 self._values.clear()
             self._values[key] = value
         return value
@@ -150,18 +150,16 @@ class ResolvedSettings:
 
     def wire_tools(self, format: FormatName, payload_tools: PayloadTools) -> bytes | None:
         """Return the tool list of a payload as JSON, cached; None without tools."""
-        key = "wire_tools", format, payload_tools
-        return self._memo.once(key, lambda: self._render_tools(format, payload_tools))
 
-    def _render_tools(self, format: FormatName, payload_tools: PayloadTools) -> bytes | None:
-        own = tuple(map(service_tool, payload_tools.extra))
-        if payload_tools.native and payload_tools.deferred:
-            shown = with_deferred(format, (*self.tools, *own), payload_tools.deferred)
-            return json_text.dump_payload(shown)
-        deferred = set(payload_tools.deferred)
-        return wire_tools(
-            (*(tool for tool in self.tools if tool.name not in deferred), *own), format
-        )
+        def rendered() -> bytes | None:
+            deferred = payload_tools.deferred
+            tools = (*self.tools, *map(service_tool, payload_tools.extra))
+            if payload_tools.native and deferred:
+                return json_text.dump_payload(with_deferred(format, tools, deferred))
+            tools = tuple(tool for tool in tools if tool.name not in deferred)
+            return json_text.dump_payload(FORMATS[format].tools_to_wire(tools)) if tools else None
+
+        return self._memo.once(("wire_tools", format, payload_tools), rendered)
 
     def tool_tokens(self, payload_tools: PayloadTools, references: tuple[str, ...] = ()) -> int:
         """Return the tokens of a payload's tools, before the factor.
@@ -172,8 +170,8 @@ class ResolvedSettings:
         def counted() -> int:
             hidden = set(payload_tools.deferred).difference(references)
             costs = zip(self.tools, self.tool_costs, strict=True)
-            given = sum(cost for tool, cost in costs if tool.name not in hidden)
-            return given + self.extra_tokens(payload_tools.extra)
+            defined = sum(cost for tool, cost in costs if tool.name not in hidden)
+            return defined + self.extra_tokens(payload_tools.extra)
 
         return self._memo.once(("tool_tokens", payload_tools, references), counted)
 
@@ -188,15 +186,11 @@ class ResolvedSettings:
         """Return the caller's tools that a payload defines, natively deferred ones included."""
 
         def names() -> frozenset[str]:
-            found = frozenset(tool.name for tool in self.tools)
-            return found if payload_tools.native else found.difference(payload_tools.deferred)
+            all_names = frozenset(tool.name for tool in self.tools)
+            hidden = () if payload_tools.native else payload_tools.deferred
+            return all_names.difference(hidden)
 
         return self._memo.once(("defined", payload_tools), names)
-
-    @property
-    def is_searchable(self) -> bool:
-        """Whether a payload can have `tool_search`, which deferral requires."""
-        return self._has_search or TOOL_SEARCH in self._offered
 
     def usually_deferred(self, format: FormatName) -> ResolvedSettings:
         """Return these settings with the tokens of tools as deferred when no tool has been used."""
@@ -214,15 +208,16 @@ class ResolvedSettings:
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return the tools to defer: none while all are within their share of the window."""
-        if self.limits is None or not self.is_searchable:
+        can_search = self._has_search or TOOL_SEARCH in self._addable
+        if self.limits is None or not can_search:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
         if sum(self.tool_costs) > allowed and not self._has_search:
             # Deferral adds `tool_search`, whose definition counts as well.
             allowed -= self.extra_tokens((TOOL_SEARCH,))
-        max_entries = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
-        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_entries)
+        max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_tools)
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
@@ -234,8 +229,7 @@ class ResolvedSettings:
         """The service's tools that texts of a payload may name."""
 
         def names() -> frozenset[str]:
-            given = {tool.name for tool in self.tools}
-            return frozenset(name for name in AGENT_TOOLS if name in given or name in self._offered)
+            return self._addable.union(tool.name for tool in self.tools).intersection(AGENT_TOOLS)
 
         return self._memo.once("nameable", names)
 
@@ -244,22 +238,18 @@ class ResolvedSettings:
 
         A caller's tool of the same name replaces the service's [agent-tools.auto].
         """
-        is_auto = self.policy.agent_tools == "auto"
-        wanted = self._offered & set(mentions) if is_auto else self._offered
-        given = {tool.name for tool in self.tools}
-        return tuple(name for name in AGENT_TOOLS if name in wanted and name not in given)
+        addable = self._addable.difference(tool.name for tool in self.tools)
+        if self.policy.agent_tools == "auto":
+            addable &= set(mentions)
+        return tuple(name for name in AGENT_TOOLS if name in addable)
 
     @property
-    def _listed(self) -> frozenset[str]:
-        listed = self.policy.agent_tools
-        if listed == "none":
-            return frozenset()
-        return frozenset(AGENT_TOOLS if listed == "auto" else listed)
-
-    @property
-    def _offered(self) -> frozenset[str]:
+    def _addable(self) -> frozenset[str]:
         """The service's tools that may be added: none if a provider would not take all of them."""
-        listed, count = self._listed, len(self.tools)
+        policy, count = self.policy.agent_tools, len(self.tools)
+        if policy == "none":
+            return frozenset()
+        listed = frozenset(AGENT_TOOLS if policy == "auto" else policy)
         if self._has_search or TOOL_SEARCH in listed:
             count = sum(is_fixed(tool) for tool in self.tools)
         return listed if count + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS else frozenset()
@@ -376,13 +366,6 @@ def message_tokens(texts: Iterable[str], count: CountText) -> int:
 def tool_costs(tools: Iterable[ToolDefinition], count: CountText) -> tuple[int, ...]:
     """Return the tokens of each tool's definition."""
     return tuple(estimate_tool_defs_tokens([tool], count) for tool in tools)
-
-
-def wire_tools(tools: Sequence[ToolDefinition], format: FormatName) -> bytes | None:
-    """Return the tool list of a payload as JSON, None when there is none to send."""
-    if not tools:
-        return None
-    return json_text.dump_payload(FORMATS[format].tools_to_wire(tools))
 
 
 def digest(text: str) -> str:

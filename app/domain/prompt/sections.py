@@ -45,16 +45,6 @@ class PromptSection:
     cacheable: bool = True
     order: int = 0
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether it may change with every build."""
-        return self.kind in DYNAMIC_KINDS
-
-    @property
-    def ends_a_prefix(self) -> bool:
-        """Whether a cache breakpoint after it is useful."""
-        return self.cacheable and self.kind in _CACHED_KINDS
-
 
 def section_from(raw: Mapping[str, Any], index: int) -> PromptSection:
     """Parse the JSON of a section; `index` is its position in the list."""
@@ -79,7 +69,7 @@ def merge_sections(levels: Iterable[Sequence[PromptSection]]) -> tuple[PromptSec
 
 def static_sections(sections: Iterable[PromptSection]) -> tuple[PromptSection, ...]:
     """Return the sections of the system prompt."""
-    return tuple(section for section in sections if not section.is_dynamic)
+    return tuple(section for section in sections if section.kind not in DYNAMIC_KINDS)
 
 
 def dynamic_texts(sections: Sequence[PromptSection], status: str | None = None) -> tuple[str, ...]:
@@ -104,10 +94,10 @@ def prefix_sections(sections: Sequence[PromptSection]) -> list[int]:
     """Return the indices of sections after which a cached prefix may end: the last of each kind."""
     indices = []
     for index, section in enumerate(sections):
-        following = sections[index + 1] if index + 1 < len(sections) else None
         if not section.cacheable:
             break
-        if section.ends_a_prefix and (following is None or following.kind is not section.kind):
+        next_kind = sections[index + 1].kind if index + 1 < len(sections) else None
+        if section.kind in _CACHED_KINDS and section.kind is not next_kind:
             indices.append(index)
     return indices
 

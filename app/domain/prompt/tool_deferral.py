@@ -24,8 +24,8 @@ from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
-USUALLY_FOUND: Final = 5
-MAX_FOUND: Final = 50
+DEFAULT_TOOL_MATCHES: Final = 5
+MAX_TOOL_MATCHES: Final = 50
 
 _DEFERRABLE = {"mcp": 0, "skill": 1}
 _NEVER = -1
@@ -51,21 +51,26 @@ def plan_deferral(
     """Return the names of the tools to defer, in the order of `tools`.
 
     `costs` are the tools' tokens, `last_used` the seqs of their last calls. `promoted` are the
-    tools found in this turn, the first found first. If deferring every possible tool is not
-    enough, all of them are deferred.
+    tools that searches of this turn matched, the oldest first. If deferring every possible tool is
+    not enough, all of them are deferred.
     """
     tokens, count = sum(costs), len(tools)
     limit = count if max_tools is None else max_tools
+    deferrable = {tool.name: index for index, tool in enumerate(tools) if not is_fixed(tool)}
+
+    def rank(name: str) -> tuple[int, int, int]:  # rule 2
+        index = deferrable[name]
+        return _DEFERRABLE[tools[index].category], last_used.get(name, _NEVER), -index
+
     deferred: set[str] = set()
-    movable = {tool.name for tool in tools if not is_fixed(tool)}
-    for index in _order(tools, last_used, promoted):
+    for name in sorted(deferrable.keys() - promoted, key=rank):
         if tokens <= allowed_tokens and count <= limit:
             break
-        deferred.add(tools[index].name)
-        tokens -= costs[index]
+        deferred.add(name)
+        tokens -= costs[deferrable[name]]
         count -= 1
-    for name in (name for name in promoted if name in movable and count > limit):
-        deferred.add(name)  # more tools were found than the provider takes: defer the first found
+    for name in (name for name in promoted if name in deferrable and count > limit):
+        deferred.add(name)  # more promoted tools than the provider takes: defer the first ones
         count -= 1
     return tuple(tool.name for tool in tools if tool.name in deferred)
 
@@ -114,23 +119,6 @@ def loaded_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return definitions for an output of OpenAI's tool search."""
     wire_tools = FORMATS[FormatName.OPENAI_RESPONSES].tools_to_wire(tools)
     return [{**wire, "defer_loading": True} for wire in wire_tools]
-
-
-def _order(
-    tools: Sequence[ToolDefinition], last_used: Mapping[str, int], promoted: Collection[str]
-) -> list[int]:
-    """Return the indices of the tools that may be deferred, in the order of rule 2."""
-    indices = [
-        index
-        for index, tool in enumerate(tools)
-        if not is_fixed(tool) and tool.name not in promoted
-    ]
-
-    def rank(index: int) -> tuple[int, int, int]:
-        tool = tools[index]
-        return _DEFERRABLE[tool.category], last_used.get(tool.name, _NEVER), -index
-
-    return sorted(indices, key=rank)
 
 
 def _client_search(tool: ToolDefinition) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class BackgroundCompactions:
             # Nothing can be compacted until the log has grown.
             limits = source.resolved.judging_limits()
             async with self._database.session() as session:
-                await session.contexts.let_grow(conversation_id, resume_at(state, limits))
+                await session.contexts.suspend_compaction(conversation_id, resume_at(state, limits))
                 await session.jobs.clear_due(conversation_id, state.head_seq)
 
     async def _is_due(self, source: CompactionInput) -> bool:

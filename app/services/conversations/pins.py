@@ -54,7 +54,7 @@ class PinService:
                 view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
                 kept, tokens, messages = kept_with_pins(view, found.state.kept, around)
                 if kept != found.state.kept:
-                    await session.contexts.keep(conversation_id, kept, tokens, messages)
+                    await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})
             await session.events.add(conversation_id, EventType.PINNED, event)
         return seqs

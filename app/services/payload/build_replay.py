@@ -15,15 +15,14 @@ from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
-from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import spans_through
 from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.assemblers import assembler_for
-from app.domain.payload.epochs import BuildName, Start, build_name, start_from
+from app.domain.payload.epochs import BuildName, Start, build_name, model_in, start_from
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.services.payload.pipeline.rendering import read_rows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -37,56 +36,53 @@ class BuildReplayService:
 
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
-        named = build_name(build_id)
+        find_conversation = self._resolver.find_conversation
+        unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
-            conversation = await self._found(session, tenant_id, conversation_id)
-            epoch = None
-            if named is not None:
-                epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
-            if named is None or epoch is None or not _holds(epoch, named, conversation):
-                raise _unknown(build_id)
-            model = epoch.payload_stream.partition(":")[2]
-            conversation = await self._found(session, tenant_id, conversation_id, model)
+            conversation = await find_conversation(session, tenant_id, conversation_id)
+            build = await find_build(session, conversation_id, build_id)
+            if build is None:
+                raise unknown
+            name, epoch = build
+            if not epoch.start_seq <= name.through_seq <= conversation.state.head_seq:
+                raise unknown
+            model = model_in(epoch.payload_stream)
+            conversation = await find_conversation(session, tenant_id, conversation_id, model)
             start = start_from(epoch.start_json)
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
-            texts = await session.contexts.texts(conversation_id, [*hashes, named.tail or ""])
-            rows: list[LogRow] = []
-            for span in spans_through(start.view.spans, named.through_seq):
-                rows += await session.contexts.rows(
-                    conversation_id,
-                    span.start,
-                    span.end,
-                    as_chat=epoch.format == FormatName.OPENAI_CHAT,
-                    trimmed_through=start.view.trimmed_through,
-                    untrimmed=start.view.untrimmed,
-                )
-        known = set(filter(None, (*hashes, named.tail))) <= texts.keys()
-        if not known or (named.tail is not None and not _is_tail(texts[named.tail])):
-            raise _unknown(build_id)
+            texts = await session.contexts.texts(conversation_id, [*hashes, name.tail or ""])
+            rows = await read_rows(
+                session, conversation_id, FormatName(epoch.format), start.view, name.through_seq
+            )
+        is_stored = set(filter(None, (*hashes, name.tail))) <= texts.keys()
+        if not is_stored or (name.tail is not None and not _is_tail(texts[name.tail])):
+            raise unknown
         resolved = self._resolver.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
-            _rendered, conversation_id, epoch, start, resolved, rows, texts, named.tail
+            _rendered, conversation_id, epoch, start, resolved, rows, texts, name.tail
         )
-        return _body(epoch, named, build_id, payload)
-
-    async def _found(
-        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
-    ) -> Conversation:
-        found = await session.conversations.find(
-            tenant_id, conversation_id, self._resolver.default_model, model
-        )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
-
-
-def _holds(epoch: Epoch, named: BuildName, conversation: Conversation) -> bool:
-    """Whether the epoch may have a build through that seq."""
-    return epoch.start_seq <= named.through_seq <= conversation.state.head_seq
+        return {
+            "format": epoch.format,
+            "payload": payload.body,
+            "build_id": build_id,
+            "epoch": epoch.epoch,
+            "through_seq": name.through_seq,
+            "stable_items": payload.stable_items,
+            "prefix_hash": payload.prefix_hash,
+            "breakpoints": payload.breakpoints,
+            "tail": payload.tail,
+        }
 
 
-def _unknown(build_id: str) -> NotFound:
-    return NotFound(f"No build {build_id!r}", {"build_id": build_id})
+async def find_build(
+    session: Repositories, conversation_id: str, build_id: str
+) -> tuple[BuildName, Epoch] | None:
+    """Return the parts of a build's id and its epoch, None for an id of no build."""
+    name = build_name(build_id)
+    epoch = None
+    if name is not None:
+        epoch = await session.contexts.find_epoch(conversation_id, name.epoch_id)
+    return (name, epoch) if name is not None and epoch is not None else None
 
 
 def _rendered(
@@ -125,17 +121,3 @@ def _is_tail(text: str) -> bool:
     """Whether a stored text is a tail, not sections, tools or a policy."""
     value = json_text.loads(text)
     return isinstance(value, list) and [*map(type, value)] == [str] * len(value) != []
-
-
-def _body(epoch: Epoch, named: BuildName, build_id: str, payload: Payload) -> dict[str, Any]:
-    return {
-        "format": epoch.format,
-        "payload": payload.body,
-        "build_id": build_id,
-        "epoch": epoch.epoch,
-        "through_seq": named.through_seq,
-        "stable_items": payload.stable_items,
-        "prefix_hash": payload.prefix_hash,
-        "breakpoints": payload.breakpoints,
-        "tail": payload.tail,
-    }

@@ -16,18 +16,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.domain.common.errors import Conflict, NotFound
+from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch
+from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
 from app.services.payload.pipeline.loading import load
 from app.services.payload.pipeline.overflow import cut_after_overflow, refusal
-from app.services.payload.pipeline.recording import record
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
 from app.services.payload.pipeline.response import respond
-from app.services.payload.pipeline.state import Attempt, BuildState, KnownPayload, Restart
+from app.services.payload.pipeline.state import (
+    Attempt,
+    BuildDependencies,
+    BuildState,
+    KnownPayload,
+    Restart,
+)
 from app.services.payload.pipeline.view import choose_view
 from app.services.prompt.budget_status import BudgetStatus, read_budget
 
@@ -44,11 +48,7 @@ class ContextService:
         """Return the budget of the stored settings, None while no context window is known."""
         resolver, database = self._deps.resolver, self._deps.database
         async with database.session() as session:
-            conversation = await session.conversations.find(
-                tenant_id, conversation_id, resolver.default_model
-            )
-        if conversation is None:
-            raise NotFound.conversation(conversation_id)
+            conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
         conversation = await self._deps.active.updated(tenant_id, conversation)
         async with database.session() as session:
             return await read_budget(resolver, session, conversation)
@@ -103,7 +103,7 @@ class ContextService:
                         continue
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
-                state = await render(deps, state, epoch)
+                state = await render(deps, state, epoch.start.view, epoch.kept_tools)
                 if not epoch.describes(state):
                     continue  # the rendered text mentions other tools
                 if not state.fits:

@@ -1,10 +1,11 @@
-"""Taking in what providers report: stored, calibrated by, and judged."""
+"""Reported usage: stores it, calibrates its model, and decides whether to compact."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 from app.domain.common import json_text
@@ -14,10 +15,10 @@ from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.events import EventType
-from app.domain.models.budget import ContextBudget, measure, pressure_status
+from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.payload.epochs import Start, build_name, payload_stream_of, start_from
+from app.domain.payload.epochs import Start, model_in, payload_stream_of, start_from
 from app.domain.payload.reported_usage import (
     CallUsage,
     TokenUsage,
@@ -29,9 +30,10 @@ from app.domain.payload.reported_usage import (
 from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
-    Reported,
+    LastReport,
     judge,
     read_reported,
     read_visible_tokens,
@@ -63,7 +65,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ReportResult:
     """The result of a report.
 
     `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
@@ -72,15 +74,15 @@ class Judged:
     the model's factor.
     """
 
-    report_id: str | None
-    token_usage: TokenUsage | None
-    is_current: bool
-    should_compact: bool
-    judged_tokens: int | None
-    estimate: Estimate | None
-    is_calibrated: bool
-    uncalibrated_reason: str | None
-    pressure: str | None = None
+    report_id: str | None = None
+    token_usage: TokenUsage | None = None
+    is_current: bool = False
+    should_compact: bool = False
+    judged_tokens: int | None = None
+    estimate: Estimate | None = None
+    is_calibrated: bool = False
+    uncalibrated_reason: str | None = None
+    pressure: Pressure | None = None
     notice: bool | None = None
     next_threshold: str | None = None
     tokens_to_next: int | None = None
@@ -110,34 +112,32 @@ class UsageService:
         self._active = active
         self._new_id = new_id
 
-    async def report(self, tenant_id: str, conversation_id: str, report: Report) -> Judged:
+    async def report(self, tenant_id: str, conversation_id: str, report: Report) -> ReportResult:
         """Store a report, calibrate its model, and decide whether to compact.
 
         A compaction that is due is enqueued, where the policy lets it run in the background.
         Raises NotFound, or ValidationError for impossible usage or an unknown build.
         """
-        given = _text(report.usage) if report.usage is not None else ""
+        usage_json = _text(report.usage) if report.usage is not None else ""
         async with self._database.transaction() as session:
             report = await self._with_build(session, tenant_id, conversation_id, report)
             conversation = await self._get(session, tenant_id, conversation_id, report)
-            format = await self._format(session, conversation_id, report)
-            settings = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
+            settings = RequestSettings(
+                await self._format(session, conversation_id, report), report.model
+            )
             resolved = await self._resolved(conversation, settings)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
                 counted = _Counted(None, None)
             else:
                 stored, counted = await self._store(
-                    session, conversation, resolved, report, settings.format, given
+                    session, conversation, resolved, report, settings.format, usage_json
                 )
-            reported = None
+            reported, visible_tokens = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
-            shown = (
-                await read_visible_tokens(session, resolved, conversation)
-                if resolved is not None
-                else 0
-            )
+            if resolved is not None:
+                visible_tokens = await read_visible_tokens(session, resolved, conversation)
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
@@ -149,10 +149,10 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
-        judged = _judged(conversation, resolved, shown, reported, counted)
-        if resolved is not None and judged.should_compact:
+        result = _result(conversation, resolved, visible_tokens, reported, counted)
+        if resolved is not None and result.should_compact:
             await self._make_due(conversation_id, resolved)
-        return judged
+        return result
 
     async def _with_build(
         self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
@@ -161,52 +161,48 @@ class UsageService:
         if report.build_id is None:
             return report
         await self._get(session, tenant_id, conversation_id, report)
-        named = build_name(report.build_id)
-        epoch = None
-        if named is not None:
-            epoch = await session.contexts.find_epoch(conversation_id, named.epoch_id)
-        if named is None or epoch is None:
+        build = await find_build(session, conversation_id, report.build_id)
+        if build is None:
             raise ValidationError.at("/build_id", "No build of this conversation has this id")
-        hashes = [hash for hash in (named.tail, start_from(epoch.start_json).dynamic) if hash]
+        name, epoch = build
+        hashes = [hash for hash in (name.tail, start_from(epoch.start_json).dynamic) if hash]
         texts = await session.contexts.texts(conversation_id, hashes)
-        said = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
+        lists = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
         return replace(
             report,
             format=FormatName(epoch.format),
-            model=epoch.payload_stream.partition(":")[2],
+            model=model_in(epoch.payload_stream),
             epoch=epoch.epoch,
-            through_seq=named.through_seq,
-            tail=tuple(str(text) for some in said for text in some),
+            through_seq=name.through_seq,
+            tail=tuple(map(str, chain.from_iterable(lists))),
         )
 
     async def _get(
         self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
-        found = await session.conversations.find(
-            tenant_id, conversation_id, self._resolver.default_model, report.model
+        conversation = await self._resolver.find_conversation(
+            session, tenant_id, conversation_id, report.model
         )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        head_seq = found.state.head_seq
+        head_seq = conversation.state.head_seq
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
-        if found.is_outdated(self._active.now()):
+        if conversation.is_outdated(self._active.now()):
             locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
                 settled = await self._active.update_locked(session, locked)
-                return replace(found, state=settled.state)
-        return found
+                return replace(conversation, state=settled.state)
+        return conversation
 
     async def _format(
         self, session: Repositories, conversation_id: str, report: Report
-    ) -> FormatName | None:
-        """Return the format of the call: as given, else by the shape of its usage object.
+    ) -> FormatName:
+        """Return the format of the call: the reported one, else by the shape of the usage object.
 
         Of several formats with this shape, the one built last counts. Where none was built, a
         gateway reported another provider's object for the stream built last.
         """
         if report.usage is None or report.format is not None:
-            return report.format
+            return report.format or FormatName.OPENAI_CHAT
         usual = usage_shape(report.usage).formats
         for formats in (usual, tuple(FormatName)):
             if (built := await session.usage.last_format(conversation_id, formats)) is not None:
@@ -228,7 +224,7 @@ class UsageService:
         resolved: ResolvedSettings | None,
         report: Report,
         format: FormatName,
-        given: str,
+        usage_json: str,
     ) -> tuple[UsageReport, _Counted]:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
@@ -247,17 +243,19 @@ class UsageService:
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
         through = state.head_seq if report.through_seq is None else report.through_seq
-        made = UsageReport(self._new_id(), model, format, epoch, through, call.usage, None, given)
+        new_report = UsageReport(
+            self._new_id(), model, format, epoch, through, call.usage, usage_json
+        )
         if report.through_seq is None:
             counted = _Counted(None, "unknown_build")
         else:
             counted = await _counted(
-                session, conversation, resolved, newest, made, call, report.tail
+                session, conversation, resolved, newest, new_report, call, report.tail
             )
-        made = replace(made, estimated_tokens=counted.tokens)
-        if not await session.usage.add(conversation_id, made):
+        new_report = replace(new_report, estimated_tokens=counted.tokens)
+        if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return made, counted
+        return new_report, counted
 
     async def _make_due(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
@@ -293,12 +291,12 @@ async def _counted(
     Only a build id identifies dynamic text; without one, the stored text is counted.
     """
     start = start_from(newest.start_json) if newest is not None else None
-    why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
-    if why_not is not None or resolved is None or newest is None or start is None:
-        return _Counted(None, why_not or "unknown_settings")
-    why_not = unlike(newest, start, resolved)
-    if why_not is not None:
-        return _Counted(None, why_not)
+    reason = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
+    if reason is not None or resolved is None or newest is None or start is None:
+        return _Counted(None, reason or "unknown_settings")
+    reason = unlike(newest, start, resolved)
+    if reason is not None:
+        return _Counted(None, reason)
     conversation_id, through = conversation.conversation_id, report.through_seq
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
@@ -306,8 +304,8 @@ async def _counted(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")
-    shown = await _tokens_shown_through(session, conversation, resolved, start, through)
-    tokens = counted_tokens(resolved, start, conversation.state, shown)
+    visible_tokens = await _tokens_shown_through(session, conversation, resolved, start, through)
+    tokens = counted_tokens(resolved, start, conversation.state, visible_tokens)
     if tail is not None:
         tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
     if call.has_steps:
@@ -331,31 +329,31 @@ async def _tokens_shown_through(
     return state.shown_tokens - (state.tokens - total)
 
 
-def _judged(
+def _result(
     conversation: Conversation,
     resolved: ResolvedSettings | None,
-    shown: int,
-    reported: Reported | None,
+    visible_tokens: int,
+    reported: LastReport | None,
     counted: _Counted,
-) -> Judged:
-    is_new = counted.tokens is not None or counted.reason is not None
-    answer = Judged(
-        report_id=reported.report.report_id if reported is not None else None,
-        token_usage=reported.report.usage if reported is not None else None,
-        is_current=reported is not None and reported.is_current,
-        should_compact=False,
-        judged_tokens=None,
-        estimate=None,
-        is_calibrated=is_new and counted.reason is None,
+) -> ReportResult:
+    result = ReportResult(
+        is_calibrated=counted.tokens is not None and counted.reason is None,
         uncalibrated_reason=counted.reason,
     )
+    if reported is not None:
+        result = replace(
+            result,
+            report_id=reported.report.report_id,
+            token_usage=reported.report.usage,
+            is_current=reported.is_current,
+        )
     if resolved is None:
-        return answer
-    usage, limits = usage_of(resolved, conversation, shown), resolved.limits
+        return result
+    usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
     used, is_due = judge(resolved, conversation, usage.total, reported)
     margin = limits.margin if limits is not None else INEXACT_MARGIN
-    answer = replace(
-        answer,
+    result = replace(
+        result,
         should_compact=is_due,
         judged_tokens=used,
         estimate=estimate_of(
@@ -363,13 +361,5 @@ def _judged(
         ),
     )
     if limits is None:
-        return answer
-    pressure = pressure_status(used, limits)
-    return replace(
-        answer,
-        pressure=pressure.pressure,
-        notice=pressure.notice,
-        next_threshold=pressure.next_threshold,
-        tokens_to_next=pressure.tokens_to_next,
-        budget=measure(usage, limits),
-    )
+        return result
+    return replace(result, **asdict(pressure_status(used, limits)), budget=measure(usage, limits))

@@ -57,15 +57,15 @@ class ContextResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Compressed:
+class MessageSummary:
     """A summary, and the model that made it, `extractive` for the built-in summariser."""
 
-    text: str
+    summary: str
     model: str
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CompressionCheck:
     """Whether the middle must be summarised, and the estimate of the messages."""
 
     needs_compression: bool
@@ -119,11 +119,11 @@ class StatelessService:
         self._models = models
         self._now = now
 
-    async def needs_compression(self, request: StatelessRequest) -> Need:
+    async def needs_compression(self, request: StatelessRequest) -> CompressionCheck:
         """Return whether a summary is needed; raises ValidationError for a bad request."""
         _require_objects(request.messages)
         return await asyncio.to_thread(
-            lambda: Need(
+            lambda: CompressionCheck(
                 stateless.needs_compression(
                     request.messages, request.max_context_tokens, request.policy
                 ),
@@ -150,22 +150,22 @@ class StatelessService:
             case stateless.ShowAll():
                 return _result(messages, summary_used=False)
             case stateless.ReuseSummary():
-                shown = stateless.assemble(messages, plan.summary, request.policy)
-                return _result(shown, summary_used=True)
+                messages = stateless.assemble(messages, plan.summary, request.policy)
+                return _result(messages, summary_used=True)
             case stateless.CompressMiddle():
                 minimum, maximum = SUMMARY_TOKENS
                 max_tokens = max(minimum, min(maximum, request.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
-                made = await self._summarise(
+                compressed = await self._summarise(
                     tenant_id, await _read(messages, middle), request.model, max_tokens
                 )
-                state = stateless.new_state(plan, made.text, self._now().isoformat())
-                shown = stateless.assemble(messages, made.text, request.policy)
-                return _result(shown, summary_used=True, state=state)
+                state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
+                messages = stateless.assemble(messages, compressed.summary, request.policy)
+                return _result(messages, summary_used=True, state=state)
 
     async def compress(
         self, tenant_id: str, messages: Sequence[Any], model: str | None
-    ) -> Compressed:
+    ) -> MessageSummary:
         """Return a summary of all the messages; raises as `build` does.
 
         A call at the end is not summarised.
@@ -178,19 +178,14 @@ class StatelessService:
 
     async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them."""
-        calibration = await self._calibration(tenant_id, request)
+        calibration = None
+        if request.model is not None:
+            with suppress(ServiceUnavailable):  # without a database there is no calibration
+                async with self._database.session() as session:
+                    calibration = await session.usage.find_calibration(
+                        tenant_id, request.model, request.counter
+                    )
         return await asyncio.to_thread(self._count, request, calibration)
-
-    async def _calibration(self, tenant_id: str, request: CountRequest) -> Calibration | None:
-        """Return the model's calibration, None without a database."""
-        if request.model is None:
-            return None
-        with suppress(ServiceUnavailable):
-            async with self._database.session() as session:
-                return await session.usage.find_calibration(
-                    tenant_id, request.model, request.counter
-                )
-        return None
 
     def _count(self, request: CountRequest, calibration: Calibration | None) -> TokenCount:
         count = self._resolver.counter(request.counter)
@@ -236,16 +231,16 @@ class StatelessService:
         neutral: Sequence[Message],
         model: str | None,
         max_tokens: int,
-    ) -> Compressed:
+    ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
-        effort = self._summariser.start_run(tenant_id)
-        made = await self._summariser.summarise(
-            neutral, None, SummaryRequest(), chosen, max_tokens, effort
+        run = self._summariser.start_run(tenant_id)
+        summary = await self._summariser.summarise(
+            neutral, None, SummaryRequest(), chosen, max_tokens, run
         )
-        return Compressed(made.text, effort.model)
+        return MessageSummary(summary.text, run.model)
 
 
 def _require_objects(messages: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, assert_never
@@ -33,7 +33,6 @@ from app.domain.prompt.agent_tools import (
 )
 from app.domain.tool_output.blobs import encode
 from app.domain.tool_output.grep import GrepResult, MatchedLine
-from app.domain.tool_output.slices import OutputBytes, OutputLines
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations.search import SearchService
@@ -46,17 +45,21 @@ NO_MATCH = "[No line matches.]"
 NOTHING_RECALLED = "[No message matches.]"
 NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
 
-Reads = ReadLines | ReadBytes | GrepLines
+_Read = ReadLines | ReadBytes | GrepLines
 
 _MAX_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ToolCallResult:
     """The native message that answers a call; `is_error` where the model has to correct it."""
 
     message: dict[str, Any]
     is_error: bool
+
+
+class _ModelError(Exception):
+    """An error that the model can correct, with the text for it (rule 2)."""
 
 
 class ToolCallService:
@@ -80,105 +83,97 @@ class ToolCallService:
         conversation_id: str,
         format: FormatName,
         raw: object,
-        pointer: str = "/tool_call",
         *,
         native: bool = False,
-    ) -> Answered:
+    ) -> ToolCallResult:
         """Execute a native call and return the native message for it.
 
         With `native` the provider itself defers tools in the caller's payloads. Raises
-        ValidationError below `pointer` for a call of another tool, NotFound for an unknown
+        ValidationError for a call of another tool, NotFound for an unknown
         conversation, and other errors that a model cannot correct.
         """
-        call = parse_call(raw, format, pointer)
+        call = parse_call(raw, format, "/tool_call")
         where = (tenant_id, conversation_id)
         try:
-            args = request_of(call)
-        except ValidationError as refused:
-            await self._blobs.check(*where)
-            return _failed(call, format, refused.detail)
-        match args:
-            case SearchTools():
+            try:
+                request = request_of(call)
+            except ValidationError as error:
+                await self._blobs.check(*where)
+                raise _ModelError(error.detail) from error
+            if isinstance(request, SearchTools):
                 # A native search result defines the tools itself, so the tool list stays as it is.
                 promotes = not (native or call.is_search_item)
-                found = await self._tools.search(*where, args.query, args.limit, promotes=promotes)
-                message = search_result_message(call, format, found.tools, native=native)
-                return Answered(message, is_error=False)
+                matches = await self._tools.search(
+                    *where, request.query, request.limit, promotes=promotes
+                )
+                message = search_result_message(call, format, matches.tools, native=native)
+                return ToolCallResult(message, is_error=False)
+            text = await self._answer_text(*where, call, request)
+        except _ModelError as error:
+            return ToolCallResult(
+                result_message(call, format, str(error), is_error=True), is_error=True
+            )
+        return ToolCallResult(result_message(call, format, text), is_error=False)
+
+    async def _answer_text(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        call: Call,
+        request: _Read | CompactContext | Recall,
+    ) -> str:
+        match request:
             case CompactContext():
-                return await self._answer_compact(*where, call, format)
+                try:
+                    result = await self._compaction.compact(
+                        tenant_id, conversation_id, CompactRequest()
+                    )
+                except (Conflict, ServiceUnavailable) as error:
+                    raise _ModelError(NOT_NOW) from error
+                return _compaction_text(result)
             case Recall():
-                text = _recalled_text(await self._messages.recall(*where, args.query))
-                return Answered(result_message(call, format, text), is_error=False)
-            case _:
-                return await self._answer_read(*where, call, format, args)
-
-    async def _answer_compact(
-        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName
-    ) -> Answered:
+                matches = await self._messages.recall(tenant_id, conversation_id, request.query)
+                return "\n".join(map(_recalled_line, matches)) or NOTHING_RECALLED
         try:
-            result = await self._compaction.compact(tenant_id, conversation_id, CompactRequest())
-        except (Conflict, ServiceUnavailable):
-            return _failed(call, format, NOT_NOW)
-        return Answered(result_message(call, format, _compaction_text(result)), is_error=False)
-
-    async def _answer_read(
-        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName, args: Reads
-    ) -> Answered:
-        try:
-            text = await self._read(tenant_id, conversation_id, args)
+            return await self._read(tenant_id, conversation_id, request)
         except NotFound as error:
             if error.facts.keys() == {"conversation_id"}:
                 raise
-            return _failed(call, format, _unknown_text(args))
-        except Gone:
-            return _failed(call, format, _deleted_text(args))
+            raise _ModelError(
+                f'This conversation has no tool output with ref_id "{request.ref_id}".'
+                " Give the ref exactly as the conversation names it."
+            ) from error
+        except Gone as error:
+            raise _ModelError(
+                f'The tool output "{request.ref_id}" is no longer stored.'
+                " If it is still needed, run the tool that made it again."
+            ) from error
         except ValidationError as error:
-            return _failed(call, format, f"{call.name} was not run: {error.detail}")
-        return Answered(result_message(call, format, text), is_error=False)
+            raise _ModelError(f"{call.name} was not run: {error.detail}") from error
 
-    async def _read(self, tenant_id: str, conversation_id: str, args: Reads) -> str:
-        where = (tenant_id, conversation_id, args.ref_id)
-        match args:
-            case ReadLines():
-                return _lines_text(
-                    await self._blobs.read_lines(*where, args.offset, args.limit),
-                    args,
-                )
-            case ReadBytes():
-                return _bytes_text(
-                    await self._blobs.read_bytes(*where, args.offset, args.limit),
-                    args,
-                )
+    async def _read(self, tenant_id: str, conversation_id: str, request: _Read) -> str:
+        where = (tenant_id, conversation_id, request.ref_id)
+        match request:
+            case ReadLines(offset=offset, limit=limit):
+                lines = await self._blobs.read_lines(*where, offset, limit)
+                numbers = lines.first_line, lines.line_count, lines.total_lines
+                return _slice_text("lines", lines.text, *numbers, offset, lines.next_offset)
+            case ReadBytes(offset=offset, limit=limit):
+                piece = await self._blobs.read_bytes(*where, offset, limit)
+                numbers = piece.offset, piece.byte_count, piece.total_bytes
+                return _slice_text("bytes", piece.text, *numbers, offset, piece.next_offset)
             case GrepLines():
-                found = await self._blobs.grep(
+                result = await self._blobs.grep(
                     *where,
-                    args.pattern,
-                    ignore_case=args.ignore_case,
-                    before=args.before,
-                    after=args.after,
-                    limit=args.limit,
+                    request.pattern,
+                    ignore_case=request.ignore_case,
+                    before=request.before,
+                    after=request.after,
+                    limit=request.limit,
                 )
-                return _matches_text(found, args)
+                return _matches_text(result, request)
             case _:
-                assert_never(args)
-
-
-def _failed(call: Call, format: FormatName, text: str) -> Answered:
-    return Answered(result_message(call, format, text, is_error=True), is_error=True)
-
-
-def _unknown_text(args: Reads) -> str:
-    return (
-        f'This conversation has no tool output with ref_id "{args.ref_id}".'
-        " Give the ref exactly as the conversation names it."
-    )
-
-
-def _deleted_text(args: Reads) -> str:
-    return (
-        f'The tool output "{args.ref_id}" is no longer stored.'
-        " If it is still needed, run the tool that made it again."
-    )
+                assert_never(request)
 
 
 def _compaction_text(result: CompactResult) -> str:
@@ -190,10 +185,6 @@ def _compaction_text(result: CompactResult) -> str:
     )
 
 
-def _recalled_text(found: Sequence[Recalled]) -> str:
-    return "\n".join(map(_recalled_line, found)) or NOTHING_RECALLED
-
-
 def _recalled_line(item: Recalled) -> str:
     who = f"{item.role} {item.tool_name[:_MAX_NAME]}" if item.tool_name else item.role
     ref = item.output_ref
@@ -201,46 +192,30 @@ def _recalled_line(item: Recalled) -> str:
     return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
 
 
-def _lines_text(lines: OutputLines, args: ReadLines) -> str:
-    if not lines.line_count:
-        past = (
-            f"[The output has {lines.total_lines:,} lines; offset={args.offset} is past its end.]"
-        )
-        return past if lines.total_lines else EMPTY
-    if lines.next_offset is None:
-        return _with_note(lines.text, END)
-    last = lines.first_line + lines.line_count - 1
-    shown = f"Lines {lines.first_line}-{last} of {lines.total_lines:,}."
-    return _with_note(lines.text, f"[{shown} Go on with offset={lines.next_offset}.]")
-
-
-def _bytes_text(piece: OutputBytes, args: ReadBytes) -> str:
-    if not piece.byte_count:
-        past = (
-            f"[The output has {piece.total_bytes:,} bytes; offset={args.offset} is past its end.]"
-        )
-        return past if piece.total_bytes else EMPTY
-    if piece.next_offset is None:
-        return _with_note(piece.text, END)
-    last = piece.offset + piece.byte_count - 1
-    shown = f"Bytes {piece.offset}-{last} of {piece.total_bytes:,}."
-    return _with_note(piece.text, f"[{shown} Go on with offset={piece.next_offset}.]")
-
-
-def _with_note(text: str, note: str) -> str:
+def _slice_text(
+    unit: str, text: str, first: int, count: int, total: int, offset: int, next_offset: int | None
+) -> str:
+    """Return `count` lines or bytes of an output, and a note on how to read on."""
+    if not count:
+        past = f"[The output has {total:,} {unit}; offset={offset} is past its end.]"
+        return past if total else EMPTY
+    note = END
+    if next_offset is not None:
+        shown = f"{unit.capitalize()} {first}-{first + count - 1} of {total:,}."
+        note = f"[{shown} Go on with offset={next_offset}.]"
     return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
 
 
-def _matches_text(found: GrepResult, args: GrepLines) -> str:
-    if not found.matches:
+def _matches_text(result: GrepResult, request: GrepLines) -> str:
+    if not result.matches:
         return NO_MATCH
-    numbered, count = _shown_lines(found.matches)
-    lines = _grouped(numbered) if args.before or args.after else [*numbered.values()]
-    if count < len(found.matches):
+    numbered, count = _shown_lines(result.matches)
+    lines = _grouped(numbered) if request.before or request.after else [*numbered.values()]
+    if count < len(result.matches):
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
-    elif found.truncated:
+    elif result.truncated:
         # At the maximum a higher limit has no effect.
-        way = "" if args.limit >= MAX_MATCHES else " or raise limit"
+        way = "" if request.limit >= MAX_MATCHES else " or raise limit"
         lines.append(f"[More matches than {count:,}; narrow the pattern{way}.]")
     return "\n".join(lines)
 
@@ -248,28 +223,24 @@ def _matches_text(found: GrepResult, args: GrepLines) -> str:
 def _shown_lines(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]:
     """Return the lines to show by number, each once, and the number of their matches."""
     shown: dict[int, str] = {}
-    room = MAX_BYTES
-    for count, match in enumerate(matches):
-        fresh = {number: text for number, text in _around(match) if number not in shown}
+    remaining_bytes = MAX_BYTES
+    count = 0
+    for match in matches:
+        around = chain(
+            enumerate(match.before, match.line - len(match.before)),
+            enumerate(match.after, match.line + 1),
+        )
+        fresh = {number: f"{number}-{text}" for number, text in around if number not in shown}
         fresh[match.line] = f"{match.line}:{match.text}"
-        room -= sum(len(encode(text)) + 1 for text in fresh.values())
-        if room < 0:
+        remaining_bytes -= sum(len(encode(text)) + 1 for text in fresh.values())
+        if remaining_bytes < 0:
             # At least one match is shown, without its context where that is too long.
-            return (_sorted(shown), count) if shown else ({match.line: fresh[match.line]}, 1)
+            if not shown:
+                return {match.line: fresh[match.line]}, 1
+            break
         shown |= fresh
-    return _sorted(shown), len(matches)
-
-
-def _around(match: MatchedLine) -> Iterator[tuple[int, str]]:
-    first = match.line - len(match.before)
-    for number, text in chain(
-        enumerate(match.before, first), enumerate(match.after, match.line + 1)
-    ):
-        yield number, f"{number}-{text}"
-
-
-def _sorted(lines: Mapping[int, str]) -> dict[int, str]:
-    return dict(sorted(lines.items()))
+        count += 1
+    return dict(sorted(shown.items())), count
 
 
 def _grouped(numbered: Mapping[int, str]) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.common.errors import ValidationError
+from app.domain.common.errors import NotFound, ValidationError
 from app.domain.common.messages import FormatName, sendable
 from app.domain.common.policy import CounterName
 from app.domain.formats import ToolDefinition, json_fields, parse_tool
-from app.domain.models.limits import ModelInfo, merged_entry
+from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import (
     CountText,
     count_payload_messages,
@@ -20,7 +20,7 @@ from app.domain.models.tokens import (
 )
 from app.domain.payload.validation import Context, Shape, Violation, capacity_of, read, validate
 from app.domain.payload.validation.shapes import object_of, texts_in
-from app.services.ports import Database, Models
+from app.services.models.registry import RegistryService
 from app.services.prompt.settings_resolver import SettingsResolver
 
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
@@ -28,15 +28,15 @@ _DECLARATIONS = ("function_declarations", "functionDeclarations")
 
 @dataclass(frozen=True, slots=True)
 class ValidationRequest:
-    """A payload and facts beside it; `previous_stable` is `stable_items` of the build before."""
+    """A payload and facts beside it; `previous_stable_items` are those of the build before."""
 
     payload: Mapping[str, Any]
     format: FormatName = FormatName.OPENAI_CHAT
     model: str | None = None
     max_context_tokens: int | None = None
     previous: Mapping[str, Any] | None = None
-    previous_stable: int | None = None
-    betas: tuple[str, ...] | None = None
+    previous_stable_items: int | None = None
+    betas: Sequence[str] | None = None
     prefill: bool = False
 
 
@@ -56,8 +56,7 @@ class Verdict:
 class ValidationService:
     """Validates payloads of any origin."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver, models: Models) -> None:
-        self._database = database
+    def __init__(self, resolver: SettingsResolver, models: RegistryService) -> None:
         self._resolver = resolver
         self._models = models
 
@@ -70,13 +69,11 @@ class ValidationService:
         return await asyncio.to_thread(self._judge, request, info)
 
     async def _model(self, tenant_id: str, model: str) -> ModelInfo:
-        bundled = await asyncio.to_thread(self._models.find, model)
-        async with self._database.session() as session:
-            own = await session.tenants.find_model(tenant_id, model)
-        if bundled is None and own is None:
+        try:
+            return await self._models.get(tenant_id, model)
+        except NotFound as error:
             detail = "Nothing is known about this model: leave it out, or add it to /v1/models"
-            raise ValidationError.at("/model", detail)
-        return merged_entry(model, bundled, own)
+            raise ValidationError.at("/model", detail) from error
 
     def _judge(self, request: ValidationRequest, info: ModelInfo | None) -> Verdict:
         shape = read(request.payload, request.format, "/payload")
@@ -88,7 +85,7 @@ class ValidationService:
             tokens = _tokens(shape, request.format, self._resolver.counter(CounterName.TOKENIZER))
         context = Context(
             previous=request.previous,
-            previous_stable=request.previous_stable,
+            previous_stable=request.previous_stable_items,
             model=info,
             tokens=tokens,
             capacity=capacity,
@@ -114,7 +111,7 @@ def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
 
 def _tool_tokens(shape: Shape, count: CountText) -> int:
     """Count the tools; one without a schema is counted as its JSON text."""
-    known: list[ToolDefinition] = []
+    readable: list[ToolDefinition] = []
     others = 0
     for tool in shape.tools:
         declared = next(
@@ -122,7 +119,7 @@ def _tool_tokens(shape: Shape, count: CountText) -> int:
         )
         for definition in declared if isinstance(declared, list) else [tool]:
             try:
-                known.append(parse_tool(definition, ""))
+                readable.append(parse_tool(definition, ""))
             except ValidationError:
                 others += count(sendable(json_fields.compact(definition)))
-    return others + (estimate_tool_defs_tokens(known, count) if known else 0)
+    return others + (estimate_tool_defs_tokens(readable, count) if readable else 0)

@@ -33,10 +33,10 @@ class Ranking(Protocol):
 
 
 class Models(Protocol):
-    """Knows the limits and prices of models."""
+    """The limits and prices of models."""
 
     def find(self, model: str) -> ModelInfo | None:
-        """Return what is known about the model, None for a name nobody lists."""
+        """Return the entry of a model, None for an unknown one."""
         ...
 
     def list(self) -> Sequence[ModelInfo]:
@@ -45,11 +45,11 @@ class Models(Protocol):
 
 
 class Gateway(Protocol):
-    """The one door to a language model."""
+    """Calls language models."""
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer.
 
-        Raises ServiceUnavailable, with `facts["reason"]` saying why, for every failure.
+        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
         """
         ...

@@ -14,6 +14,7 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
 from app.domain.models.calibration import Calibration
 from app.domain.payload.reported_usage import UsageReport
+from app.domain.prompt.resolved_settings import RequestSettings
 
 
 class ContextRepository(Protocol):
@@ -23,15 +24,12 @@ class ContextRepository(Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        *,
-        format: str,
-        model: str | None,
+        settings: RequestSettings,
         default_model: str | None,
-        window: int,
-        have_epoch_id: str | None,
-        have_start: str | None,
-        have_through: int,
-        most_tokens: int,
+        *,
+        cached_epoch_id: str | None,
+        cached_start: str | None,
+        cached_through: int,
     ) -> ContextRead | None:
         """Return all a build needs, None for an unknown conversation.
 
@@ -85,7 +83,7 @@ class ContextRepository(Protocol):
     async def show(
         self,
         conversation_id: str,
-        shown: VisibleState,
+        visible: VisibleState,
         *,
         view_version: int,
         cause: str,
@@ -101,7 +99,7 @@ class ContextRepository(Protocol):
         """Show the whole log again, if the view has this version."""
         ...
 
-    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
         """Suspend background compaction until the log has this many tokens."""
         ...
 
@@ -110,11 +108,7 @@ class ContextRepository(Protocol):
         ...
 
     async def compactions(
-        self,
-        conversation_id: str,
-        limit: int,
-        before: str | None,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, limit: int, before: str | None, bound: Bound = UNBOUNDED
     ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         ...
@@ -135,7 +129,7 @@ class ContextRepository(Protocol):
         """Unpin messages, and return how many were pinned."""
         ...
 
-    async def keep(
+    async def show_pinned(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
         """Show hidden or cleared messages again, which adds this many messages and tokens."""

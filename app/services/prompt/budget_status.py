@@ -99,7 +99,7 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tok
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class LastReport:
     """A usage report, the tokens appended after it (before the factor), and the current epoch."""
 
     report: UsageReport
@@ -120,17 +120,20 @@ class Reported:
 
 async def read_reported(
     session: Repositories, conversation: Conversation, report: UsageReport
-) -> Reported:
+) -> LastReport:
     """Return a report with the tokens appended since."""
     conversation_id, state = conversation.conversation_id, conversation.state
     payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
     newest = await session.usage.newest_epoch(conversation_id, payload_stream)
     before = await session.log.total_at(conversation_id, report.through_seq)
-    return Reported(report, state.tokens - before, current_epoch(newest, state))
+    return LastReport(report, state.tokens - before, current_epoch(newest, state))
 
 
 def judge(
-    resolved: ResolvedSettings, conversation: Conversation, estimate: int, reported: Reported | None
+    resolved: ResolvedSettings,
+    conversation: Conversation,
+    estimate: int,
+    reported: LastReport | None,
 ) -> tuple[int, bool]:
     """Return the usage in tokens, and whether it makes a compaction due."""
     usage = reported.usage(resolved) if reported is not None else None

@@ -66,13 +66,15 @@ class SettingsResolver:
         self.default_model = default_model
 
     async def find_conversation(
-        self, session: Repositories, tenant_id: str, conversation_id: str
+        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
-        """Return a conversation with its settings; raises NotFound."""
-        found = await session.conversations.find(tenant_id, conversation_id, self.default_model)
-        if found is None:
+        """Return a conversation with its settings for this model; raises NotFound."""
+        conversation = await session.conversations.find(
+            tenant_id, conversation_id, self.default_model, model
+        )
+        if conversation is None:
             raise NotFound.conversation(conversation_id)
-        return found
+        return conversation
 
     def counter(self, name: str) -> CountText:
         """Return the function that counts tokens with this counter."""
@@ -223,15 +225,9 @@ class SettingsResolver:
             policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
         else:
             policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
-        texts = {
-            name: json_text.dumps(value)
-            for name, value in (
-                ("sections", [asdict(section) for section in static_sections(sections)]),
-                ("tools", [asdict(tool) for tool in tools]),
-                ("policy", as_json(policy)),
-            )
-        }
-        hashes = {name: digest(text) for name, text in texts.items()}
+        lists = [asdict(section) for section in static_sections(sections)], [*map(asdict, tools)]
+        texts = [json_text.dumps(value) for value in (*lists, as_json(policy))]
+        hashes = [*map(digest, texts)]
         resolved = ResolvedSettings(
             policy=policy,
             model=model,
@@ -244,10 +240,10 @@ class SettingsResolver:
             raw_fixed=fixed_usage(sections, sum(costs), count),
             factor=1.0,
             count=count,
-            sections_hash=hashes["sections"],
-            tools_hash=hashes["tools"],
-            policy_hash=hashes["policy"],
-            texts={hashes[name]: text for name, text in texts.items()},
+            sections_hash=hashes[0],
+            tools_hash=hashes[1],
+            policy_hash=hashes[2],
+            texts=dict(zip(hashes, texts, strict=True)),
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from app.domain.common import json_text
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.prompt.tool_deferral import USUALLY_FOUND, ToolSearchResult
+from app.domain.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, ToolSearchResult
 from app.services.ports import Database, Ranking
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -28,7 +28,7 @@ class ToolSearchService:
         tenant_id: str,
         conversation_id: str,
         query: str,
-        limit: int = USUALLY_FOUND,
+        limit: int = DEFAULT_TOOL_MATCHES,
         tools: str = "[]",
         *,
         promotes: bool = True,

@@ -62,7 +62,7 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
 
 
 async def test_each_model_has_its_own_circuit() -> None:
-    """A fallback is not shut out by the model it stands in for."""
+    """A fallback model is called while the first model's circuit is open."""
     breaker = CircuitBreaker(Model("timeout"), failures=1, seconds=30)
     assert await reason_of(breaker, "main") == "timeout"
     assert await reason_of(breaker, "main") == "circuit_open"
@@ -70,15 +70,15 @@ async def test_each_model_has_its_own_circuit() -> None:
 
 
 @pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
-async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str) -> None:
-    """Answers that cannot be used and calls it refuses leave the circuit closed."""
+async def test_only_failures_of_the_provider_count(reason: str) -> None:
+    """Unusable answers and refused calls leave the circuit closed."""
     model = Model(reason)
     breaker = CircuitBreaker(model, failures=2, seconds=30)
     assert {await reason_of(breaker) for _ in range(5)} == {reason}
     assert model.calls == 5
 
 
-async def test_an_answer_in_between_starts_the_count_again() -> None:
+async def test_an_answer_resets_the_count_of_failures() -> None:
     """Only failures in a row open the circuit."""
     model = Model()
     breaker = CircuitBreaker(model, failures=2, seconds=30)
@@ -90,8 +90,8 @@ async def test_an_answer_in_between_starts_the_count_again() -> None:
             assert await reason_of(breaker) == reason
 
 
-async def test_a_call_given_up_does_not_count() -> None:
-    """Who stops waiting says nothing about the provider [summary.circuit-breaker]."""
+async def test_a_cancelled_call_does_not_count() -> None:
+    """A cancelled call is no failure of the provider [summary.circuit-breaker]."""
     model = Model()
     model.release.clear()
     breaker = CircuitBreaker(model, failures=1, seconds=30)
@@ -104,8 +104,8 @@ async def test_a_call_given_up_does_not_count() -> None:
     assert await breaker.complete(call()) == ANSWER
 
 
-async def test_one_call_tries_whether_the_model_is_back() -> None:
-    """After the time one call goes through, the others wait for what it finds."""
+async def test_one_call_tries_the_model_after_the_pause() -> None:
+    """After the pause one call goes through, and the others are refused until it returns."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=1, seconds=NO_TIME)
     assert await reason_of(breaker) == "timeout"
@@ -120,7 +120,7 @@ async def test_one_call_tries_whether_the_model_is_back() -> None:
     assert await breaker.complete(call()) == ANSWER
 
 
-async def test_a_model_still_down_is_left_alone_again() -> None:
+async def test_a_model_that_still_fails_opens_the_circuit_again() -> None:
     """One failing try is enough to open the circuit again."""
     model = Model("timeout")
     breaker = CircuitBreaker(model, failures=3, seconds=NO_TIME)

@@ -29,7 +29,7 @@ def call(timeout_seconds: float = LONG_SECONDS, model: str = "openai/some-model"
 
 @pytest_asyncio.fixture
 async def gateway(fake_llm: FakeLLM) -> AsyncIterator[LiteLLMGateway]:
-    """A gateway that knows only the fake endpoint."""
+    """A gateway of the fake endpoint."""
     gateway = LiteLLMGateway(fake_llm.api_base, "sk-test")
     yield gateway
     await gateway.close()
@@ -104,7 +104,7 @@ async def test_every_failure_is_service_unavailable_with_its_reason(
         (None, None),
     ],
 )
-async def test_the_pause_a_provider_wants_is_passed_on(
+async def test_retry_after_of_the_provider_is_passed_on(
     gateway: LiteLLMGateway, fake_llm: FakeLLM, header: str | None, seconds: int | None
 ) -> None:
     """Retry-After is in the facts, in whole seconds, however the provider writes it."""
@@ -116,7 +116,7 @@ async def test_the_pause_a_provider_wants_is_passed_on(
     assert failure.value.facts["reason"] == "rate_limited"
 
 
-async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
+async def test_the_timeout_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
     """A model that does not answer costs at most the timeout [summary.gateway]."""
     await gateway.complete(call())
     fake_llm.script(fake.slow(Event()))
@@ -125,7 +125,7 @@ async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm:
 
 
 async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
-    """Who stops waiting is not told that the model failed. [compaction.never-blocks]"""
+    """A cancelled call does not raise a failure of the model. [compaction.never-blocks]"""
     arrived = Event()
     fake_llm.script(fake.slow(Event(), arrived=arrived))
     task = asyncio.create_task(gateway.complete(call()))

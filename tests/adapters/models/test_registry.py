@@ -58,8 +58,8 @@ def small_map(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("model", "window"), BUILT_IN_WINDOWS.items())
-def test_the_five_names_of_the_seed_resolve_to_its_values(model: str, window: int) -> None:
-    """The built-in limits per model hold, whatever the bundled map says."""
+def test_the_built_in_names_have_their_windows(model: str, window: int) -> None:
+    """The built-in limits per model apply, whatever the bundled map has."""
     assert found(model).context_window == window
     assert (
         resolve_context_window(None, None, found(model), None, 4096, derive=False).total == window
@@ -85,7 +85,7 @@ def test_models_are_listed_by_name_and_found_by_it() -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o"])
-def test_a_providers_prefix_may_be_left_off(model: str) -> None:
+def test_a_models_name_may_come_without_its_providers_prefix(model: str) -> None:
     """A LiteLLM name with its provider finds the model."""
     assert found(model).model == "gpt-4o"
 
@@ -94,7 +94,7 @@ def test_a_providers_prefix_may_be_left_off(model: str) -> None:
     "model", ["", "/", "gpt", "gpt-4o-", "GPT-4O", "no-such-firm/gpt-4o", "claude", "gpt-4o/x"]
 )
 def test_names_are_never_guessed(model: str) -> None:
-    """An unknown name stays unknown, however like a known one it looks."""
+    """A name that is similar to a known one stays unknown."""
     assert REGISTRY.find(model) is None
 
 
@@ -158,8 +158,8 @@ def test_odd_entries_are_taken_literally(small_map: Path) -> None:
     assert chatty.model == "x/chatty"
 
 
-def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
-    """The five names are known even with an empty map. [models.named-defaults]"""
+def test_without_a_map_the_built_in_names_remain(tmp_path: Path) -> None:
+    """The registry has the built-in names even with an empty map. [models.named-defaults]"""
     path = tmp_path / "map.json"
     path.write_bytes(b"{}")
     registry = ModelRegistry(path)
@@ -169,8 +169,8 @@ def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
     assert gpt.exact
 
 
-def test_threads_may_ask_at_once() -> None:
-    """The first question loads the map once, from whichever thread. [models.lazy]"""
+def test_threads_share_one_load() -> None:
+    """The first lookup of any thread loads the map, once. [models.lazy]"""
     registry = ModelRegistry()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(registry.find, ["gpt-4o"] * 50))

@@ -62,11 +62,11 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
     assert row["deviation_sum"] == pytest.approx(in_turn.deviation)
 
 
-async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> None:
-    """The newest report is read back whole, whatever is unknown of it."""
+async def test_reports_are_returned_as_they_were_stored(database: PostgresDatabase) -> None:
+    """The newest report is returned with all fields, unknown ones as None."""
     conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
-    full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, 99, '{"a":"\\u0000"}')
-    bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), None, "{}")
+    full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, '{"a":"\\u0000"}', 99)
+    bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), "{}")
     async with database.session() as session:
         assert not await session.usage.add(conversation_id, full)
         assert await session.usage.newest(conversation_id) is None
@@ -77,7 +77,7 @@ async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> Non
             assert await session.usage.add(conversation_id, report)
             found = await session.usage.newest(conversation_id)
             assert found is not None and found.created_at is not None
-            names = ("report_id", "model", "format", "epoch", "through_seq", "usage", "given")
+            names = ("report_id", "model", "format", "epoch", "through_seq", "usage", "usage_json")
             for name in (*names, "estimated_tokens"):
                 assert getattr(found, name) == getattr(report, name)
         assert await session.usage.newest_epoch(conversation_id, "openai_chat:m") is None

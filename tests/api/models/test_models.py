@@ -33,8 +33,8 @@ async def test_names_with_slashes(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/models/lab/small")).json()["model"] == "lab/small"
 
 
-async def test_a_tenants_entry(client: httpx.AsyncClient) -> None:
-    """An own entry is laid over the bundled one, counts in builds, and can be deleted."""
+async def test_a_tenants_entry_sets_the_context_window(client: httpx.AsyncClient) -> None:
+    """A tenant's entry overrides the bundled one, applies to builds, and can be deleted."""
     path = await new_conversation(client, model="gpt-4o")
     await append(client, path, user("hi"))
     answer = await client.put("/v1/models/gpt-4o", json={"context_window": 9000})

@@ -76,7 +76,7 @@ async def test_white_space_of_arguments_is_inside_the_window(
 async def test_all_counts_of_a_payload_agree(
     client: httpx.AsyncClient, format: FormatName, arguments: str
 ) -> None:
-    """The build, /tokens/count and /context/validate say the same of a payload."""
+    """The build, /tokens/count and /context/validate count a payload equally."""
     path = await talked(client, arguments, 100_000)
     body = await built(client, path, format)
     messages = body["payload"][ITEMS[format]]
@@ -123,10 +123,10 @@ SPEAKS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5", "tokenizer"])
 @pytest.mark.parametrize(("format", "message"), SPEAKS)
-async def test_no_counter_takes_a_call_for_nothing(
+async def test_every_counter_counts_calls(
     client: httpx.AsyncClient, counter: str, format: str, message: dict[str, Any]
 ) -> None:
-    """Calls, reasoning and images count, whatever rule counts the text [tokens.media]."""
+    """Calls, reasoning and images count with every counter [tokens.media]."""
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert 20 < counted["tokens"] < 1_200

@@ -35,7 +35,7 @@ async def model_client(with_model: Settings) -> Any:
 
 @pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
 async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> None:
-    """The body may be left out; nobody knows an epoch that begins now [payload.valid]."""
+    """The body may be left out; a first build has no known payload [payload.valid]."""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json=body)
@@ -99,7 +99,7 @@ async def test_wrong_builds(client: httpx.AsyncClient, body: dict[str, Any], poi
 
 
 async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
-    """What is known is left out, with system and tools; the tail comes apart.
+    """Known items are left out, with system and tools; the tail is separate.
 
     [delta.fallback, epochs.tail-last]
     """
@@ -236,7 +236,7 @@ async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
 
 
 async def test_unknown_windows(client: httpx.AsyncClient) -> None:
-    """A build for an unknown model names it, who named it and what helps; that then does."""
+    """The error for an unknown model names it, its source and the remedy, which works."""
     path = await new_conversation(client, model="my-model")
     await append(client, path, user("hi"))
     stored = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_LIMIT_UNKNOWN")
@@ -310,7 +310,7 @@ async def test_full_history_never_compacts(client: httpx.AsyncClient) -> None:
 
 
 async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
-    """A model that may not summarise and unknown fields are refused [summary.allowed-models]."""
+    """Models that may not summarise, and unknown fields, are refused [summary.allowed-models]."""
     path = await new_conversation(client)
     await append(client, path, *talk(60, LONG))
     answer = await client.post(f"{path}/compact", json={"model": "gpt-4o"})

@@ -1,4 +1,4 @@
-"""Labels over HTTP: what a format cannot carry is said in the payload and named in the answer.
+"""Labels over HTTP: content that a format cannot carry is a label and listed in `degraded`.
 
 [formats.labels]
 """
@@ -48,7 +48,7 @@ async def test_labels_and_their_types_stay_the_same(client: httpx.AsyncClient) -
     assert delta["degraded"] == NAMED
 
 
-async def test_what_the_format_carries_is_not_named(client: httpx.AsyncClient) -> None:
+async def test_carried_content_is_not_listed(client: httpx.AsyncClient) -> None:
     """The format that the content came in gets it back as it was."""
     path = await new_conversation(client)
     await append(client, path, user([AUDIO]), REFUSAL, user("So?"))

@@ -66,7 +66,7 @@ def numbers(built: dict[str, Any]) -> list[int]:
     [{}, {"strategy": "full_history"}, {"compaction": {"enabled": False}}],
     ids=["sandwich", "full_history", "disabled"],
 )
-async def test_what_was_too_long_is_halved(
+async def test_a_cut_leaves_out_half_of_the_turns(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM, error: Any, policy: dict[str, Any]
 ) -> None:
     """The oldest half of the turns goes, the answer brings the new payload; no model."""
@@ -105,7 +105,7 @@ async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: str(error)[:30])
 async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any) -> None:
-    """What does not say that the input is too long is a 422 that points at it."""
+    """An error with another meaning is a 422 with a pointer."""
     path = await long_talk(client)
     before = (await client.post(f"{path}/context")).json()["payload"]
     answer = await client.post(f"{path}/overflow", json={"error": error})
@@ -115,7 +115,7 @@ async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any)
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_the_payload_is_the_one_that_was_asked_for(
+async def test_the_payload_after_a_cut_has_the_same_settings(
     client: httpx.AsyncClient, format: str
 ) -> None:
     """Format, model, window, sections and tools are those of the build that failed."""
@@ -168,8 +168,8 @@ async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> N
     assert_problem(answer, answer.status_code, "VALIDATION_ERROR")
 
 
-async def test_a_huge_or_deep_error(client: httpx.AsyncClient) -> None:
-    """An error that quotes the whole request, or nests deeply, is read in no time. [api.limits]"""
+async def test_a_large_or_deep_provider_error(client: httpx.AsyncClient) -> None:
+    """An error that quotes the whole request, or nests deeply, is parsed fast. [api.limits]"""
     path = await long_talk(client)
     deep: Any = "context_length_exceeded"
     for _ in range(60):

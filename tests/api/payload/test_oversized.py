@@ -46,7 +46,7 @@ def counted(payload: dict[str, Any]) -> int:
 
 
 def told(payload: dict[str, Any]) -> str:
-    """Return all that a payload's items say."""
+    """Return the text of a payload's items."""
     items = payload.get("messages") or payload.get("input") or payload.get("contents")
     return "\n".join(payload_texts({"items": items}))
 
@@ -141,7 +141,7 @@ async def test_the_rest_is_read_as_a_result_is(client: httpx.AsyncClient, format
     assert_problem(await client.delete(f"{path}/blobs/{ref}"), 409, "CONFLICT")
 
 
-async def test_what_was_appended_is_returned_whole(client: httpx.AsyncClient) -> None:
+async def test_a_shortened_message_is_whole_in_the_transcript(client: httpx.AsyncClient) -> None:
     """The log keeps the message as it came: transcript and `content=full` return all of it."""
     path = await new_conversation(client, policy=window())
     await append(client, path, user(OUTPUT, id="big"), assistant(OUTPUT, id="answer"))
@@ -151,8 +151,8 @@ async def test_what_was_appended_is_returned_whole(client: httpx.AsyncClient) ->
         assert [item["content"] for item in page] == [OUTPUT, OUTPUT]
 
 
-async def test_what_fits_is_not_touched(client: httpx.AsyncClient) -> None:
-    """In a window that has room for it the same message is shown whole, by the same log."""
+async def test_a_payload_that_fits_is_not_reduced(client: httpx.AsyncClient) -> None:
+    """A larger window shows the same message of the same log whole."""
     path = await new_conversation(client, policy=window(128_000))
     await append(client, path, *talk(2), user(OUTPUT))
     body = await built(client, path)
@@ -340,7 +340,7 @@ def whole_of(message: dict[str, Any]) -> str:
 
 
 async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> None:
-    """Whatever is too large and wherever it stands, a payload is built, fits, and is read on."""
+    """Whatever message is too large, the payload fits, and the rest of the text can be read."""
     loop = asyncio.get_running_loop()
     steps: Counter[str] = Counter()
 

@@ -70,7 +70,7 @@ def call(call_id: str, **more: Any) -> dict[str, Any]:
 
 
 def step(call_id: str | None, text: Any = None, **fields: Any) -> dict[str, Any]:
-    """Return what the model said, with a call or without."""
+    """Return an assistant message, with a call or without."""
     said: dict[str, Any] = {"role": "assistant", "content": text, **fields}
     if call_id is not None:
         said["tool_calls"] = [call(call_id)]
@@ -295,7 +295,7 @@ CASES = [(name, model) for name, (_, models) in FAMILIES.items() for model in mo
 async def test_reasoning_returns_to_its_own_family(
     client: httpx.AsyncClient, name: str, model: str
 ) -> None:
-    """A tool loop and the turn after it come back as they were said, field by field."""
+    """A tool loop and the turn after it are returned unchanged, field by field."""
     messages = whole(FAMILIES[name][0])
     path = await log_of(client, messages)
     built = await build(client, path, model)
@@ -535,7 +535,7 @@ async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.Asy
 
 
 async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClient) -> None:
-    """A payload without reasoning is better than none, and says so, in later builds as well."""
+    """Where only a payload without reasoning fits, it is sent, and `degraded` lists that."""
     policy = {"strategy": "full_history"}
     thought = step("c1", reasoning_content="because " * 9000)
     messages = [user("go"), thought, result("c1"), user("on")]
@@ -552,7 +552,7 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
 
 
 async def test_another_model_of_the_family_starts_without(client: httpx.AsyncClient) -> None:
-    """A lane of the same family may have made what is signed; one of another cannot have."""
+    """Signed reasoning may be of another stream of the same family, not of another family."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     await build(client, path, "gpt-5")
     first = await build(client, path, "claude-sonnet-4-5")
@@ -583,7 +583,7 @@ async def test_malformed_reasoning_is_stored_and_ignored(
 
 
 async def test_a_message_of_reasoning_alone_has_a_label(client: httpx.AsyncClient) -> None:
-    """Another model is told that there was reasoning, not that the message was empty."""
+    """For another model a label stands for the reasoning, instead of an empty message."""
     alone = {"role": "assistant", "content": None, "reasoning_content": "hm"}
     path = await log_of(client, [user("hi"), alone, user("on")])
     built = await build(client, path, "gpt-5")

@@ -97,8 +97,8 @@ async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, forma
         assert (told["token_usage"], told["is_current"]) == (TOLD, True)
 
 
-async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
-    """Reported usage corrects what the next answers estimate, and they say how."""
+async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None:
+    """Reported usage corrects later estimates, which state the correction."""
     path, build = await built(client)
     before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
     usage = {"prompt_tokens": 2 * build["tokens_used"], "completion_tokens": 5}
@@ -116,8 +116,8 @@ async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"] == 2 * before
 
 
-async def test_a_due_compaction_is_told_and_marked(client: httpx.AsyncClient) -> None:
-    """Past the trigger the answer says to compact, and the pressure agrees."""
+async def test_a_due_compaction_is_an_event_and_is_stored(client: httpx.AsyncClient) -> None:
+    """Past the trigger `should_compact` is true, and the pressure agrees."""
     path, _ = await built(client)
     told = await report(client, path, usage={"prompt_tokens": 15_000})
     assert (told["should_compact"], told["pressure"]) == (True, "due")
@@ -181,7 +181,7 @@ async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) 
 
 
 async def test_reports_at_once(client: httpx.AsyncClient) -> None:
-    """Reports beside appends and builds are all taken, and all learnt from or told why not."""
+    """Reports beside appends and builds are all stored, and calibrate or state why not."""
     path, build = await built(client)
     usage = {"prompt_tokens": build["tokens_used"]}
     answers = await asyncio.gather(

@@ -241,7 +241,7 @@ async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | N
     assert counted["tokens"] == tokens or tokens is None
 
 
-async def test_counting_stalls_on_nothing(client: httpx.AsyncClient) -> None:
+async def test_no_text_makes_counting_slow(client: httpx.AsyncClient) -> None:
     """A megabyte of spaces, NUL and lone surrogates are counted like any text. [tokens.any-text]"""
     answer = await client.post("/v1/tokens/count", json={"text": " " * 1_000_000})
     assert answer.status_code == 200
@@ -268,7 +268,7 @@ SPOKEN = {"role": "assistant", "content": "I will look.", "tool_calls": calling(
 async def test_compressing_a_lone_call_is_refused_without_a_model(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM, lone: dict[str, Any]
 ) -> None:
-    """Without its call the message says nothing, so there is nothing to summarise."""
+    """Without its call the message is empty, so there is nothing to summarise."""
     answer = await model_client.post("/v1/context/compress", json={"messages": [lone]})
     problem = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
     assert problem["detail"] == "Conversation has no messages"
@@ -278,7 +278,7 @@ async def test_compressing_a_lone_call_is_refused_without_a_model(
 async def test_compressing_a_call_with_text_keeps_the_text(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """The call is left out, and what was said beside it is summarised [stateless.operations]."""
+    """The call is left out, and the text beside it is summarised [stateless.operations]."""
     fake_llm.always(behave.answer("<summary>Looked.</summary>"))
     answer = await model_client.post("/v1/context/compress", json={"messages": [SPOKEN]})
     assert answer.json()["summary"] == "Looked."

@@ -30,7 +30,7 @@ async def judge(client: httpx.AsyncClient, format: FormatName, **body: Any) -> d
 
 @pytest.mark.parametrize("format", FormatName)
 async def test_valid_payloads(client: httpx.AsyncClient, format: FormatName) -> None:
-    """A payload that breaks no rule is valid, and nothing is said of its size."""
+    """A payload that breaks no rule is valid, and its size is not judged."""
     verdict = await judge(client, format, payload=payload_of(format))
     assert verdict == {"valid": True, "violations": [], "tokens": None, "capacity": None}
 
@@ -75,8 +75,8 @@ async def test_own_models(client: httpx.AsyncClient) -> None:
     assert verdict["capacity"] == 50 and not verdict["valid"]
 
 
-async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
-    """The size of items that nobody can read is not judged, the items are. [validation.any-json]"""
+async def test_items_that_cannot_be_read_are_not_counted(client: httpx.AsyncClient) -> None:
+    """Unreadable items are violations, and the size is not judged. [validation.any-json]"""
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"].append(5)
     verdict = await judge(client, FormatName.OPENAI_CHAT, payload=payload, model="gpt-4o")
@@ -84,8 +84,8 @@ async def test_what_cannot_be_counted(client: httpx.AsyncClient) -> None:
     assert verdict["tokens"] is None
 
 
-async def test_builds_before(client: httpx.AsyncClient) -> None:
-    """A payload that changes what was promised says so; a warning leaves it valid."""
+async def test_a_changed_prefix_is_a_warning(client: httpx.AsyncClient) -> None:
+    """A change of the stable prefix is a violation; a warning leaves the payload valid."""
     previous = payload_of(FormatName.OPENAI_CHAT)
     payload = payload_of(FormatName.OPENAI_CHAT)
     payload["messages"][6]["content"] = "did"
@@ -99,7 +99,7 @@ async def test_builds_before(client: httpx.AsyncClient) -> None:
 
 
 async def test_headers_and_abilities(client: httpx.AsyncClient) -> None:
-    """Beta headers are judged where they are told, and prefill is the model's ability."""
+    """Beta headers are judged if they are sent, and prefill by the model's features."""
     payload = payload_of(FormatName.ANTHROPIC)
     verdict = await judge(client, FormatName.ANTHROPIC, payload=payload, betas=[])
     assert [violation["rule"] for violation in verdict["violations"]] == ["A12"]

@@ -19,10 +19,10 @@ def tool(name: str, category: str, words: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threshold", [0.02, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])
-async def test_the_tools_that_are_kept_are_within_their_share(
+async def test_the_tools_of_a_payload_are_within_their_share(
     client: httpx.AsyncClient, threshold: float, format: str
 ) -> None:
-    """What is not held back, the tool that finds the rest included, is within the threshold."""
+    """The tools that are not deferred, with `tool_search`, are within the threshold."""
     policy = {
         "tool_deferral_threshold": threshold,
         "budget": {"context_window": 32_000, "max_output_tokens": 2000},
@@ -39,7 +39,7 @@ async def test_the_tools_that_are_kept_are_within_their_share(
 
 
 async def test_builtin_tools_alone_may_be_more(client: httpx.AsyncClient) -> None:
-    """Builtin tools are never held back, all others are where those take their share alone."""
+    """Builtin tools are never deferred; all others are where builtin ones take the whole share."""
     policy = {"tool_deferral_threshold": 0.02, "budget": {"context_window": 32_000}}
     tools = [tool("own", "builtin", 900), tool("other", "mcp", 50)]
     path = await new_conversation(client, policy=policy, tools=tools)
@@ -62,7 +62,7 @@ async def test_builtin_tools_alone_may_be_more(client: httpx.AsyncClient) -> Non
 async def test_a_summary_in_the_role_of_the_system(
     client: httpx.AsyncClient, format: str, role: str, wanted: str
 ) -> None:
-    """Where a format has no place for it, the summary is the user's, and `degraded` says so."""
+    """Where a format has no system role, the summary is of the user, and `degraded` lists it."""
     path = await new_conversation(client, policy={"summary_role": wanted})
     await append(client, path, *talk(40, LONG))
     assert "summary_role_user" not in (await client.post(f"{path}/context")).json()["degraded"]

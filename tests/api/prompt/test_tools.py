@@ -90,14 +90,14 @@ async def answered(client: httpx.AsyncClient, path: str, name: str, **arguments:
 async def test_definitions_come_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """The definitions are those of the domain, in the format asked for."""
+    """The definitions are those of the domain, in the requested format."""
     answer = await client.get("/v1/tool-definitions", params={"format": format})
     assert answer.status_code == 200
     assert answer.json() == {"format": format, "tools": definitions_in(format)}
 
 
 async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> None:
-    """Without a format the definitions are those of `openai_chat`; a wrong one is told."""
+    """Without a format the definitions are those of `openai_chat`; an unknown one is refused."""
     body = (await client.get("/v1/tool-definitions")).json()
     assert body["format"] == CHAT
     assert [tool["function"]["name"] for tool in body["tools"]] == list(AGENT_TOOLS)
@@ -153,7 +153,7 @@ async def test_the_returned_message_is_the_callers_to_append(client: httpx.Async
 
 
 async def test_an_error_the_model_can_correct_is_a_result(client: httpx.AsyncClient) -> None:
-    """Unknown ref, bad pattern and wrong arguments are 200 with a message that says so."""
+    """Unknown ref, bad pattern and invalid arguments are 200 with an error message."""
     path, ref = await offloaded(client)
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("read_result", {"ref_id": "blob_nope"}, 'no tool output with ref_id "blob_nope"'),
@@ -191,7 +191,7 @@ async def test_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None
 async def test_a_malformed_call_is_422(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """The place that is wrong is named, and unknown fields of the envelope are refused."""
+    """The error has a pointer, and unknown fields of the envelope are refused."""
     path = await new_conversation(client)
     assert_problem(await send(client, path, **body), 422, "VALIDATION_ERROR", pointer)
 
@@ -242,7 +242,7 @@ async def search(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
 async def test_a_search_returns_definitions_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """Full definitions in the format asked for, best first, and what is promoted."""
+    """Full definitions in the requested format, best first, and the promoted tools."""
     path = await new_conversation(client, tools=TOOLS)
     body = await search(client, path, query="what is the weather", format=format)
     assert body["format"] == format
@@ -367,7 +367,7 @@ async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> No
 
 
 async def test_a_model_compacts_by_a_call(client: httpx.AsyncClient) -> None:
-    """`compact_context` compacts whatever the pressure, and says what came of it."""
+    """`compact_context` compacts at any pressure, and answers with the result."""
     path = await new_conversation(client)
     body = await answered(client, path, "compact_context")
     assert body["message"]["content"].startswith("[Nothing was compacted: ")

@@ -71,7 +71,7 @@ def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENT
 
 
 def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
-    """Return what the SDK's types and the provider's rules say of a call and its answer."""
+    """Return the errors of the SDK's types and the provider's rules for a call and its answer."""
     tools = definitions_in(format)
     user = {"role": "user", "content": "Read it."}
     payload: dict[str, Any]
@@ -107,7 +107,7 @@ def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_er
 
 
 def test_every_format_defines_the_same_tools() -> None:
-    """Each format says the same name, description and schema of every tool."""
+    """Every tool has the same name, description and schema in each format."""
     chat = [tool["function"] for tool in definitions_in(CHAT)]
     (gemini,) = (tool["functionDeclarations"] for tool in definitions_in(GEMINI))
     for tools in (chat, definitions_in(RESPONSES), definitions_in(ANTHROPIC), gemini):
@@ -162,8 +162,8 @@ def test_every_tool_that_notes_name_is_there() -> None:
     )
 
 
-def test_no_tool_speaks_of_another() -> None:
-    """A payload may hold any one of the tools, and names none that is absent."""
+def test_no_description_mentions_another_tool() -> None:
+    """A payload may have any single tool, so no description mentions another one."""
     for tool in AGENT_TOOLS.values():
         text = json.dumps(tool.definition.parameters) + tool.description
         assert not [name for name in AGENT_TOOLS if name in text]
@@ -174,7 +174,7 @@ def test_no_tool_speaks_of_another() -> None:
 
 @pytest.mark.parametrize("format", FormatName)
 def test_a_native_call_is_read(format: FormatName) -> None:
-    """The same call reads the same from every format, whatever stands beside it."""
+    """The same call is parsed equally from every format, whatever other fields it has."""
     raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
     assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
 
@@ -206,7 +206,7 @@ SEARCH_ITEM = {
 
 @pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
 def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
-    """An item for the client asks for the same as a call of the function."""
+    """An item for the client gives the same request as a call of the function."""
     call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
     assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
     assert request_of(call) == SearchTools("weather", 5)
@@ -251,7 +251,7 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
     ],
 )
 def test_a_malformed_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
-    """A malformed call, and one of another tool, is told with the place that is wrong."""
+    """The error for a malformed call, or for another tool, has a pointer."""
     with pytest.raises(ValidationError) as refused:
         parse_call(raw, format, "/tool_call")
     assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
@@ -264,8 +264,8 @@ def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
 
 
 @given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
-def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str) -> None:
-    """Whatever is sent as a call is a call or a ValidationError with a place."""
+def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: str) -> None:
+    """Any value is a call or a ValidationError with a pointer."""
     base: Any = native(format)
     key = inside[1:]
     raw = {**base, key: value} if key else value
@@ -279,12 +279,12 @@ def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str
 
 
 def asked(name: str, arguments: Any) -> Any:
-    """Return what a call with these arguments asks for."""
+    """Return the request of a call with these arguments."""
     return request_of(Call("c1", name, arguments))
 
 
 def refusal(name: str, arguments: Any) -> str:
-    """Return what the model is told of these arguments."""
+    """Return the error message for these arguments."""
     with pytest.raises(ValidationError) as refused:
         asked(name, arguments)
     return refused.value.detail
@@ -320,13 +320,13 @@ def refusal(name: str, arguments: Any) -> str:
         (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port")),
     ],
 )
-def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
+def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], ask: Any) -> None:
     """Defaults, numbers as text, null as left out, and limits clamped to their maximum."""
     assert asked(name, {"ref_id": REF, **arguments}) == ask
 
 
 def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
-    """A search wants a query, as recalling does, and nothing goes with a compaction."""
+    """A search and a recall require a query, and a compaction takes no arguments."""
     assert "query is required" in refusal(RECALL, {})
     assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
     assert "query is required" in refusal(TOOL_SEARCH, {})
@@ -383,16 +383,16 @@ def test_the_error_lists_all_invalid_arguments() -> None:
 
 
 @given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
-def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
-    """What is no JSON object is no malformed request: the model is told."""
+def test_arguments_that_are_no_object_are_an_error_for_the_model(value: Any) -> None:
+    """Arguments that are no JSON object are no malformed request, but an error for the model."""
     call = parse_call(native(CHAT, arguments=value), CHAT, "")
     assert call.arguments is None
     assert "must be one JSON object" in refusal(call.name, call.arguments)
 
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
-def test_arguments_that_are_no_json_are_the_models(text: str) -> None:
-    """Text that cannot be read, or is far too long, is told to the model as well."""
+def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> None:
+    """Text that is no JSON, or is far too long, is an error for the model as well."""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
     assert parse_call(raw, CHAT, "").arguments is None
 
@@ -411,8 +411,8 @@ def test_no_text_is_no_arguments() -> None:
         ANY_JSON,
     ),
 )
-def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any) -> None:
-    """An ask is within its bounds, and what is told of a wrong one stays short."""
+def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any) -> None:
+    """A request is within its bounds, and the error for an invalid one is short."""
     try:
         ask = asked(name, arguments)
     except ValidationError as refused:
@@ -486,8 +486,8 @@ def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
     assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
 
 
-def test_found_tools_are_bounded_together() -> None:
-    """As many definitions as a view may hold, one at least; the others by name."""
+def test_the_bytes_of_a_search_result_are_bounded() -> None:
+    """As many definitions as the limit admits, one at least; the others by name."""
     large = [
         ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
     ]

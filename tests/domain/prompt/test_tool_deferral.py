@@ -1,4 +1,4 @@
-"""Which tools are held back, and how each provider is told of it.
+"""Which tools are deferred, and how in each format.
 
 [tools.deferral, tools.search, tools.native-deferral]
 """
@@ -88,13 +88,13 @@ def test_tools_of_the_service_itself_stay() -> None:
 
 
 def test_a_promoted_tool_is_not_deferred() -> None:
-    """A tool that a search found is not held back, though others must go for it. [tools.search]"""
+    """A promoted tool is not deferred, even if others are instead. [tools.search]"""
     assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
     assert held(MIXED, 0, promoted=("m3", "s1")) == ("m1", "m2", "s2")
 
 
 def test_no_more_tools_than_a_provider_takes() -> None:
-    """Too many tools are held back even where their tokens are few [tools.deferral]."""
+    """Too many tools are deferred even where their tokens are few [tools.deferral]."""
     assert held(MIXED, 1000, most=6) == ()
     assert held(MIXED, 1000, most=4) == ("m2", "m3")
     assert held(MIXED, 59, most=6) == ("m3",)
@@ -127,10 +127,10 @@ def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
 
 
 @given(PLANS, st.integers(0, 2000), st.none() | st.integers(0, 12))
-def test_a_plan_holds_back_no_more_than_needed(
+def test_a_plan_defers_no_more_tools_than_needed(
     rows: list[Any], allowed: int, most: int | None
 ) -> None:
-    """The rest fits, or all is held back that may be; with the last one back it would not."""
+    """The rest fits, or every deferrable tool is deferred; one tool more would not fit."""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted, most)
     found = [name for name in promoted if name in plan]
@@ -167,7 +167,7 @@ def test_a_plan_holds_back_no_more_than_needed(
 
 
 @given(PLANS, st.integers(0, 2000), st.integers(0, 500))
-def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int, more: int) -> None:
+def test_a_larger_allowance_never_defers_more(rows: list[Any], allowed: int, more: int) -> None:
     """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted)
@@ -176,7 +176,7 @@ def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int,
 
 
 def test_the_note_has_the_exact_words() -> None:
-    """How many tools are held back, as a plain number. [tools.search]"""
+    """The note has the number of deferred tools. [tools.search]"""
     assert deferred_note(1234) == (
         "[1234 tools deferred to save context. Use tool_search to find them.]"
     )
@@ -185,8 +185,8 @@ def test_the_note_has_the_exact_words() -> None:
 TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
 
 
-def test_anthropic_gets_all_tools_and_a_mark() -> None:
-    """Every tool in its place, those held back marked, one at least not [tools.native-deferral]."""
+def test_anthropic_gets_all_tools_with_defer_loading() -> None:
+    """Every tool in its place, deferred ones marked, at least one not [tools.native-deferral]."""
     shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
     assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
     assert [item.get("defer_loading") for item in shown] == [None, True, None, None]
@@ -195,7 +195,7 @@ def test_anthropic_gets_all_tools_and_a_mark() -> None:
 
 
 def test_openai_responses_gets_its_own_search() -> None:
-    """Those held back are absent, and the client's search stands where the function did."""
+    """Deferred tools are absent, and the client's search replaces the function."""
     shown = with_deferred(RESPONSES, TOOLS, ("m1", "m2"))
     assert [item["type"] for item in shown] == ["function", "tool_search"]
     assert shown[1] == {

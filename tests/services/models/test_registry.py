@@ -17,8 +17,8 @@ def registry(database: PostgresDatabase) -> RegistryService:
     return RegistryService(database, ModelRegistry())
 
 
-def test_an_entry_is_laid_over_field_by_field() -> None:
-    """Each number comes from the tenant's entry where that has one, and says so."""
+def test_an_entry_overrides_single_fields() -> None:
+    """A number of the tenant's entry replaces the bundled one, with its source."""
     bundled = ModelRegistry().find("gpt-4o")
     assert bundled is not None
     info = merged_entry("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')
@@ -32,7 +32,7 @@ def test_an_entry_is_laid_over_field_by_field() -> None:
 
 
 async def test_entries_belong_to_a_tenant(registry: RegistryService) -> None:
-    """One tenant's entry is nobody else's."""
+    """An entry belongs to one tenant."""
     await registry.put("one", "mine", {"context_window": 9000})
     assert (await registry.get("one", "mine")).context_window == 9000
     with pytest.raises(NotFound):
@@ -45,7 +45,7 @@ async def test_entries_belong_to_a_tenant(registry: RegistryService) -> None:
 
 
 async def test_pages_end(registry: RegistryService) -> None:
-    """The last page says that it is the last. [api.lists]"""
+    """The last page has no cursor. [api.lists]"""
     await registry.put("t", "zzz", {"context_window": 1})
     everything = await registry.list("t", 100_000, None)
     assert everything.last is None

@@ -101,8 +101,8 @@ async def test_a_list_adds_what_it_lists(harness: Harness) -> None:
     assert READ_LINES in (await harness.build(cid)).contents
 
 
-async def test_the_callers_own_definition_stands(harness: Harness) -> None:
-    """A tool of that name given by the caller is neither replaced nor doubled."""
+async def test_the_callers_own_definition_replaces_the_services(harness: Harness) -> None:
+    """The caller's tool of that name is neither replaced nor doubled."""
     cid = await harness.conversation(WINDOW | {"agent_tools": "auto"}, tools=[OWN])
     await harness.append(cid, user("go"), asks("a"), result("a", LONG))
     build = await harness.build(cid)
@@ -132,8 +132,8 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
     check(plain, exact=format is CHAT)
 
 
-async def test_tools_leave_with_what_named_them(harness: Harness) -> None:
-    """A new epoch starts with what it mentions, so a compaction takes unused tools away."""
+async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harness) -> None:
+    """A new epoch has the tools that its texts mention, so a compaction removes unused ones."""
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
     await harness.talk(cid, 10, words=200)

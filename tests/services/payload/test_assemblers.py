@@ -1,4 +1,4 @@
-"""Assembly: what stands in the tail, deltas, tools held back, earlier payloads.
+"""Assembly of payloads: tail, deltas, deferred tools, replayed builds.
 
 [payload.as-of, agent-tools.definitions]
 """
@@ -139,7 +139,7 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
 
 
 async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
-    """Without the tool the note tells the usage alone."""
+    """Without the tool the note has only the usage."""
     policy = small(1_000, agent_tools="none", strategy="sliding_window")
     conversation_id = await harness.conversation(policy)
     await harness.append(conversation_id, user("why " * 420))
@@ -153,10 +153,8 @@ async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("format", FormatName)
-async def test_a_client_that_takes_deltas_has_the_full_payload(
-    harness: Harness, format: FormatName
-) -> None:
-    """Reassembled, every delta equals the full build byte for byte, tail and marks too."""
+async def test_deltas_add_up_to_the_full_payload(harness: Harness, format: FormatName) -> None:
+    """Reassembled, every delta equals the full build byte for byte, with tail and breakpoints."""
     conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
     ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
     held: list[Any] = []
@@ -188,8 +186,8 @@ async def test_a_client_that_takes_deltas_has_the_full_payload(
     assert sent < 24 * len(held) / 2
 
 
-async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> None:
-    """An epoch that ended, a seq that is not there yet, another lane: all get everything."""
+async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -> None:
+    """A payload of an ended epoch, of an unknown seq or of another stream is no base."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
     first = await built(harness, conversation_id)
@@ -214,7 +212,7 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
     assert not other["delta"]
 
 
-async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
+async def test_a_requested_window_of_the_same_size_is_separate(harness: Harness) -> None:
     """A request's window as large as the model's own shows all, before and after."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
@@ -229,8 +227,8 @@ async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
     assert third["epoch"] == second["epoch"]
 
 
-async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
-    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too."""
+async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
+    """Breakpoints follow the items that stay in an epoch, in replayed builds too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     ask = RequestSettings(ANTHROPIC, CLAUDE)
     for number in range(30):
@@ -252,8 +250,8 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
         assert orjson.loads(orjson.dumps(again["payload"])) == full["payload"]
 
 
-async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
-    """Two lanes count their epochs apart; a build's id tells which one is known."""
+async def test_a_payload_of_another_stream_is_no_base_of_a_delta(harness: Harness) -> None:
+    """Each stream numbers its own epochs; a build id identifies the stream."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"))
     chat = await built(harness, conversation_id)
@@ -266,7 +264,7 @@ async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
 
 
 async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
-    """An opening as system text is no turn: a note stands before what the model said first."""
+    """An opening as system text is no turn: a note precedes the first assistant message."""
     conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
     await harness.append(conversation_id, says("Welcome"), user("Hello"))
     for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
@@ -278,8 +276,8 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
 # --- tools held back ------------------------------------------------------------------------
 
 
-async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
-    """Mcp goes first, then skill, never builtin; the note and the search come with it."""
+async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
+    """`mcp` tools are deferred first, then `skill`, never `builtin`, with `tool_search`."""
     tools = [tool("build_in", "builtin"), tool("dance", "skill")]
     tools += [tool(f"server_tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
@@ -295,8 +293,8 @@ async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
     assert faults(CHAT, answer["payload"]) == []
 
 
-async def test_what_was_called_lately_is_held_back_last(harness: Harness) -> None:
-    """The least recently used are held back first, by the calls in the log. [tools.deferral]"""
+async def test_recently_called_tools_are_deferred_last(harness: Harness) -> None:
+    """The least recently used are deferred first, by the calls in the log. [tools.deferral]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     function = {"name": "tool_19", "arguments": "{}"}
@@ -331,8 +329,8 @@ async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
     assert tool_names(third) == tool_names(second)
 
 
-async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harness) -> None:
-    """Anthropic gets every tool, those held back marked; a reference loads one."""
+async def test_native_tool_search_keeps_the_prefix(harness: Harness) -> None:
+    """Anthropic gets every tool, deferred ones marked; a reference loads one."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
@@ -365,7 +363,7 @@ async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harn
     assert grown > 40
 
 
-async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
+async def test_without_a_tool_search_nothing_is_deferred(harness: Harness) -> None:
     """A model that cannot search gets every tool [tools.deferral-failure]."""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(agent_tools="none"), tools=tools)
@@ -375,7 +373,7 @@ async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
 
 
 async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness) -> None:
-    """A deferral that fails holds nothing back, and the build says so. [tools.deferral-failure]"""
+    """A deferral that fails defers no tool, and `degraded` lists it. [tools.deferral-failure]"""
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))

@@ -157,10 +157,10 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
 
 
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
+async def test_an_epoch_lasts_while_only_the_log_grows(
     harness: Harness, format: FormatName
 ) -> None:
-    """Each payload extends the one before; the first build breaks nothing [epochs.extend]."""
+    """Each payload extends the one before; the first build has no break reason [epochs.extend]."""
     cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
     await harness.append(cid, user("hello"))
     builds = [await harness.build(cid, ASKS[format])]
@@ -179,7 +179,7 @@ async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
     assert builds[-1]["through_seq"] == 1 + 5 * 8
 
 
-async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> None:
+async def test_the_first_build_of_a_stream_has_no_break_reason(harness: Harness) -> None:
     """A first epoch has no reason, even when it needs a stub tool or a reduction."""
     cid = await harness.conversation(policy(600, 100))
     await harness.append(cid, user("go " * 300), asks("a"), result("a", "out " * 900))
@@ -190,8 +190,8 @@ async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> Non
     assert build.payload["tools"]
 
 
-async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> None:
-    """Sections, tools, policy, window and model each start an epoch that says why."""
+async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
+    """Sections, tools, policy, window and model each start an epoch with a reason."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 
@@ -225,8 +225,8 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
     assert await reason() is not None
 
 
-async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
-    """Lanes of other formats and models keep their epochs side by side. [epochs.stream]"""
+async def test_a_build_reads_only_its_own_payload_stream(harness: Harness) -> None:
+    """Payload streams of other formats and models keep epochs of their own. [epochs.stream]"""
     cid = await harness.conversation(policy(50_000))
     await harness.talk(cid, 2)
     first = {format: await harness.build(cid, ASKS[format]) for format in ASKS}
@@ -241,7 +241,7 @@ async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
 
 
 async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None:
-    """Anthropic wants tools beside calls: their first one starts an epoch [tools.stub]."""
+    """Anthropic requires tools beside calls: the first call starts an epoch [tools.stub]."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("hi"), says("hello"), user("go"))
     assert "tools" not in (await harness.build(cid, ASKS[ANTHROPIC])).payload
@@ -336,7 +336,9 @@ async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harne
 @pytest.mark.parametrize(
     "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
 )
-async def test_what_never_compacts_overflows(harness: Harness, leaves: dict[str, Any]) -> None:
+async def test_a_build_that_may_not_compact_overflows(
+    harness: Harness, leaves: dict[str, Any]
+) -> None:
     """Disabled compaction and full history answer 422 with the budget, never too much."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 985)
@@ -391,7 +393,7 @@ async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, tu
     assert (await harness.stored(cid)).state.span is None
 
 
-async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
+async def test_many_results_are_replaced_by_placeholders(harness: Harness) -> None:
     """One turn of large results: the old ones are trimmed, named in `degraded`."""
     own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
     cid = await harness.conversation(own, tools=TOOLS)
@@ -443,7 +445,7 @@ async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.span is None
 
 
-async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
+async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
     """No conversation, no message, no window: each has its own error. [budget.window-sources]"""
     with pytest.raises(NotFound):
         await harness.build(new_id())
@@ -506,7 +508,7 @@ async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 2
 
 
-async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> None:
+async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: Harness) -> None:
     """A request's smaller window stores no compaction, and its view is reused."""
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
@@ -559,8 +561,8 @@ async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> Non
 # --- at once --------------------------------------------------------------------------------
 
 
-async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
-    """Of two cold builds one starts the epoch and both answer the same. [epochs.extend]"""
+async def test_concurrent_builds_of_one_stream_agree(harness: Harness) -> None:
+    """Of two cold builds one starts the epoch, and both return the same payload. [epochs.extend]"""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 5)
     other = harness.cold()
@@ -572,7 +574,7 @@ async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
 
 
 async def test_builds_compact_once_between_them(harness: Harness) -> None:
-    """Builds at the trigger at once make one summary; nobody waits for it."""
+    """Concurrent builds at the trigger make one summary; the others do not wait for it."""
     harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
@@ -627,7 +629,7 @@ async def test_appends_and_builds_at_once(harness: Harness) -> None:
     assert len(last.messages) == 25
 
 
-async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
+async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Harness) -> None:
     """A build that read earlier and finishes later costs later builds no message."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
@@ -657,25 +659,25 @@ async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
     assert again.text == build.text
 
 
-async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) -> None:
-    """A build whose window is gone by the time it has read still shows all of it."""
+async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Harness) -> None:
+    """A build whose cached payload is dropped during its read still shows all messages."""
     cid = await harness.conversation(policy(50_000))
     await harness.append(cid, user("one"))
     await harness.build(cid)
     await harness.append(cid, says("two"))
 
-    async def another_frame() -> None:
+    async def other_settings() -> None:
         other = RequestSettings(sections='[{"name":"x","content":"y"}]')
         await harness.build(cid, other)
 
-    harness.database.after_read = another_frame
+    harness.database.after_read = other_settings
     build = await harness.build(cid)
     assert [item["content"] for item in build.messages] == ["one", "two"]
     check(build, exact=True)
 
 
-async def test_without_room_for_windows_builds_are_the_same(harness: Harness) -> None:
-    """A process that may keep no window gives the same bytes. [neutral.same-bytes]"""
+async def test_builds_without_a_payload_cache_are_the_same(harness: Harness) -> None:
+    """A process with an empty payload cache returns the same bytes. [neutral.same-bytes]"""
     poor = Harness(harness.database, window_bytes=0)
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     for number in range(3):
@@ -685,8 +687,8 @@ async def test_without_room_for_windows_builds_are_the_same(harness: Harness) ->
             assert (await poor.build(cid, ask)).text == rich_build.text
 
 
-async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> None:
-    """After deletion the same id serves nothing of before, from no cache."""
+async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
+    """After a deletion the same id shows no earlier message, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.append(cid, user("secret plan"), says("yes"))
     for ask in ASKS.values():

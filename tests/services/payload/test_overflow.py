@@ -1,4 +1,4 @@
-"""The emergency path over a real database: the provider said "too long".
+"""Overflow recovery over a real database: the provider refused the payload as too long.
 
 [compaction.overflow-errors, strategy.sliding-window]
 """
@@ -88,7 +88,7 @@ def questions(build: Build) -> list[int]:
 async def test_the_oldest_half_of_the_turns_goes_each_time(
     harness: Harness, strategy: str, enabled: bool
 ) -> None:
-    """Again and again, down to the newest user message, then 422; no model is asked.
+    """Repeated cuts end at the newest user message, then 422; no model is called.
 
     It works whatever the strategy, and without compaction; the log never changes.
 
@@ -172,7 +172,7 @@ async def test_the_last_resort_keeps_media(harness: Harness) -> None:
 
 
 async def test_the_summary_so_far_stays(harness: Harness) -> None:
-    """The note stands with it and counts what it does not tell of. [compaction.due]"""
+    """The note is beside the summary and counts the messages left out. [compaction.due]"""
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(20_000, strategy="retain_summary"))
     await harness.talk(cid, 10)
@@ -190,8 +190,8 @@ async def test_the_summary_so_far_stays(harness: Harness) -> None:
     assert (await harness.build(cid)).text == before.text
 
 
-async def test_what_was_left_out_is_summarised_later(harness: Harness) -> None:
-    """The next compaction takes up what had to go in a hurry, and the note goes."""
+async def test_truncated_messages_are_summarised_later(harness: Harness) -> None:
+    """The next compaction summarises truncated messages and removes the note."""
     for strategy in ("sandwich", "retain_summary", "tree_summary", "chain"):
         cid = await harness.conversation(policy(20_000, strategy=strategy))
         await harness.talk(cid, 12)
@@ -217,10 +217,10 @@ async def test_what_was_left_out_is_summarised_later(harness: Harness) -> None:
 @pytest.mark.parametrize(
     "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
 )
-async def test_where_nothing_else_reduces_it_cuts_until_it_fits(
+async def test_overflow_cuts_until_it_fits_where_nothing_else_reduces(
     harness: Harness, leaves: dict[str, Any]
 ) -> None:
-    """A build of it is 422; one call of the emergency path makes it fit again."""
+    """A build is 422; calls of `/overflow` make the payload fit."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 4500)
     log = await harness.bodies(cid)
@@ -235,7 +235,7 @@ async def test_where_nothing_else_reduces_it_cuts_until_it_fits(
     assert await harness.bodies(cid) == log
 
 
-async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
+async def test_an_overflow_changes_nothing(harness: Harness) -> None:
     """When not even the newest user message fits, 422 and nothing is stored [budget.overflow]."""
     cid = await harness.conversation(policy(400, 100, strategy="full_history"))
     await harness.talk(cid, 2)
@@ -247,8 +247,8 @@ async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
     assert await harness.receipts.page(TENANT, cid, 10, None) == []
 
 
-async def test_a_cut_that_gains_nothing_is_not_made(harness: Harness) -> None:
-    """A note larger than what it stands for would make it longer. [compaction.emergency]"""
+async def test_a_cut_that_saves_no_tokens_is_not_made(harness: Harness) -> None:
+    """A note larger than the messages it replaces saves nothing. [compaction.emergency]"""
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, user("a"), says("b"), user("c"))
     state = (await harness.stored(cid)).state
@@ -267,8 +267,8 @@ async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) 
     assert (await harness.build(cid)).text == build.text
 
 
-async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None:
-    """Even what is still over `compact_trigger` is answered without a summary.
+async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
+    """A payload that is still over `compact_trigger` is answered without a summary.
 
     [compaction.proactive]
     """
@@ -282,7 +282,7 @@ async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None
 
 
 @pytest.mark.parametrize("format", ASKS)
-async def test_what_a_summary_hid_comes_back_as_the_last_resort(
+async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
     harness: Harness, format: FormatName
 ) -> None:
     """When summary and last call do not fit in a format, the newest user message alone does.
@@ -314,8 +314,8 @@ async def test_what_a_summary_hid_comes_back_as_the_last_resort(
 # --- lanes, formats, neighbours -------------------------------------------------------------
 
 
-async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
-    """The cut is counted from what this lane got, so that it gets less each time."""
+async def test_in_a_stream_with_a_smaller_window(harness: Harness) -> None:
+    """The cut starts from this stream's newest payload, so each call cuts more."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 40)
     small = RequestSettings(CHAT, MODEL, max_context_tokens=1000)
@@ -333,7 +333,7 @@ async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
 
 
 async def test_in_the_other_format(harness: Harness) -> None:
-    """A cut asked for in one format holds in the other; each lane names it."""
+    """A cut in one format applies to the other; each stream has it as its break reason."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.talk(cid, 8)
     for ask in ASKS.values():
@@ -379,7 +379,7 @@ async def test_during_a_compaction(harness: Harness) -> None:
 
 
 async def test_the_receipt_of_a_cut(harness: Harness) -> None:
-    """It expands to what was dropped, and tells how much that was [compaction.expand]."""
+    """The receipt expands to the dropped messages and counts them [compaction.expand]."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 8)
     log = await harness.bodies(cid)
@@ -400,7 +400,7 @@ async def test_the_receipt_of_a_cut(harness: Harness) -> None:
     assert json.dumps(told).count("question") == 0
 
 
-async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
+async def test_an_impossible_cut_names_its_reason(harness: Harness) -> None:
     """No conversation, no message: each has its own error."""
     with pytest.raises(NotFound):
         await harness.context.overflow(TENANT, new_id(), ASKS[CHAT])
@@ -415,7 +415,7 @@ async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
 
 
 async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:
-    """Before its call goes a result gives way: a model that sees no call makes it again."""
+    """A result is cleared before its call is dropped: without the call the model repeats it."""
     cid = await harness.conversation(policy(200_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     batch = (user("question 0"), asks("call_1"), result("call_1", text))
@@ -434,8 +434,8 @@ async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None
     assert [item["role"] for item in build.messages] == ["system", "user", "user"]
 
 
-async def test_a_result_too_large_for_the_window_costs_no_question(harness: Harness) -> None:
-    """What a result alone makes too long loses that result's text, and nothing else."""
+async def test_a_result_too_large_for_the_context_window_is_shortened(harness: Harness) -> None:
+    """Where a single result is too long, only its text is shortened."""
     cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
     text = "[12:00:00] compiled one unit\n" * 15_000
     await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))

@@ -1,4 +1,4 @@
-"""The windows a process keeps: bounded, by lane, the least used dropped first.
+"""The payload cache of a process: bounded, by stream, the least recently used evicted first.
 
 [payload.build-log-independent]
 """
@@ -26,8 +26,8 @@ def window(name: str, size: int = 0) -> CachedPayload:
     return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
 
 
-def test_a_kept_window_is_found_until_dropped() -> None:
-    """A lane's window is the one kept last; dropping forgets it."""
+def test_a_cached_payload_is_returned_until_dropped() -> None:
+    """The cache returns the newest payload of a stream, and none after a drop."""
     windows = PayloadCache(10_000)
     first, second = window("a"), window("b")
     windows.keep(("lane",), first)
@@ -40,8 +40,8 @@ def test_a_kept_window_is_found_until_dropped() -> None:
     assert windows.find(("lane",)) is None
 
 
-def test_a_window_sums_up_the_output_it_shows() -> None:
-    """Row by row, what gave way left out, so that no build has to add it up again."""
+def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
+    """It adds the output of each row, without cleared results, so no build sums over rows."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
     folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
@@ -54,8 +54,8 @@ def test_a_window_sums_up_the_output_it_shows() -> None:
     assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
 
 
-def test_the_least_recently_used_goes_first() -> None:
-    """When it gets too much, what was not asked for the longest is forgotten."""
+def test_the_least_recently_used_payload_is_evicted_first() -> None:
+    """A full cache evicts the payload that was not read for the longest time."""
     windows = PayloadCache(2_000)
     for name in "abc":
         windows.keep((name,), window(name, 100))
@@ -65,8 +65,8 @@ def test_the_least_recently_used_goes_first() -> None:
     assert windows.find(("a",)) is not None
 
 
-def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
-    """A window that cannot fit replaces the lane's earlier one by nothing."""
+def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
+    """A payload that cannot fit only removes the stream's earlier one."""
     windows = PayloadCache(2_000)
     windows.keep(("lane",), window("a"))
     windows.keep(("lane",), window("b", 5_000))
@@ -78,8 +78,8 @@ def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )
-def test_what_is_kept_never_exceeds_the_bound(steps: list[tuple[str, int, bool]]) -> None:
-    """Whatever is kept and dropped, in any order, the sum stays within the bound."""
+def test_the_cache_never_exceeds_its_bound(steps: list[tuple[str, int, bool]]) -> None:
+    """After any sequence of additions and drops the size is within the bound."""
     windows, most = PayloadCache(2_500), 2_500
     for name, size, drops in steps:
         if drops:

@@ -1,4 +1,4 @@
-"""Builds of any log say at least what they send, and that is inside the window.
+"""Builds of any log report at least the tokens of their payload, within the window.
 
 The counter shares no code with the service. Windows are small, so that tool results are cleared,
 messages are compacted and views are reduced.
@@ -53,7 +53,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
-    """Fail where a payload holds more than was said, or more than its window."""
+    """Fail where a payload has more tokens than reported, or than its window."""
     sent = payload_tokens(payload)
     sent += IMAGE * orjson.dumps(payload).count(IMAGE_DATA.encode())
     assert answer["tokens_used"] >= LEAST * sent, f"{answer['tokens_used']} said, {sent} sent"
@@ -65,10 +65,10 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(log=raw_logs(8), own=POLICIES, compacts=st.integers(0, 12))
-async def test_no_build_sends_more_than_it_says(
+async def test_no_payload_has_more_tokens_than_its_build_reports(
     harness: Harness, log: Any, own: dict[str, Any], compacts: int
 ) -> None:
-    """Warm, cold and as a delta, cleared and compacted, in every format [budget.total]."""
+    """It holds for warm, cold, delta and compacted builds in every format [budget.total]."""
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     held: dict[FormatName, dict[str, Any]] = {}
     for number, (given_as, raw) in enumerate(log.messages):

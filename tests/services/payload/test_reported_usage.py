@@ -20,7 +20,7 @@ from app.domain.common.messages import FormatName
 from app.domain.conversations.settings import SettingsList
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import MAX_USAGE_BYTES, Judged, Report, UsageService
+from app.services.payload.reported_usage import MAX_USAGE_BYTES, Report, ReportResult, UsageService
 from app.services.ports import Repositories
 from app.services.prompt.budget_status import is_due_as_reported
 from tests.conftest import execute
@@ -70,7 +70,7 @@ def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
     }
 
 
-async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> Judged:
+async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> ReportResult:
     """Report usage of a build at the log's head, or have the last one judged again."""
     if usage is not None and "through_seq" not in told and "build_id" not in told:
         async with service._database.session() as session:
@@ -103,14 +103,14 @@ async def is_due(harness: Harness, cid: str) -> bool:
 
 
 async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageService) -> None:
-    """Every field of the object is kept, known or not, beside what was read from it."""
+    """Every field of the object is stored, beside the values read from it."""
     cid = await talk(harness)
     await harness.build(cid)
     usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
     judged = await report(service, cid, usage)
     assert judged.token_usage == TokenUsage(600, 50, 0, 300)
     stored = await last(harness, cid)
-    assert json.loads(stored.given) == usage
+    assert json.loads(stored.usage_json) == usage
     assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
     assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, judged.token_usage)
 
@@ -118,7 +118,7 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
 async def test_without_usage_the_last_report_is_judged(
     harness: Harness, service: UsageService
 ) -> None:
-    """The question can be asked at any time; with nothing reported the estimate answers."""
+    """Without a report the estimate is judged."""
     cid = await talk(harness, policy(2_500, 500))
     await harness.build(cid)
     asked = await report(service, cid)
@@ -144,19 +144,19 @@ async def test_without_usage_the_last_report_is_judged(
         ({"input_tokens": 900}, {}, ANTHROPIC),
     ],
 )
-async def test_whose_usage_it_is(
+async def test_the_format_of_a_usage_object(
     harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
 ) -> None:
-    """As told, else as the keys say, else Anthropic's, which then means the same. [usage.answer]"""
+    """The reported format, else that of the keys, else Anthropic's. [usage.answer]"""
     cid = await talk(harness)
     await report(service, cid, usage, **told)
     assert (await last(harness, cid)).format == format
 
 
-async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
+async def test_an_ambiguous_usage_object_is_of_the_stream_built_last(
     harness: Harness, service: UsageService
 ) -> None:
-    """Where the keys leave two formats, it is the one that payloads are built in. [usage.answer]"""
+    """Where the keys fit two formats, that of the last build counts. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid, RequestSettings(FormatName.OPENAI_RESPONSES, MODEL))
     judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
@@ -166,7 +166,7 @@ async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
 
 
 @pytest.mark.parametrize("usage", [{"input_tokens": 9, "cache_read_input_tokens": 1}, chat(9)])
-async def test_another_providers_object_belongs_to_the_lane_built_last(
+async def test_another_providers_usage_object_is_of_the_stream_built_last(
     harness: Harness, service: UsageService, usage: dict[str, Any]
 ) -> None:
     """A gateway reports one provider's object for payloads in the format of another."""
@@ -191,10 +191,10 @@ async def test_another_providers_object_belongs_to_the_lane_built_last(
     ],
     ids=lambda value: str(value)[:60],
 )
-async def test_what_cannot_be_is_refused(
+async def test_impossible_reports_are_refused(
     harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
 ) -> None:
-    """Usage of what is not there yet, or that is none, stores nothing. [usage.answer]"""
+    """Usage of an unknown build, or an invalid usage object, stores nothing. [usage.answer]"""
     cid = await talk(harness)
     await harness.build(cid)
     with pytest.raises(ValidationError) as caught:
@@ -204,7 +204,7 @@ async def test_what_cannot_be_is_refused(
 
 
 async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
-    """Without any model nobody knows whose tokens they are. [usage.answer]"""
+    """A report without any model is refused. [usage.answer]"""
     harness = Harness(WatchedDatabase(database))
     harness.resolver.default_model = None
     service = UsageService(harness.database, harness.resolver, harness.active, new_id)
@@ -239,8 +239,8 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
     *answers, deleted = await asyncio.gather(
         *reports, harness.conversations.remove(TENANT, cid), return_exceptions=True
     )
-    stored = sum(isinstance(answer, Judged) for answer in answers)
-    assert all(isinstance(answer, Judged | NotFound) for answer in answers), answers
+    stored = sum(isinstance(answer, ReportResult) for answer in answers)
+    assert all(isinstance(answer, ReportResult | NotFound) for answer in answers), answers
     assert isinstance(deleted, dict)
     assert deleted["usage_reports"] == stored
     left = await execute(database_url, "SELECT count(*) FROM usage_reports")
@@ -251,7 +251,7 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
 
 
 @pytest.mark.parametrize("model", [MODEL, CLAUDE])
-async def test_a_provider_that_counts_more_is_learnt(
+async def test_the_factor_grows_with_a_provider_that_counts_more(
     harness: Harness, service: UsageService, model: str
 ) -> None:
     """A provider that counts 30 % more is estimated within 5 % after 5 reports."""
@@ -282,10 +282,10 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
 
 
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_the_payloads_count_is_found_again(
+async def test_the_count_of_a_payload_is_recomputed_from_sums(
     harness: Harness, service: UsageService, format: FormatName
 ) -> None:
-    """What a payload was counted at follows from running sums, however it looked."""
+    """The count of any payload follows from running sums."""
     model = MODEL if format is CHAT else CLAUDE
     ask = RequestSettings(format, model)
     usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
@@ -312,10 +312,8 @@ async def test_the_payloads_count_is_found_again(
     await check(cid)
 
 
-async def test_reports_that_say_nothing_of_the_counter(
-    harness: Harness, service: UsageService
-) -> None:
-    """A report is stored, but not learnt from, unless its payload's count is known."""
+async def test_reports_that_do_not_calibrate(harness: Harness, service: UsageService) -> None:
+    """A report calibrates only if the count of its payload is known."""
 
     async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
         judged = await report(service, cid, usage, **told)
@@ -346,9 +344,7 @@ async def test_reports_that_say_nothing_of_the_counter(
     assert (await harness.stored(cid)).calibration is None
 
 
-async def test_thinking_that_goes_back_is_not_compared(
-    harness: Harness, service: UsageService
-) -> None:
+async def test_replayed_thinking_is_not_compared(harness: Harness, service: UsageService) -> None:
     """Only its provider counts reasoning; once dropped with its prefix it does not matter."""
     cid = await harness.conversation(policy(8_000))
     await harness.talk(cid, 20)
@@ -366,10 +362,10 @@ async def test_thinking_that_goes_back_is_not_compared(
     assert (await report(service, cid, usage, model=CLAUDE)).is_calibrated
 
 
-async def test_reports_at_once_are_all_learnt(
+async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
-    """Of many reports at the same time none is lost to the model's tally. [usage.calibration]"""
+    """None of many concurrent reports is missing in the model's tally. [usage.calibration]"""
     cids = [await talk(harness) for _ in range(2)]
     for cid in cids:
         await harness.build(cid)
@@ -387,7 +383,7 @@ async def test_reports_at_once_are_all_learnt(
 async def test_calibrations_belong_to_tenant_model_and_counter(
     harness: Harness, service: UsageService
 ) -> None:
-    """What one model's reports say holds for its counts alone. [usage.calibration]"""
+    """Reports of one model calibrate only its own counts. [usage.calibration]"""
     cid = await talk(harness)
     build = await harness.build(cid)
     await report(service, cid, chat(2 * build["tokens_used"]))
@@ -403,7 +399,7 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
         assert await session.usage.find_calibration("other", MODEL, "tokenizer") is None
 
 
-async def test_every_read_knows_the_newest_calibration(
+async def test_every_read_has_the_newest_calibration(
     harness: Harness, service: UsageService
 ) -> None:
     """Appends and builds of a process that holds the settings count by the new factor."""
@@ -443,7 +439,9 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
         assert await is_due_as_reported(session, await harness.resolver.of(found), found)
 
 
-async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
+async def test_tokens_appended_after_the_report_are_added(
+    harness: Harness, service: UsageService
+) -> None:
     """Tokens appended since count on top, but the answer itself only once."""
     cid = await talk(harness)
     build = await harness.build(cid)
@@ -461,7 +459,7 @@ async def test_what_came_after_the_report_is_added(harness: Harness, service: Us
 async def test_usage_of_an_older_epoch_is_ignored(
     harness: Harness, service: UsageService, change: str
 ) -> None:
-    """Once the payload is another, a report of the old one says nothing, though it is kept."""
+    """A report of an older payload is stored, but not judged."""
     cid = await talk(harness, policy(5_000))
     await harness.build(cid)
     assert (await report(service, cid, chat(4_000))).should_compact
@@ -510,8 +508,10 @@ async def test_the_policy_decides_what_is_due(
     assert await is_due(harness, cid) is marked
 
 
-async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageService) -> None:
-    """After an undo a report below the compact trigger asks for nothing. [compaction.undo]"""
+async def test_an_undone_compaction_is_not_repeated(
+    harness: Harness, service: UsageService
+) -> None:
+    """After an undo a report below the compact trigger makes nothing due. [compaction.undo]"""
     cid = await talk(harness, policy(5_000))
     assert (await harness.compact(cid)).compacted
     await harness.undo(cid)
@@ -520,8 +520,10 @@ async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageSer
     assert (await report(service, cid, chat(3_900))).should_compact
 
 
-async def test_no_window_no_judgement(harness: Harness, service: UsageService) -> None:
-    """While no window is known, usage is stored and estimated, and nothing is due."""
+async def test_without_a_context_window_nothing_is_judged(
+    harness: Harness, service: UsageService
+) -> None:
+    """While the window is unknown, usage is stored and estimated, and nothing is due."""
     cid = await harness.conversation()
     await harness.talk(cid, 20)
     judged = await report(service, cid, chat(10**6), model="nobody/knows")
@@ -570,10 +572,10 @@ class _Failing:
 
 
 @pytest.mark.parametrize("sentence", ["add", "newest_epoch", "calibrate"])
-async def test_a_report_is_taken_in_whole_or_not_at_all(
+async def test_a_report_is_stored_completely_or_not_at_all(
     harness: Harness, service: UsageService, sentence: str
 ) -> None:
-    """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again."""
+    """A report that is interrupted stores and calibrates nothing; it can be sent again."""
     cid = await talk(harness)
     build = await harness.build(cid)
     usage = chat(build["tokens_used"])

@@ -1,4 +1,4 @@
-"""Tool calls: what the model reads, and what only the caller is told.
+"""Tool calls: answers for the model, and errors for the caller.
 
 [agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search,
  sections.usage-note]
@@ -33,7 +33,7 @@ from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepResult, MatchedLine
 from app.domain.tool_output.slices import OutputBytes, OutputLines
 from app.services.compaction.runs import CompactRequest
-from app.services.payload.tool_calls import Answered, ToolCallService
+from app.services.payload.tool_calls import ToolCallResult, ToolCallService
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -42,7 +42,7 @@ ABSENT = NotFound.conversation(CONVERSATION)
 
 @dataclass
 class Readers:
-    """Readers that note what they are asked for, and give or raise what they are told to."""
+    """Readers that record their arguments, and return or raise a scripted value."""
 
     found: Any = None
     is_known: bool = True
@@ -74,7 +74,7 @@ class Readers:
         others: Any = SimpleNamespace(search=read, recall=read, compact=self.compact)
         return ToolCallService(blobs, others, others, others)
 
-    async def call(self, name: str, **arguments: Any) -> Answered:
+    async def call(self, name: str, **arguments: Any) -> ToolCallResult:
         """Execute one call in the form of Chat."""
         function = {"name": name, "arguments": json.dumps(arguments)}
         raw = {"id": "c1", "type": "function", "function": function}
@@ -109,8 +109,8 @@ async def text_of(found: Any, name: str, **arguments: Any) -> str:
         ),
     ],
 )
-async def test_lines_end_by_saying_how_to_go_on(lines: OutputLines, text: str) -> None:
-    """Numbered lines, then with which offset to go on, or that it was all."""
+async def test_lines_end_with_a_note_on_how_to_read_on(lines: OutputLines, text: str) -> None:
+    """Numbered lines, then the offset to go on with, or the end of the output."""
     assert await text_of(lines, "tool_output_cache", offset=7) == text
 
 
@@ -126,8 +126,8 @@ async def test_lines_end_by_saying_how_to_go_on(lines: OutputLines, text: str) -
         (OutputBytes("", 7, 0, 5, None), "[The output has 5 bytes; offset=7 is past its end.]"),
     ],
 )
-async def test_bytes_end_by_saying_how_to_go_on(piece: OutputBytes, text: str) -> None:
-    """The text, then with which offset to go on, or that it was all [tool-output.read-bytes]."""
+async def test_bytes_end_with_a_note_on_how_to_read_on(piece: OutputBytes, text: str) -> None:
+    """The text, then the next offset or the end of the output [tool-output.read-bytes]."""
     assert await text_of(piece, "read_result", offset=7) == text
 
 
@@ -174,16 +174,16 @@ async def test_matches_are_shown_as_grep_prints_them(
         (500, 500, "narrow the pattern"),
     ],
 )
-async def test_more_matches_are_told_of(limit: int, count: int, way: str) -> None:
-    """A higher limit is offered only where it would show more [agent-tools.never-named-absent]."""
+async def test_a_note_mentions_further_matches(limit: int, count: int, way: str) -> None:
+    """A note suggests a higher limit where that shows more [agent-tools.never-named-absent]."""
     found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
 
 
 @pytest.mark.parametrize(("length", "count"), [(1, 400), (1000, 10), (60_000, 1)])
-async def test_matches_are_bounded_together(length: int, count: int) -> None:
-    """As many matches are shown as go into what a view may hold, and one at least."""
+async def test_the_bytes_of_all_matches_are_bounded(length: int, count: int) -> None:
+    """As many matches are shown as the limit admits, and one at least."""
     text = "é" * (length // 2)
     around = {"before": (text,) * 2, "after": (text,) * 2}
     found = GrepResult(tuple(match(10 * line, text, **around) for line in range(1, 401)), False)
@@ -197,7 +197,7 @@ async def test_matches_are_bounded_together(length: int, count: int) -> None:
     assert shown.endswith(cut) is (count < 400)
 
 
-async def test_readers_are_asked_for_what_the_model_wants() -> None:
+async def test_reads_get_the_models_arguments() -> None:
     """Arguments reach the reader of their tool, defaults filled in and limits clamped."""
     readers = Readers(OutputLines("", 1, 0, 0, None))
     await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
@@ -223,10 +223,10 @@ async def test_readers_are_asked_for_what_the_model_wants() -> None:
     ],
 )
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_what_the_model_can_mend_is_told_to_it(
+async def test_errors_that_the_model_can_correct_are_answered_to_it(
     error: ContextError, told: str, format: FormatName
 ) -> None:
-    """An unknown or collected ref and a bad pattern are answers, not failures."""
+    """An unknown or deleted ref and a bad pattern are answers, not exceptions."""
     arguments = {"ref_id": REF, "pattern": "(a"}
     function = {"name": "tool_output_cache_grep", "arguments": json.dumps(arguments)}
     raw = {
@@ -238,8 +238,8 @@ async def test_what_the_model_can_mend_is_told_to_it(
     assert told in json.dumps(answered.message).replace('\\"', '"')
 
 
-async def test_wrong_arguments_read_nothing() -> None:
-    """The model is told what is wrong with its arguments before anything is read."""
+async def test_invalid_arguments_read_nothing() -> None:
+    """The answer lists the invalid arguments, and nothing is read."""
     readers = Readers()
     answered = await readers.call("read_result", ref_id=REF, lines=3)
     assert answered.is_error
@@ -248,7 +248,7 @@ async def test_wrong_arguments_read_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [ABSENT, ServiceUnavailable("The database does not answer")])
-async def test_what_no_model_can_mend_is_raised(error: ContextError) -> None:
+async def test_errors_that_no_model_can_correct_are_raised(error: ContextError) -> None:
     """An unknown conversation and a failing store are for the caller [agent-tools.model-errors]."""
     with pytest.raises(type(error)):
         await Readers(error).call("read_result", ref_id=REF)
@@ -344,8 +344,8 @@ async def test_openais_own_search_is_answered_in_kind() -> None:
         ),
     ],
 )
-async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -> None:
-    """One sentence with tokens and messages before and after, or why nothing was done."""
+async def test_a_compaction_answers_with_its_counts(result: CompactResult, text: str) -> None:
+    """A sentence states tokens and messages before and after, or why nothing was done."""
     readers = Readers(result)
     answered = await readers.call("compact_context")
     assert (answered.is_error, answered.message["content"]) == (False, text)
@@ -353,8 +353,8 @@ async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -
 
 
 @pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
-async def test_a_compaction_that_fails_lets_the_model_go_on(error: ContextError) -> None:
-    """A failing summariser is no reason to stop: the model is told to go on."""
+async def test_a_failed_compaction_is_answered_to_the_model(error: ContextError) -> None:
+    """When the summariser fails, the answer to the model is to go on."""
     answered = await Readers(error).call("compact_context")
     assert answered.is_error
     assert answered.message["content"] == (
@@ -366,8 +366,8 @@ AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 REST = ToolOutputRef("blob_1", 48_231, 900)
 
 
-async def test_what_is_recalled_is_a_line_for_each_message() -> None:
-    """Seq, who, when and an excerpt; of a cut result where the rest is [search.recall]."""
+async def test_recall_answers_with_a_line_for_each_message() -> None:
+    """Seq, role, time and an excerpt, and the ref of a cut result [search.recall]."""
     found = [
         Recalled(12, "user", None, AT, "the port is 5433", None),
         Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
@@ -385,8 +385,8 @@ async def test_what_is_recalled_is_a_line_for_each_message() -> None:
     assert (nothing.is_error, nothing.message["content"]) == (False, "[No message matches.]")
 
 
-async def test_what_is_recalled_is_bounded() -> None:
-    """The longest excerpts, names and refs stay below what a view may hold. [search.recall]"""
+async def test_the_answer_of_a_recall_is_bounded() -> None:
+    """The longest excerpts, names and refs are below the limit of a result. [search.recall]"""
     longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
     answered = await Readers([longest] * MAX_RECALLED).call("recall", query="x")
     assert len(answered.message["content"].encode()) < MAX_BYTES
@@ -403,7 +403,7 @@ async def test_what_is_recalled_is_bounded() -> None:
         ("compact_context", ContextLimitUnknown("The model's context window is unknown")),
     ],
 )
-async def test_what_no_search_or_compaction_can_mend_is_raised(
+async def test_other_errors_of_searches_and_compactions_are_raised(
     name: str, error: ContextError
 ) -> None:
     """An unknown conversation, an unknown window and a failing store are the caller's."""

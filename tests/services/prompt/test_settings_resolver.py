@@ -67,7 +67,7 @@ async def resolved(
     return await resolver().of(conversation(**layers), ask)
 
 
-async def test_the_model_comes_from_the_nearest_settings_level() -> None:
+async def test_the_model_comes_from_the_most_specific_settings_level() -> None:
     """Request, conversation, agent, default: the first that names a model decides."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
     assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
@@ -96,7 +96,7 @@ async def test_settings_levels_merge_by_name_and_leaf() -> None:
 
 
 async def test_the_service_policy_is_the_weakest_level() -> None:
-    """What the service sets holds where no agent or conversation says otherwise."""
+    """A setting of the service applies unless an agent or conversation overrides it."""
     weak = resolver(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
     made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
     assert made.policy.budget.max_output_tokens == 77
@@ -121,7 +121,7 @@ async def test_context_windows_of_request_and_policy() -> None:
 
 
 async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
-    """Without a window the frame stands, and says why when limits are asked for."""
+    """Without a window the settings resolve, and reading the limits raises the reason."""
     own = settings("nobody/knows")
     unknown = await resolved(own=own)
     assert unknown.limits is None
@@ -159,7 +159,7 @@ async def test_the_error_for_an_unknown_context_window_names_the_model(
 
 
 async def test_without_a_model_the_context_window_is_unknown() -> None:
-    """Where nobody names a model the error says so [payload.model-required]."""
+    """Without a model the error asks for one [payload.model-required]."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, None)
     with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
         (await made.of(conversation())).required_limits()
@@ -200,7 +200,7 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
 
 
 async def test_equal_levels_give_the_same_settings_object() -> None:
-    """A frame is resolved once for each set of layers; the oldest is forgotten."""
+    """Settings are resolved once for each set of levels; the least recent are evicted."""
     few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, max_chars=9_000)
     first = await few.of(conversation())
     assert await few.of(conversation()) is first
@@ -231,7 +231,7 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
     assert await several.of(same) is made
 
 
-async def test_an_epochs_factor_can_be_given() -> None:
+async def test_the_factor_of_an_epoch_replaces_the_models_own() -> None:
     """The factor of an epoch stays, and the margin covers what it leaves out."""
     several = resolver()
     told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
@@ -245,7 +245,7 @@ async def test_an_epochs_factor_can_be_given() -> None:
 
 
 async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
-    """What a request's model is reported at says nothing of the stored one's limits.
+    """Reports of a request's model do not change the limits of the stored one.
 
     [compaction.policy-window-only]
     """
@@ -307,5 +307,5 @@ async def test_broken_policies_are_refused() -> None:
     ],
 )
 def test_counters(name: CounterName, text: str, tokens: int) -> None:
-    """Each counter counts as its name says, odd text included. [tokens.counters]"""
+    """Each counter counts by its rule, odd text included. [tokens.counters]"""
     assert resolver().counter(name)(text) == tokens

@@ -23,7 +23,7 @@ NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
 class WordRanking:
-    """Finds tools whose name has the query in it, and notes what it was asked."""
+    """Finds tools whose name contains the query, and records the searches."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, str]] = []
@@ -80,7 +80,7 @@ async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None
 
 
 async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None:
-    """They are merged by name, and what is no definition is told where [tools.promotion]."""
+    """They are merged by name, and an invalid definition has a pointer [tools.promotion]."""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log", "sum", description="stored"))
     more = json_text.dumps(named("git_log", "git_new", description="sent"))
@@ -106,7 +106,7 @@ async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> No
 
 
 async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
-    """Of no conversation, and of another tenant's, nothing is told. [tenancy.not-found]"""
+    """An unknown conversation, and another tenant's, is not found. [tenancy.not-found]"""
     tools, _ = service(harness)
     cid = await harness.conversation(tools=named("git_log"))
     for tenant, conversation in ((TENANT, NOWHERE), ("another", cid)):
@@ -126,7 +126,7 @@ async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
     assert await promoted(harness.database, cid, "d") == ("d",)
 
 
-async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
+async def test_concurrent_promotions_are_all_stored(harness: Harness) -> None:
     """One statement promotes, so that no search loses another's tools."""
     cid = await harness.conversation()
     names = [f"tool_{number}" for number in range(8)]
@@ -134,7 +134,7 @@ async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
     assert sorted(await promoted(harness.database, cid)) == names
 
 
-async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
+async def test_the_last_use_of_each_tool_is_read(harness: Harness) -> None:
     """The newest call counts, parallel ones too; results and plain messages do not."""
     cid = await harness.conversation()
     async with harness.database.session() as session:
@@ -147,8 +147,8 @@ async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
         assert await session.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
 
 
-async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harness) -> None:
-    """A use that is thousands of messages old is as good as none, so that reads stay cheap."""
+async def test_the_last_use_of_a_tool_is_searched_in_the_newest_messages(harness: Harness) -> None:
+    """A use that is thousands of messages old is ignored, so that reads stay cheap."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
     for _ in range(MAX_MESSAGES_READ // 1000):

@@ -6,6 +6,9 @@ from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 from app.domain.conversations.turns import TRIMMED_TOKENS
 
+_MAX_UNKNOWN_TOKENS = 260_000
+"""How much of a log is read for a build without an epoch, before its limits are known."""
+
 EPOCH_FIELDS = (
     "epoch",
     "epoch_id",
@@ -27,8 +30,8 @@ def _epoch_columns(alias: str) -> str:
         f"{alias}.{name} AS {alias}_{name}" for name in EPOCH_FIELDS if name != "frame"
     )
     # A caller that has the epoch in its payload cache has its start as well.
-    held = f"{alias}.epoch_id = CAST(:have_epoch_id AS uuid)"
-    return f"{plain}, CASE WHEN {held} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
+    is_cached = f"{alias}.epoch_id = CAST(:cached_epoch_id AS uuid)"
+    return f"{plain}, CASE WHEN {is_cached} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
 
 
 # Of a cleared result only the `output` is read: its placeholder needs no more. An array per column
@@ -45,7 +48,7 @@ _ROW_ARRAYS = """
     array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.seq <= {trimmed} AND r.role = 'tool' AND r.output IS NOT NULL
-            AND r.tokens > {least} AND r.seq <> ALL ({kept}) THEN ''
+            AND r.tokens > {min_tokens} AND r.seq <> ALL ({kept}) THEN ''
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
                 AND r.reasoning_tokens = 0
             THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
@@ -55,10 +58,10 @@ _ROW_ARRAYS = """
 
 
 def _row_arrays(trimmed: str, kept: str) -> str:
-    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, least=TRIMMED_TOKENS)
+    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=TRIMMED_TOKENS)
 
 
-_LANE = """CAST(:format AS text) || ':'
+_PAYLOAD_STREAM = """CAST(:format AS text) || ':'
     || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
 
 # The newest epoch of the payload stream, or else the active compaction, bounds the rows that a
@@ -70,14 +73,14 @@ READ = Statement(
     f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
-            CASE WHEN bounds.held THEN NULL ELSE k.view END AS view,
+            CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
             k.created_at AS compacted_at,
             coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compacted_for,
             ARRAY(
                 SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id
                 ORDER BY pin.seq
             ) AS pins,
-            bounds.known AS rows_read,
+            bounds.is_read AS rows_read,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)
@@ -95,12 +98,13 @@ READ = Statement(
         ) k ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs newest
-            WHERE newest.conversation_id = h.conversation_id AND newest.lane = {_LANE}
+            WHERE newest.conversation_id = h.conversation_id AND newest.lane = {_PAYLOAD_STREAM}
             ORDER BY newest.epoch DESC LIMIT 1
         ) e ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs same_window
-            WHERE same_window.conversation_id = h.conversation_id AND same_window.lane = {_LANE}
+            WHERE same_window.conversation_id = h.conversation_id
+                AND same_window.lane = {_PAYLOAD_STREAM}
                 AND same_window."window" = CAST(:window AS bigint)
                 AND e."window" <> CAST(:window AS bigint)
             ORDER BY same_window.epoch DESC LIMIT 1
@@ -116,10 +120,11 @@ READ = Statement(
                 CASE WHEN v.bounded THEN v.trimmed_through ELSE h.trimmed_through END
                     AS trimmed_through,
                 coalesce(v.bounded, false)
-                    OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
-                CASE WHEN v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid)
-                    THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through,
-                coalesce(v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid), false) AS held
+                    OR h.tokens - h.hidden_tokens <= {_MAX_UNKNOWN_TOKENS} AS is_read,
+                CASE WHEN v.bounded AND v.epoch_id = CAST(:cached_epoch_id AS uuid)
+                    THEN CAST(:cached_through AS bigint) ELSE 0 END AS cached_through,
+                coalesce(v.bounded AND v.epoch_id = CAST(:cached_epoch_id AS uuid), false)
+                    AS is_cached
             FROM (
                 SELECT
                     coalesce(w.epoch_id, e.epoch_id) AS epoch_id,
@@ -138,24 +143,24 @@ READ = Statement(
             FROM (
                 (SELECT * FROM messages top
                 WHERE top.conversation_id = h.conversation_id
-                    AND bounds.known
+                    AND bounds.is_read
                     AND top.seq >= bounds.top_start AND top.seq < bounds.top_end
-                    AND top.seq > bounds.have_through AND top.seq <= h.head_seq
+                    AND top.seq > bounds.cached_through AND top.seq <= h.head_seq
                 ORDER BY top.seq)
                 UNION ALL
                 (SELECT * FROM messages inside
                 WHERE inside.conversation_id = h.conversation_id
-                    AND bounds.known
+                    AND bounds.is_read
                     AND inside.seq = ANY (bounds.kept)
                     AND inside.seq >= bounds.top_end AND inside.seq < bounds.tail_start
-                    AND inside.seq > bounds.have_through
+                    AND inside.seq > bounds.cached_through
                 ORDER BY inside.seq)
                 UNION ALL
                 (SELECT * FROM messages tail
                 WHERE tail.conversation_id = h.conversation_id
-                    AND bounds.known
+                    AND bounds.is_read
                     AND tail.seq >= greatest(bounds.tail_start, bounds.top_end)
-                    AND tail.seq > bounds.have_through AND tail.seq <= h.head_seq
+                    AND tail.seq > bounds.cached_through AND tail.seq <= h.head_seq
                 ORDER BY tail.seq)
             ) r
         ) rows ON true

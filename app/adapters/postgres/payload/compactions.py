@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import compaction_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 
+_RECEIPT_COLUMNS = """
+    conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
+    span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
+    before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
+    input_tokens, output_tokens, cost_usd, duration_ms, degraded
+"""
 ADD_COMPACTION = Statement(
-    """
-        INSERT INTO compactions (
-            conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy,
-            strategies_run, span_start, span_end, summary, view, made, summary_tokens,
-            hidden_tokens, hidden_messages, before_tokens, after_tokens, before_msg_count,
-            after_msg_count, model, prompt_hash, calls, input_tokens, output_tokens, cost_usd,
-            duration_ms, degraded
-        ) VALUES (
-            CAST(:conversation_id AS uuid), CAST(:compaction_id AS uuid),
-            CAST(:parent_id AS uuid), CAST(:trigger AS text), CAST(:strategy AS text),
-            CAST(:policy_strategy AS text), CAST(:strategies_run AS text[]),
-            CAST(:span_start AS bigint), CAST(:span_end AS bigint), CAST(:summary AS text),
-            CAST(:view AS text), CAST(:made AS text), CAST(:summary_tokens AS integer),
-            CAST(:hidden_tokens AS bigint), CAST(:hidden_messages AS bigint),
-            CAST(:before_tokens AS bigint), CAST(:after_tokens AS bigint),
-            CAST(:before_msg_count AS bigint), CAST(:after_msg_count AS bigint),
-            CAST(:model AS text), CAST(:prompt_hash AS text), CAST(:calls AS integer),
-            CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
-            CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer),
-            CAST(:degraded AS text[])
-        )
+    f"""
+        INSERT INTO compactions ({_RECEIPT_COLUMNS})
+        VALUES ({placeholders(_RECEIPT_COLUMNS)})
         """
 )
 
@@ -88,7 +76,7 @@ HIDE_COMPACTION = Statement(
         """
 )
 
-LET_GROW = Statement(
+SUSPEND_COMPACTION = Statement(
     """
         UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -133,103 +121,68 @@ class CompactionQueries:
     _session: Session
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
-        await self._session.run(
-            ADD_COMPACTION,
-            conversation_id=UUID(conversation_id),
-            compaction_id=UUID(compaction.compaction_id),
-            parent_id=UUID(compaction.parent_id) if compaction.parent_id else None,
-            trigger=compaction.trigger,
-            strategy=compaction.strategy,
-            policy_strategy=compaction.policy_strategy,
-            strategies_run=list(compaction.strategies_run),
-            span_start=compaction.span.start,
-            span_end=compaction.span.end,
-            summary=compaction.summary or "",
-            view=compaction.view.as_json(),
-            made=json_text.dumps([asdict(summary) for summary in compaction.made]),
-            summary_tokens=compaction.summary_tokens,
-            hidden_tokens=compaction.hidden_tokens,
-            hidden_messages=compaction.hidden_messages,
-            before_tokens=compaction.before_tokens,
-            after_tokens=compaction.after_tokens,
-            before_msg_count=compaction.before_msg_count,
-            after_msg_count=compaction.after_msg_count,
-            model=compaction.model,
-            prompt_hash=compaction.prompt_hash,
-            calls=compaction.calls,
-            input_tokens=compaction.input_tokens,
-            output_tokens=compaction.output_tokens,
-            cost_usd=compaction.cost_usd,
-            duration_ms=compaction.duration_ms,
-            degraded=list(compaction.degraded),
-        )
+        values = fields_of(compaction) | {
+            "conversation_id": conversation_id,
+            "span_start": compaction.span.start,
+            "span_end": compaction.span.end,
+            "summary": compaction.summary or "",
+            "view": compaction.view.as_json(),
+            "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+        }
+        await self._session.run(ADD_COMPACTION, **values)
 
     async def show(
         self,
         conversation_id: str,
-        shown: VisibleState,
+        visible: VisibleState,
         *,
         view_version: int,
         cause: str,
         resume_at: int = 0,
     ) -> bool:
-        view = shown.view
-        hidden = view.hidden
-        changed = await self._session.run(
-            SHOW_VIEW,
-            conversation_id=UUID(conversation_id),
-            compaction_id=UUID(shown.compaction_id) if shown.compaction_id else None,
-            span_start=hidden.start if hidden is not None else None,
-            span_end=hidden.end if hidden is not None else None,
-            kept=list(shown.kept),
-            trimmed_through=view.trimmed_through,
-            window_starts=[span.start for span in view.window],
-            window_ends=[span.end for span in view.window],
-            summary_tokens=shown.summary_tokens,
-            hidden_tokens=shown.hidden_tokens,
-            hidden_messages=shown.hidden_messages,
-            view_version=view_version,
-            cause=cause,
-            resume_at=resume_at,
-        )
+        view, hidden = visible.view, visible.view.hidden
+        values = fields_of(visible) | {
+            "conversation_id": conversation_id,
+            "span_start": hidden.start if hidden is not None else None,
+            "span_end": hidden.end if hidden is not None else None,
+            "trimmed_through": view.trimmed_through,
+            "window_starts": [span.start for span in view.window],
+            "window_ends": [span.end for span in view.window],
+            "view_version": view_version,
+            "cause": cause,
+            "resume_at": resume_at,
+        }
+        changed = await self._session.run(SHOW_VIEW, **values)
         return changed == 1
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
         await self._session.run(
-            HIDE_COMPACTION, conversation_id=UUID(conversation_id), view_version=view_version
+            HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
         )
 
-    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
         await self._session.run(
-            LET_GROW, conversation_id=UUID(conversation_id), resume_at=resume_at
+            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at
         )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
         await self._session.run(
-            MARK_UNDONE,
-            conversation_id=UUID(conversation_id),
-            compaction_id=UUID(compaction_id),
+            MARK_UNDONE, conversation_id=conversation_id, compaction_id=compaction_id
         )
 
     async def compactions(
-        self,
-        conversation_id: str,
-        limit: int,
-        before: str | None,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, limit: int, before: str | None, bound: Bound = UNBOUNDED
     ) -> Page[Compaction]:
         rows = await self._session.all(
             LIST_COMPACTIONS,
-            conversation_id=UUID(conversation_id),
-            before=UUID(before) if before else None,
+            conversation_id=conversation_id,
+            before=before,
             **limits(limit, bound),
         )
         return page_of(rows, compaction_from)
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
         row = await self._session.first(
-            FIND_COMPACTION,
-            conversation_id=UUID(conversation_id),
-            compaction_id=UUID(compaction_id),
+            FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )
         return compaction_from(row) if row is not None else None

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import Layers, epoch_from, log_rows_from
 from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
+from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
+from app.domain.payload.epochs import requested_window
+from app.domain.prompt.resolved_settings import RequestSettings
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
+_EPOCH_COLUMNS = """
+    conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq, view_version,
+    top_start, top_end, tail_start, kept, trimmed_through, frame, sections_hash, tools_hash,
+    policy_hash
+"""
 ADD_EPOCH = Statement(
-    """
+    f"""
         WITH alive AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
@@ -28,19 +36,8 @@ ADD_EPOCH = Statement(
             FROM alive, unnest(CAST(:hashes AS text[]), CAST(:texts AS text[])) AS item (hash, body)
             ON CONFLICT (conversation_id, hash) DO NOTHING
         )
-        INSERT INTO epochs (
-            conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq,
-            view_version, top_start, top_end, tail_start, kept, trimmed_through, frame,
-            sections_hash, tools_hash, policy_hash
-        )
-        SELECT CAST(:conversation_id AS uuid), CAST(:lane AS text), CAST(:epoch AS bigint),
-            CAST(:epoch_id AS uuid), CAST(:format AS text), CAST(:window AS bigint),
-            CAST(:reason AS text), CAST(:start_seq AS bigint), CAST(:view_version AS bigint),
-            CAST(:top_start AS bigint), CAST(:top_end AS bigint), CAST(:tail_start AS bigint),
-            CAST(:kept AS bigint[]), CAST(:trimmed_through AS bigint),
-            CAST(:frame AS text), CAST(:sections_hash AS text), CAST(:tools_hash AS text),
-            CAST(:policy_hash AS text)
-        FROM alive
+        INSERT INTO epochs ({_EPOCH_COLUMNS})
+        SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
         ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
         """
 )
@@ -93,29 +90,26 @@ class ContextRepository(CompactionQueries, PinQueries):
         self,
         tenant_id: str,
         conversation_id: str,
-        *,
-        format: str,
-        model: str | None,
+        settings: RequestSettings,
         default_model: str | None,
-        window: int,
-        have_epoch_id: str | None,
-        have_start: str | None,
-        have_through: int,
-        most_tokens: int,
+        *,
+        cached_epoch_id: str | None,
+        cached_start: str | None,
+        cached_through: int,
     ) -> ContextRead | None:
+        model = settings.model
         held = self._layers.held(tenant_id, conversation_id, model)
         row = await self._session.first(
             READ,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
-            format=format,
+            conversation_id=conversation_id,
+            format=settings.format,
             model=model,
             default_model=default_model,
-            window=window,
-            have_epoch_id=UUID(have_epoch_id) if have_epoch_id else None,
-            have_through=have_through,
-            most_tokens=most_tokens,
-            as_chat=format == "openai_chat",
+            window=requested_window(settings),
+            cached_epoch_id=cached_epoch_id,
+            cached_through=cached_through,
+            as_chat=settings.format is FormatName.OPENAI_CHAT,
             **held.parameters,
         )
         if row is None:
@@ -123,8 +117,8 @@ class ContextRepository(CompactionQueries, PinQueries):
         conversation = self._layers.conversation_from(row, tenant_id, held, model)
         return ContextRead(
             conversation=conversation,
-            epoch=epoch_from(row, "e_", have_start),
-            window_epoch=epoch_from(row, "w_", have_start),
+            epoch=epoch_from(row, "e_", cached_start),
+            window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
@@ -146,12 +140,12 @@ class ContextRepository(CompactionQueries, PinQueries):
     ) -> list[LogRow]:
         row = await self._session.first(
             ROWS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             start=start,
             end=end,
             as_chat=as_chat,
             trimmed_through=trimmed_through,
-            untrimmed=list(untrimmed),
+            untrimmed=untrimmed,
         )
         return log_rows_from(row)
 
@@ -159,50 +153,36 @@ class ContextRepository(CompactionQueries, PinQueries):
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
         top_start, hidden = _bounds(view)
-        added = await self._session.run(
-            ADD_EPOCH,
-            conversation_id=UUID(conversation_id),
-            lane=epoch.payload_stream,
-            epoch=epoch.epoch,
-            epoch_id=UUID(epoch.epoch_id),
-            format=epoch.format,
-            window=epoch.window,
-            reason=epoch.reason,
-            start_seq=epoch.start_seq,
-            view_version=epoch.view_version,
-            top_start=top_start,
-            top_end=hidden.start,
-            tail_start=hidden.end,
-            kept=list(kept_seqs(view)),
-            trimmed_through=view.trimmed_through,
-            frame=epoch.start_json,
-            sections_hash=epoch.sections_hash,
-            tools_hash=epoch.tools_hash,
-            policy_hash=epoch.policy_hash,
-            hashes=list(texts),
-            texts=list(texts.values()),
-        )
+        values = fields_of(epoch) | {
+            "conversation_id": conversation_id,
+            "lane": epoch.payload_stream,
+            "top_start": top_start,
+            "top_end": hidden.start,
+            "tail_start": hidden.end,
+            "kept": kept_seqs(view),
+            "trimmed_through": view.trimmed_through,
+            "frame": epoch.start_json,
+            "hashes": [*texts],
+            "texts": [*texts.values()],
+        }
+        added = await self._session.run(ADD_EPOCH, **values)
         return added == 1
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(
-            FIND_EPOCH, conversation_id=UUID(conversation_id), epoch_id=UUID(epoch_id)
+            FIND_EPOCH, conversation_id=conversation_id, epoch_id=epoch_id
         )
         return epoch_from(row, "e_", None) if row is not None else None
 
     async def newest_tools(self, conversation_id: str) -> str | None:
-        row = await self._session.first(NEWEST_TOOLS, conversation_id=UUID(conversation_id))
+        row = await self._session.first(NEWEST_TOOLS, conversation_id=conversation_id)
         return row["body"] if row is not None else None
 
     async def add_text(self, conversation_id: str, hash: str, body: str) -> None:
-        await self._session.run(
-            ADD_TEXT, conversation_id=UUID(conversation_id), hash=hash, body=body
-        )
+        await self._session.run(ADD_TEXT, conversation_id=conversation_id, hash=hash, body=body)
 
     async def texts(self, conversation_id: str, hashes: Sequence[str]) -> Mapping[str, str]:
-        rows = await self._session.all(
-            TEXTS, conversation_id=UUID(conversation_id), hashes=list(hashes)
-        )
+        rows = await self._session.all(TEXTS, conversation_id=conversation_id, hashes=hashes)
         return {row["hash"]: row["body"] for row in rows}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common.messages import Role
@@ -51,7 +50,7 @@ UNPIN = Statement(
             AND seq = ANY (CAST(:seqs AS bigint[]))
         """
 )
-KEEP = Statement(
+SHOW_PINNED = Statement(
     """
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'pinned',
@@ -70,29 +69,27 @@ class PinQueries:
 
     async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
         rows = await self._session.all(
-            TURN if whole_turn else GROUP, conversation_id=UUID(conversation_id), seq=seq
+            TURN if whole_turn else GROUP, conversation_id=conversation_id, seq=seq
         )
         return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
 
     async def pinned(self, conversation_id: str) -> list[Entry]:
-        rows = await self._session.all(PINNED, conversation_id=UUID(conversation_id))
+        rows = await self._session.all(PINNED, conversation_id=conversation_id)
         return [entry(row["seq"], Role(row["role"]), row["tokens"], True) for row in rows]
 
     async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
-        await self._session.run(PIN, conversation_id=UUID(conversation_id), seqs=list(seqs))
+        await self._session.run(PIN, conversation_id=conversation_id, seqs=seqs)
 
     async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
-        return await self._session.run(
-            UNPIN, conversation_id=UUID(conversation_id), seqs=list(seqs)
-        )
+        return await self._session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
 
-    async def keep(
+    async def show_pinned(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
         await self._session.run(
-            KEEP,
-            conversation_id=UUID(conversation_id),
-            kept=list(kept),
+            SHOW_PINNED,
+            conversation_id=conversation_id,
+            kept=kept,
             tokens=tokens,
             messages=messages,
         )

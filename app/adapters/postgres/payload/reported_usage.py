@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import epoch_from
 from app.domain.common.messages import FormatName
 from app.domain.conversations.epoch import Epoch
@@ -16,22 +16,18 @@ from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
+_REPORT_COLUMNS = """
+    conversation_id, report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
+    cache_creation_tokens, cache_read_tokens, estimated_tokens, usage
+"""
 ADD_REPORT = Statement(
-    """
+    f"""
         WITH alive AS (
-            SELECT conversation_id FROM heads
+            SELECT FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
         )
-        INSERT INTO usage_reports (
-            conversation_id, report_id, model, format, epoch, through_seq, input_tokens,
-            output_tokens, cache_creation_tokens, cache_read_tokens, estimated_tokens, usage
-        )
-        SELECT conversation_id, CAST(:report_id AS uuid), CAST(:model AS text),
-            CAST(:format AS text), CAST(:epoch AS bigint), CAST(:through_seq AS bigint),
-            CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
-            CAST(:cache_creation_tokens AS bigint), CAST(:cache_read_tokens AS bigint),
-            CAST(:estimated_tokens AS bigint), CAST(:usage AS text)
-        FROM alive
+        INSERT INTO usage_reports ({_REPORT_COLUMNS})
+        SELECT {placeholders(_REPORT_COLUMNS)} FROM alive
         """
 )
 # Ids of reports sort by time.
@@ -82,7 +78,7 @@ CALIBRATE = Statement(
             deviation_sum
         )
         SELECT CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
-            new.reported / new.counted, CAST(:most_margin AS double precision), 1,
+            new.reported / new.counted, CAST(:max_margin AS double precision), 1,
             new.reported, new.counted, abs(new.reported - new.counted)
         FROM (VALUES (
             CAST(:reported AS double precision), CAST(:counted AS double precision)
@@ -92,13 +88,13 @@ CALIBRATE = Statement(
             SELECT
                 sums.reported / sums.counted,
                 CASE WHEN old.reports + 1 < CAST(:enough AS bigint)
-                    THEN CAST(:most_margin AS double precision)
+                    THEN CAST(:max_margin AS double precision)
                     ELSE least(
                         greatest(
                             sums.deviation / sums.reported,
-                            CAST(:least_margin AS double precision)
+                            CAST(:min_margin AS double precision)
                         ),
-                        CAST(:most_margin AS double precision)
+                        CAST(:max_margin AS double precision)
                     )
                 END,
                 old.reports + 1, sums.reported, sums.counted, sums.deviation, clock_timestamp()
@@ -128,31 +124,18 @@ class UsageRepository:
         self._session = session
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
-        usage = report.usage
-        added = await self._session.run(
-            ADD_REPORT,
-            conversation_id=UUID(conversation_id),
-            report_id=UUID(report.report_id),
-            model=report.model,
-            format=report.format,
-            epoch=report.epoch,
-            through_seq=report.through_seq,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_creation_tokens=usage.cache_creation_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            estimated_tokens=report.estimated_tokens,
-            usage=report.given,
-        )
+        values = fields_of(report) | fields_of(report.usage)
+        values |= {"conversation_id": conversation_id, "usage": report.usage_json}
+        added = await self._session.run(ADD_REPORT, **values)
         return added == 1
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
-        row = await self._session.first(NEWEST_REPORT, conversation_id=UUID(conversation_id))
+        row = await self._session.first(NEWEST_REPORT, conversation_id=conversation_id)
         return _report_from(row) if row is not None else None
 
-    async def newest_epoch(self, conversation_id: str, lane: str) -> Epoch | None:
+    async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         row = await self._session.first(
-            NEWEST_EPOCH, conversation_id=UUID(conversation_id), lane=lane
+            NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
         )
         return epoch_from(row, "", None) if row is not None else None
 
@@ -160,7 +143,7 @@ class UsageRepository:
         self, conversation_id: str, formats: Sequence[FormatName]
     ) -> FormatName | None:
         row = await self._session.first(
-            LAST_FORMAT, conversation_id=UUID(conversation_id), formats=list(formats)
+            LAST_FORMAT, conversation_id=conversation_id, formats=list(formats)
         )
         return FormatName(row["format"]) if row is not None else None
 
@@ -169,7 +152,7 @@ class UsageRepository:
     ) -> bool:
         row = await self._session.first(
             HAS_REASONING,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             starts=[max(span.start, after_seq + 1) for span in spans],
             ends=[span.end for span in spans],
             through_seq=through_seq,
@@ -188,8 +171,8 @@ class UsageRepository:
             counted=float(counted),
             decay=DECAY,
             enough=ENOUGH_REPORTS,
-            least_margin=MIN_MARGIN,
-            most_margin=INEXACT_MARGIN,
+            min_margin=MIN_MARGIN,
+            max_margin=INEXACT_MARGIN,
         )
         assert row is not None, "an upsert returns its row"
         return _calibration_from(row)
@@ -208,19 +191,15 @@ def _calibration_from(row: Any) -> Calibration:
 
 
 def _report_from(row: Any) -> UsageReport:
+    usage = TokenUsage(*(row[name] for name in TokenUsage.__slots__))
     return UsageReport(
-        report_id=str(row["report_id"]),
-        model=row["model"],
-        format=FormatName(row["format"]),
-        epoch=row["epoch"],
-        through_seq=row["through_seq"],
-        usage=TokenUsage(
-            row["input_tokens"],
-            row["output_tokens"],
-            row["cache_creation_tokens"],
-            row["cache_read_tokens"],
-        ),
-        estimated_tokens=row["estimated_tokens"],
-        given=row["usage"],
-        created_at=row["created_at"],
+        str(row["report_id"]),
+        row["model"],
+        FormatName(row["format"]),
+        row["epoch"],
+        row["through_seq"],
+        usage,
+        row["usage"],
+        row["estimated_tokens"],
+        row["created_at"],
     )

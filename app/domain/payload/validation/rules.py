@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -75,7 +75,7 @@ class Context:
     tokens: int | None = None
     capacity: int | None = None
     model: ModelInfo | None = None
-    betas: tuple[str, ...] | None = None
+    betas: Sequence[str] | None = None
     prefill: bool = False
 
 

@@ -1,22 +1,89 @@
-"""Compacts the conversation where the pressure asks for it."""
+"""Clears tool results and compacts the conversation where a build finds it due."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.common.policy import CompactionMode
+from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.reduction.tool_result_clearing import (
+    excluded_seqs,
+    min_cleared_tokens,
+    plan_clearing,
+    tool_output_budget,
+)
 from app.domain.compaction.results import CompactionPending
 from app.domain.compaction.strategies import STRATEGIES
-from app.domain.models.budget import Pressure, pressure_status
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.state import BuildState
+from app.domain.conversations.view import Span, spans_through
+from app.domain.models.budget import Limits, Pressure, pressure_status
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
+
+
+async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Clear tool results over their budget. Raises Restart when that changed the view."""
+    resolved, limits = state.resolved, state.resolved.judging_limits()
+    policy = resolved.policy.tool_output
+    if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
+        return state
+    budget = tool_output_budget(policy, limits.total)
+    if state.output_tokens <= budget or _is_suspended(state, limits):
+        return state
+    state = await find_excluded(deps, state)
+    min_cleared = min_cleared_tokens(policy, limits.total)
+    plan = plan_clearing(state.planned, state.view, budget, min_cleared)
+    if isinstance(plan, NoCompaction):
+        return state
+    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+    is_changed = await deps.compaction.clear(
+        state.attempt.tenant_id,
+        state.attempt.conversation_id,
+        state.attempt.settings,
+        state.read.conversation.state.view_version,
+        plan,
+        state.view.spans if slides else None,
+    )
+    if is_changed:
+        raise state.restart()
+    return state
+
+
+async def find_excluded(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Add which shown results are never cleared. A cached payload keeps the tools' names."""
+    tools = state.resolved.policy.tool_output.exclude_tools
+    if not tools or state.excluded is not None:
+        return state
+    rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
+    names = rendered.tool_names if rendered is not None else {}
+    after = rendered.named_through if rendered is not None else 0
+    last = entries[-1].seq if entries else 0
+    shown = [Span(max(span.start, after + 1), span.end) for span in state.view.spans]
+    if missing := spans_through(shown, last):
+        async with deps.database.session() as session:
+            for span in missing:
+                names.update(
+                    await session.log.tool_names(
+                        state.attempt.conversation_id, span.start, span.end
+                    )
+                )
+    if rendered is not None:
+        rendered.named_through = max(rendered.named_through, last)
+    excluded = excluded_seqs(entries, state.view, names, tools)
+    return replace(state, entries=entries, excluded=excluded)
+
+
+def _is_suspended(state: BuildState, limits: Limits) -> bool:
+    """Whether an undone compaction still holds clearing back."""
+    visible = state.read.conversation.state
+    if visible.tokens >= visible.resume_at:
+        return False
+    pressure = pressure_status(state.policy_usage.total, limits).pressure
+    return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
 async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Compact once in a build, if it is due. Raises Restart when that changed the view."""
-    if not _is_wanted(state):
+    if not _is_compaction_due(state):
         return state
     attempt, visible = state.attempt, state.read.conversation.state
     version = (visible.head_seq, visible.view_version, state.resolved.policy_hash, state.read.pins)
@@ -37,7 +104,7 @@ async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     raise compacted.degrade(*result.degraded).restart()
 
 
-def _is_wanted(state: BuildState) -> bool:
+def _is_compaction_due(state: BuildState) -> bool:
     resolved, limits = state.resolved, state.resolved.policy_limits
     policy = resolved.policy.compaction
     if not state.attempt.may_compact or limits is None or not policy.enabled:
@@ -49,5 +116,5 @@ def _is_wanted(state: BuildState) -> bool:
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
     inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at
-    wanted = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
-    return pressure in wanted and policy.auto
+    compacting = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
+    return pressure in compacting and policy.auto

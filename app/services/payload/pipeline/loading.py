@@ -8,23 +8,19 @@ from app.domain.common.errors import NotFound, ValidationError
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
-from app.domain.payload.epochs import Start, factor_in, requested_window, start_from
+from app.domain.payload.epochs import factor_in, requested_window, start_from
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
 from app.services.payload.payload_cache import CachedPayload
-from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.overflow import context_overflow
-from app.services.payload.pipeline.state import Attempt, Restart
-
-_MAX_UNKNOWN_TOKENS = 260_000
-"""How much a build reads before it has the limits; longer logs are planned from their counts."""
+from app.services.payload.pipeline.state import Attempt, BuildDependencies, Restart
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConversation:
     """A conversation and its resolved settings, as one build sees them.
 
-    `last_epoch` is the newest of this stream and context window, `start` its stored start.
-    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
+    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
+    `cached`, which other builds may change meanwhile.
     """
 
     attempt: Attempt
@@ -32,12 +28,11 @@ class Loaded:
     resolved: ResolvedSettings
     limits: Limits
     last_epoch: Epoch | None
-    start: Start | None
     cached: CachedPayload | None
     cached_epoch_id: str
 
 
-async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
+async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     """Read the conversation and resolve its settings.
 
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
@@ -51,10 +46,16 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
     if not conversation.state.shown_messages:
         where = " in its active window" if conversation.state.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
-    last_epoch = _last_epoch(read, attempt)
-    start = start_from(last_epoch.start_json) if last_epoch is not None else None
     settings = attempt.settings
-    resolved = await deps.resolver.of(conversation, settings, _factor(read, start))
+    last_epoch, factor = read.window_epoch or read.epoch, None
+    if last_epoch is not None and last_epoch.window != requested_window(settings):
+        last_epoch = None
+    if last_epoch is not None:
+        # The epoch's factor stays while it is close to the model's.
+        start = start_from(last_epoch.start_json)
+        calibration = conversation.calibration
+        factor = factor_in(start, calibration.rounded.factor if calibration is not None else 1.0)
+    resolved = await deps.resolver.of(conversation, settings, factor)
     if resolved.model is None:
         raise ValidationError.at(
             "/model", "No model: name one in the request, the conversation or its agent"
@@ -72,7 +73,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
                 conversation.conversation_id, conversation.state.view_version
             )
         raise Restart(attempt)
-    return Loaded(attempt, read, resolved, limits, last_epoch, start, cached, cached_epoch_id)
+    return LoadedConversation(attempt, read, resolved, limits, last_epoch, cached, cached_epoch_id)
 
 
 async def _read(
@@ -89,33 +90,16 @@ async def _read(
         read = await session.contexts.read(
             attempt.tenant_id,
             attempt.conversation_id,
-            format=attempt.settings.format,
-            model=attempt.settings.model,
-            default_model=deps.resolver.default_model,
-            window=requested_window(attempt.settings),
-            have_epoch_id=cached.epoch_id if cached else None,
-            have_start=cached.start_json if cached else None,
-            have_through=cached.assembler.rendered_through if cached else 0,
-            most_tokens=_MAX_UNKNOWN_TOKENS,
+            attempt.settings,
+            deps.resolver.default_model,
+            cached_epoch_id=cached.epoch_id if cached else None,
+            cached_start=cached.start_json if cached else None,
+            cached_through=cached.assembler.rendered_through if cached else 0,
         )
     if read is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
     return cached, cached_epoch_id, read
-
-
-def _last_epoch(read: ContextRead, attempt: Attempt) -> Epoch | None:
-    epoch = read.window_epoch or read.epoch
-    window = requested_window(attempt.settings)
-    return epoch if epoch is not None and epoch.window == window else None
-
-
-def _factor(read: ContextRead, start: Start | None) -> float | None:
-    """Return the epoch's factor while it is close to the model's, None for the model's own."""
-    if start is None:
-        return None
-    calibration = read.conversation.calibration
-    return factor_in(start, calibration.rounded.factor if calibration is not None else 1.0)
 
 
 def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:

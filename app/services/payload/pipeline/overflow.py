@@ -16,9 +16,8 @@ from app.domain.conversations.view import View
 from app.domain.models.budget import Limits, Usage, measure
 from app.domain.payload.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.shortening import messages_at
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 
 async def refusal(

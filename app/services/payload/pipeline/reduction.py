@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
@@ -23,30 +23,23 @@ from app.domain.compaction.views import summary_message_tokens, view_after, with
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.services.compaction.summariser import summarise_paged
-from app.services.payload.pipeline.clearing import clear_tool_results, find_excluded
-from app.services.payload.pipeline.compaction import compact
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.notes import with_notes
+from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded
 from app.services.payload.pipeline.overflow import refusal
-from app.services.payload.pipeline.rendering import render_view
+from app.services.payload.pipeline.rendering import render_view, with_notes
 from app.services.payload.pipeline.shortening import (
     remaining_budget,
     shorten_largest,
     shorten_oversized,
 )
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.payload.pipeline.view import read_entries
 
 _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """A reduced state. `refused` are the entries that do not fit, None where all do."""
-
-    state: BuildState
-    refused: Sequence[Entry] | None = None
+_Reduction = tuple[BuildState, Sequence[Entry] | None]
+"""A reduced state, and the entries that do not fit, None where all do."""
 
 
 async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
@@ -86,19 +79,19 @@ async def _reduce(
     deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
 ) -> BuildState:
     """Make the view fit; where that fails, leave out all reasoning before this build."""
-    reduction = await _reduce_view(deps, state, overshoot)
-    if reduction.refused is None:
-        return reduction.state
+    reduced, too_large = await _reduce_view(deps, state, overshoot)
+    if too_large is None:
+        return reduced
     if state.drops_reasoning or not has_reasoning:
-        raise await refusal(deps, reduction.state, reduction.refused)
-    return reduction.state.without_reasoning()
+        raise await refusal(deps, reduced, too_large)
+    return reduced.without_reasoning()
 
 
 async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: int) -> _Reduction:
     policy = state.resolved.policy
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         short = await shorten_largest(deps, state, state.planned, overshoot, only_large=True)
-        return _Reduction(short) if short is not None else _Reduction(state, state.shown)
+        return (short, None) if short is not None else (state, state.shown)
     state = (await find_excluded(deps, state)).without_rendered()
     budget = remaining_budget(state, overshoot)
     plan = STRATEGIES[policy.strategy].plan(
@@ -115,7 +108,7 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
             truncation = _truncation(state, budget)
     if truncation is None:
         return await _show_newest_only(deps, state, overshoot)
-    return _Reduction(_truncate(state, truncation))
+    return _truncate(state, truncation), None
 
 
 def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
@@ -149,12 +142,12 @@ async def _show_newest_only(
     deps: BuildDependencies, state: BuildState, overshoot: int
 ) -> _Reduction:
     """Show only the newest user message and the pins, where a summary hid that message."""
-    refused = _Reduction(state, _never_dropped(state) or state.shown)
+    too_large = _never_dropped(state) or state.shown
     window = state.view.window
     log = await read_entries(deps, state, View(spans=window))
     newest = next((item for item in reversed(log) if item.role is Role.USER), None)
     if newest is None or state.view.shows(newest.seq):
-        return refused
+        return state, too_large
     left = [item for item in log if item is newest or item.pinned]
     spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in left], window)
     view = with_omission_note(replace(state.view, spans=spans))
@@ -162,8 +155,8 @@ async def _show_newest_only(
     if not _holds(reduced, overshoot):
         reduced = await shorten_largest(deps, reduced, reduced.shown, overshoot) or reduced
     if _holds(reduced, overshoot):
-        return _Reduction(reduced.degrade(EMERGENCY_CUT))
-    return replace(refused, state=state.degrade(*reduced.degraded))
+        return reduced.degrade(EMERGENCY_CUT), None
+    return state.degrade(*reduced.degraded), too_large
 
 
 def _holds(state: BuildState, overshoot: int) -> bool:

@@ -1,47 +1,66 @@
-"""Renders the messages of a view into payload items."""
+"""Renders the messages of a view into payload items, and writes the notes beside them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from app.domain.common.messages import FormatName
+from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import spans_through
+from app.domain.conversations.view import View, spans_through
 from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
+from app.domain.prompt.resolved_settings import STUB_TOOL
+from app.domain.tool_output.preview import COMPACT_CONTEXT
 from app.services.payload.payload_cache import CachedPayload
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.epoch import EpochChoice
-from app.services.payload.pipeline.notes import with_notes
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
+from app.services.ports import Repositories
 
 _THREAD_BYTES = 200_000
 """Text of the rows from which they are rendered in a thread, off the event loop."""
 
 
-async def render(deps: BuildDependencies, state: BuildState, epoch: EpochChoice) -> BuildState:
-    """Render the view of an epoch, unless that is done, and write the payload's notes."""
-    if state.rendered is None or state.rendered.view != epoch.start.view:
-        state = await render_view(deps, replace(state, view=epoch.start.view))
-    return with_notes(state, epoch.kept_tools)
+async def render(
+    deps: BuildDependencies, state: BuildState, view: View, kept_tools: tuple[str, ...]
+) -> BuildState:
+    """Render this view, unless that is done, and write the payload's notes."""
+    if state.rendered is None or state.rendered.view != view:
+        state = await render_view(deps, replace(state, view=view))
+    return with_notes(state, kept_tools)
 
 
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
-    view, head_seq = state.view, state.read.conversation.state.head_seq
-    rows: list[LogRow] = []
+    conversation = state.read.conversation
     async with deps.database.session() as session:
-        for span in spans_through(view.spans, head_seq):
-            rows += await session.contexts.rows(
-                state.attempt.conversation_id,
-                span.start,
-                span.end,
-                as_chat=state.format is FormatName.OPENAI_CHAT,
-                trimmed_through=view.trimmed_through,
-                untrimmed=view.untrimmed,
-            )
+        rows = await read_rows(
+            session,
+            conversation.conversation_id,
+            state.format,
+            state.view,
+            conversation.state.head_seq,
+        )
     return state.with_rendered(await render_rows(state, rows))
+
+
+async def read_rows(
+    session: Repositories, conversation_id: str, format: FormatName, view: View, through_seq: int
+) -> list[LogRow]:
+    """Read the messages that a view shows up to a seq, for rendering in a format."""
+    rows: list[LogRow] = []
+    for span in spans_through(view.spans, through_seq):
+        rows += await session.contexts.rows(
+            conversation_id,
+            span.start,
+            span.end,
+            as_chat=format is FormatName.OPENAI_CHAT,
+            trimmed_through=view.trimmed_through,
+            untrimmed=view.untrimmed,
+        )
+    return rows
 
 
 async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
@@ -83,3 +102,67 @@ def extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
     for row in rows:
         if row.seq > cached.assembler.rendered_through and cached.view.shows(row.seq):
             cached.add(row)
+
+
+def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
+    """Write the notes of a rendered payload, and add the own tools that its text mentions.
+
+    A notice that leaves no space for the payload is left out.
+    """
+    extra = kept_tools
+    for _ in range(MAX_ROUNDS):  # a notice counts the tools that it brings
+        state = _with_notice(state)
+        extra = own_tools(state, extra)
+        if extra == state.tools.extra:
+            break
+        state = replace(state, tools=replace(state.tools, extra=extra))
+    if state.notes.percent is not None and not state.fits:
+        state = _replace_notes(state, replace(state.notes, percent=None))
+        state = replace(state, tools=replace(state.tools, extra=own_tools(state, kept_tools)))
+    return state
+
+
+def own_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the tools that rendered items need besides the caller's, with those kept.
+
+    They are own tools that items and notes mention, or a stub where Anthropic demands a tool
+    definition because the history has calls.
+    """
+    assert state.items is not None
+    own = state.resolved.agent_tools({*state.items.mentions, *state.notes.mentions, *kept})
+    has_tools = bool(own or state.resolved.tools)
+    if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
+        return (STUB_TOOL.name,)
+    return own
+
+
+def _with_notice(state: BuildState) -> BuildState:
+    names_tool = COMPACT_CONTEXT in state.resolved.nameable
+    state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
+    limits = state.limits
+    for _ in range(MAX_ROUNDS):
+        used = state.usage.total
+        if state.notes.percent is None and not limits.reached(used, limits.notice_at):
+            break
+        percent = percent_of(used, limits)
+        if percent == state.notes.percent:
+            break
+        state = _replace_notes(state, replace(state.notes, percent=percent))
+    return state
+
+
+def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
+    position = state.resolved.policy.dynamic_position
+    match position:
+        case DynamicPosition.TAIL:
+            texts: tuple[str, ...] = (*state.dynamic, *notes.texts)
+        case DynamicPosition.BEFORE_WINDOW:
+            texts = notes.texts
+        case DynamicPosition.SYSTEM:
+            texts = ()
+        case _:
+            assert_never(position)
+    tail, items = state.resolved.tail(texts), state.items
+    if tail != state.tail and state.rendered is not None:
+        items = state.rendered.assembler.items(tail)
+    return replace(state, notes=notes, tail=tail, items=items)

@@ -7,12 +7,11 @@ from typing import Any
 
 from app.domain.common.messages import takes_system
 from app.domain.models.budget import measure, pressure_status
-from app.domain.models.calibration import Estimate, estimate_of
+from app.domain.models.calibration import estimate_of
 from app.domain.payload.assembler import MisplacedBreakpoint, StablePoint
 from app.domain.payload.rendering import Payload, Request, render_payload
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.recording import Recorded
-from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildState
+from app.services.payload.pipeline.epoch import RecordedBuild
+from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState
 
 _log = logging.getLogger("app.context")
 
@@ -20,7 +19,7 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 
 
-def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
+def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     """Render the payload of a recorded build, and return the body of the answer.
 
     The payload is bytes already: the body is for a JSON writer that takes fragments.
@@ -41,7 +40,7 @@ def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
         state = state.degrade(SUMMARY_AS_USER)
     is_degraded = bool(state.degraded)
     state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
-    usage = state.usage
+    usage, conversation = state.usage, state.read.conversation
     pressure = pressure_status(usage.total, state.limits)
     deps.observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
@@ -64,7 +63,13 @@ def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
         "notice": pressure.notice,
         "next_threshold": pressure.next_threshold,
         "tokens_to_next": pressure.tokens_to_next,
-        "estimate": _estimate(state, usage.total),
+        "estimate": estimate_of(
+            usage.total,
+            conversation.counter,
+            state.resolved.factor,
+            state.limits.margin,
+            conversation.calibration,
+        ),
         "summary_used": bool(view.summaries),
         "new_state": _new_state(state),
         "compaction": state.attempt.compaction,
@@ -75,7 +80,7 @@ def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def _known_point(recorded: Recorded) -> StablePoint | None:
+def _known_point(recorded: RecordedBuild) -> StablePoint | None:
     """Return where the caller's payload ends, None for one that is not of this epoch."""
     known, epoch = recorded.state.attempt.known, recorded.epoch
     if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:
@@ -96,24 +101,13 @@ def _rendered(request: Request, state: BuildState) -> Payload:
         return render_payload(request, state.resolved, state.items, breakpoints=False)
 
 
-def _estimate(state: BuildState, tokens: int) -> Estimate:
-    conversation = state.read.conversation
-    return estimate_of(
-        tokens,
-        conversation.counter,
-        state.resolved.factor,
-        state.limits.margin,
-        conversation.calibration,
-    )
-
-
 def _new_state(state: BuildState) -> dict[str, Any] | None:
-    made, view = state.attempt.compaction, state.view
-    if made is None or made.summary_range is None or not view.summaries:
+    compaction, view = state.attempt.compaction, state.view
+    if compaction is None or compaction.summary_range is None or not view.summaries:
         return None
     return {
         "strategy": state.read.compacted_for,
         "summary": "\n\n".join(summary.text for summary in view.summaries),
-        "summary_range": made.summary_range,
+        "summary_range": compaction.summary_range,
         "compressed_at": state.read.compacted_at,
     }

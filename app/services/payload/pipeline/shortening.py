@@ -16,8 +16,7 @@ from app.domain.compaction.reduction.text_shortening import (
 from app.domain.compaction.summary_budget import NOTE_TOKENS, history_budget, summary_reserve
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ShortenedMessage
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.tool_output.text_shortening import reader_tool_tokens, shortened_messages
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.domain.common import json_text
@@ -32,7 +32,30 @@ from app.domain.prompt.resolved_settings import (
     digest,
 )
 from app.domain.prompt.sections import NO_TAIL, Tail
-from app.services.payload.payload_cache import CachedPayload
+from app.services.common.observers import UNOBSERVED
+from app.services.compaction.compaction import CompactionService
+from app.services.compaction.summariser import Summariser
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.statuses import Statuses
+from app.services.payload.payload_cache import CachedPayload, PayloadCache
+from app.services.ports import Database, Observer
+from app.services.prompt.settings_resolver import SettingsResolver
+
+
+@dataclass(frozen=True, slots=True)
+class BuildDependencies:
+    """The ports and services that build steps call."""
+
+    database: Database
+    resolver: SettingsResolver
+    summariser: Summariser
+    cache: PayloadCache
+    active: ActiveWindows
+    compaction: CompactionService
+    statuses: Statuses
+    new_id: Callable[[], str]
+    observer: Observer = UNOBSERVED
+
 
 SUMMARY_AS_USER = "summary_role_user"
 """`degraded`: the format cannot carry the summary as system text."""

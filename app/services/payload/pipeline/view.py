@@ -16,67 +16,61 @@ from app.domain.compaction.views import base_view
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
-from app.domain.payload.epochs import start_from, view_holds
+from app.domain.payload.epochs import Start, start_from, view_holds
 from app.domain.prompt.resolved_settings import PayloadTools, takes_all
-from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.loading import Loaded
+from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
-from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 
-async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
+async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
-    read, resolved, start = loaded.read, loaded.resolved, loaded.start
+    read, resolved, last = loaded.read, loaded.resolved, loaded.last_epoch
+    start = start_from(last.start_json) if last is not None else None
     degraded: tuple[str, ...] = ()
-    kept: PayloadTools | None = None
-    if start is not None and _start_holds(loaded):
+    epoch_tools: PayloadTools | None = None
+    if last is not None and start is not None and _start_holds(loaded, last, start):
         view = start.view
-        if loaded.last_epoch is not None and loaded.last_epoch.tools_hash == resolved.tools_hash:
-            kept = start.tools
+        if last.tools_hash == resolved.tools_hash:
+            epoch_tools = start.tools
         degraded = start.degraded
     else:
         read = await _with_active_view(deps, read)
         view = base_view(read.conversation.state, read.view, resolved.policy)
         reasoning_of = resolved.takes_reasoning_of(loaded.attempt.settings.format)
         view = replace(view, reasoning_of=reasoning_of)
-        if start is not None and _keeps_sliding_window(loaded):
+        if last is not None and start is not None and _keeps_sliding_window(loaded, last, start):
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
     state = _initial_state(loaded, read, view).degrade(*degraded)
-    state = await _choose_tools(deps, state, kept)
+    state = await _choose_tools(deps, state, epoch_tools)
     state = await _with_entries(deps, loaded, state)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         return _slide(state)
     return state
 
 
-def _start_holds(loaded: Loaded) -> bool:
-    last, start, read = loaded.last_epoch, loaded.start, loaded.read
+def _start_holds(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
+    read = loaded.read
     version = read.conversation.state.view_version
-    return (
-        last is not None
-        and start is not None
-        and view_holds(last, start, loaded.resolved, loaded.limits, version)
-        and all(start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins)
+    return view_holds(last, start, loaded.resolved, loaded.limits, version) and all(
+        start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins
     )
 
 
-def _keeps_sliding_window(loaded: Loaded) -> bool:
+def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    last, start, read = loaded.last_epoch, loaded.start, loaded.read
-    state = read.conversation.state
+    state = loaded.read.conversation.state
     return (
-        last is not None
-        and start is not None
-        and loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         and state.view_cause == RESULTS_CLEARED
         and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
         and not start.degraded
-        and all(map(start.view.shows, read.pins))
+        and all(map(start.view.shows, loaded.read.pins))
     )
 
 
@@ -92,7 +86,7 @@ async def _with_active_view(deps: BuildDependencies, read: ContextRead) -> Conte
     return replace(read, view=receipt.view if receipt is not None else None)
 
 
-def _initial_state(loaded: Loaded, read: ContextRead, view: View) -> BuildState:
+def _initial_state(loaded: LoadedConversation, read: ContextRead, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
     texts = resolved.dynamic(attempt.settings)
     state = BuildState(
@@ -114,7 +108,7 @@ def _initial_state(loaded: Loaded, read: ContextRead, view: View) -> BuildState:
 
 
 async def _choose_tools(
-    deps: BuildDependencies, state: BuildState, kept: PayloadTools | None
+    deps: BuildDependencies, state: BuildState, epoch_tools: PayloadTools | None
 ) -> BuildState:
     """Choose which tools are deferred: as before in an epoch, else by their last use.
 
@@ -122,8 +116,8 @@ async def _choose_tools(
     """
     resolved, format = state.resolved, state.format
     promoted = state.read.conversation.state.promoted_now
-    if kept is not None and not set(promoted).intersection(kept.deferred):
-        return replace(state, tools=kept)
+    if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
+        return replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
     if deferred:
         try:
@@ -133,12 +127,14 @@ async def _choose_tools(
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
             deferred = () if takes_all(resolved, format) else deferred
-    extra = kept.extra if kept is not None else ()
+    extra = epoch_tools.extra if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(extra, deferred, is_native))
 
 
-async def _with_entries(deps: BuildDependencies, loaded: Loaded, state: BuildState) -> BuildState:
+async def _with_entries(
+    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState
+) -> BuildState:
     """Add the entries of the view and, where its rows are in memory, the rendered history."""
     read, view, last, cached = state.read, state.view, loaded.last_epoch, loaded.cached
     # Only a payload of the same view is extended by the rows that were read.
