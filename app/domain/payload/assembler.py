@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
@@ -30,7 +30,7 @@ from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
-from app.domain.models.tokens import CountText
+from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.prompt.sections import NO_TAIL, Tail
 from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -100,6 +100,7 @@ class CallIds:
         return wire
 
 
+@dataclass(eq=False)
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
@@ -107,45 +108,47 @@ class Assembler(ABC):
     the tools that the payload defines, `references` those that a search result refers to.
     """
 
-    takes_system_notes = False
+    format: ClassVar[FormatName]
+    takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
+    newest_breakpoints: ClassVar[int] = 1
+    """How many of the newest places for breakpoints are used beside the lasting ones."""
 
-    def __init__(
-        self,
-        view: View,
-        count: CountText,
-        tools: Collection[str] = ALL_TOOLS,
-        opening: Tail = NO_TAIL,
-        defined: Collection[str] = NO_NAMES,
-    ) -> None:
-        self.view = view
-        self.count = count
-        self.tools = tools
-        self.opening = opening
-        self.defined = defined
-        self.mentions: set[str] = set()
-        self.references: set[str] = set()
-        self.opening_tokens = 0
-        self.tokens = 0
-        self.summary_tokens = 0
-        self.rendered_through = 0
-        self.size_bytes = 0
-        self.has_calls = False
-        self.has_reasoning = False
+    view: View
+    count: CountText
+    tools: Collection[str] = ALL_TOOLS
+    opening: Tail = NO_TAIL
+    defined: Collection[str] = NO_NAMES
+    mentions: set[str] = field(default_factory=set, init=False)
+    references: set[str] = field(default_factory=set, init=False)
+    opening_tokens: int = field(default=0, init=False)
+    tokens: int = field(default=0, init=False)
+    summary_tokens: int = field(default=0, init=False)
+    rendered_through: int = field(default=0, init=False)
+    size_bytes: int = field(default=0, init=False)
+    has_calls: bool = field(default=False, init=False)
+    has_reasoning: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._items: list[bytes] = []
+        self._hash = hashlib.sha256()
         self._not_carried: dict[str, None] = {}
         self._ids = CallIds()
         self._open: dict[str, str] = {}
-        self._summary_texts = view.summary_texts()
-        self._short = {short.seq: short for short in view.shortened}
+        self._summary_texts = self.view.summary_texts()
+        self._short = {short.seq: short for short in self.view.shortened}
         self._started = False
         self._is_open = False
+        self._places: list[BreakpointPlace] = []
+        self._lasting: list[BreakpointPlace] = []
         self._seqs: list[int] = []
-        self._stables: list[int] = []
+        self._points: list[tuple[int, int, int]] = []
 
     def add(self, row: LogRow) -> None:
         """Render one row; rows that the view shows come once each, in log order."""
         self._put_opening()
-        if self._summary_texts and self._summary_goes_before(row.seq):
+        hidden = self.view.hidden
+        if self._summary_texts and (hidden is None or row.seq >= hidden.start):
             self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
@@ -169,24 +172,33 @@ class Assembler(ABC):
         if self._summary_texts:
             self._put_summary()
 
+    @property
+    def stable(self) -> int:
+        """How many items will not change."""
+        return len(self._items)
+
     def point_at(self, seq: int) -> StablePoint | None:
         """Return the stable point of a payload through this seq, None before the first row."""
-        place = bisect_right(self._seqs, seq) - 1
-        return (
-            StablePoint(self._stables[place], self._breakpoints_at(place)) if place >= 0 else None
-        )
+        index = bisect_right(self._seqs, seq) - 1
+        if index < 0:
+            return None
+        stable, places, lasting = self._points[index]
+        return StablePoint(stable, self._breakpoints(places, lasting))
 
     def _note_point(self, seq: int) -> None:
         self._seqs.append(seq)
-        self._stables.append(self.stable)
-        self._after_row()
+        self._points.append((self.stable, len(self._places), len(self._lasting)))
 
-    def _after_row(self) -> None:  # noqa: B027  # optional
-        """Store what `_breakpoints_at` needs of the payload that ends with this row."""
+    def _breakpoints(self, places: int, lasting: int) -> tuple[BreakpointPlace, ...]:
+        """Return the breakpoints, newest first, of a payload with so many places for them."""
+        newest = self._places[max(0, places - self.newest_breakpoints) : places]
+        recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
+        return tuple(sorted({*newest, *recent}, reverse=True)[:MAX_BREAKPOINTS])
 
-    def _breakpoints_at(self, place: int) -> tuple[BreakpointPlace, ...]:
-        """Return the breakpoints of the payload that ended with the row at this place."""
-        return ()
+    def _append(self, item: bytes) -> None:
+        """Add an item that will not change."""
+        self._items.append(item)
+        self._hash.update(item)
 
     def _put_opening(self) -> None:
         if self._is_open:
@@ -199,10 +211,6 @@ class Assembler(ABC):
             self._started = started  # the conversation still has to begin with the user
         self.opening_tokens = self.tokens - before
         self.tokens = before
-
-    def _summary_goes_before(self, seq: int) -> bool:
-        hidden = self.view.hidden
-        return hidden is None or seq >= hidden.start
 
     def _put_summary(self) -> None:
         texts, self._summary_texts = self._summary_texts, ()
@@ -260,17 +268,29 @@ class Assembler(ABC):
             return preview.message
         return shortened_preview(message, short, ref, named=False).message
 
-    def _in_format(self, row: LogRow, message: Message, format: FormatName) -> Message:
+    def _in_format(self, row: LogRow, message: Message) -> Message:
         """Return a message with the reasoning that came in the Chat format as this one has it."""
         if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
-        return convert_reasoning(message, format, accepts)
+        return convert_reasoning(message, self.format, accepts)
 
-    def _note_labels(self, shown: Message, format: FormatName) -> None:
+    def _visible_tokens(
+        self, row: LogRow, message: Message, shown: Message, *, is_changed: bool
+    ) -> int:
+        """Return the tokens of a row without reasoning: the stored count, where it is the same.
+
+        `message` is shown as `shown`; with `is_changed` it is not the stored one.
+        """
+        is_same = not (is_changed or row.has_media or self._is_plain(row))
+        if is_same and counts_as_stored(message, shown, self.format):
+            return row.tokens
+        return count_visible(shown, self.count, self.format)
+
+    def _note_labels(self, shown: Message) -> None:
         """Collect the content types that labels of a shown message stand for."""
         for part in shown.parts:
-            if isinstance(part, Text) and part.stands_for and part.format is not format:
+            if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
                     if len(self._not_carried) < MAX_KINDS:
                         self._not_carried[kind] = None
@@ -301,14 +321,29 @@ class Assembler(ABC):
     def _flush_media(self) -> None:  # noqa: B027  # most formats have none
         """Add what follows all results of a call group."""
 
-    @property
-    @abstractmethod
-    def stable(self) -> int:
-        """How many items will not change."""
-
     @abstractmethod
     def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the payload's items as they stand, open calls closed, without changing it."""
+
+    def _payload_items(
+        self, wire: list[bytes], tokens: int, tail: Tail, tail_tokens: int
+    ) -> PayloadItems:
+        return PayloadItems(
+            wire=wire,
+            stable=self.stable,
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            rendered_through=self.rendered_through,
+            has_calls=self.has_calls,
+            breakpoints=self._breakpoints(len(self._places), len(self._lasting)),
+            mentions=tuple(sorted(self.mentions)),
+            references=tuple(sorted(self.references)),
+            tail=1 if tail.texts else 0,
+            opening_tokens=self.opening_tokens,
+            tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
+        )
 
 
 @dataclass(frozen=True, slots=True)

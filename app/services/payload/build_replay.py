@@ -20,7 +20,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import spans_through
 from app.domain.payload.assembler import PayloadItems
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.epochs import BuildName, Start, build_name, start_from
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
@@ -101,8 +101,7 @@ def _rendered(
     fixed = _texts(texts, start.dynamic)
     opens = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
-    assembler = assembler_for(
-        format,
+    assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
         resolved.nameable,

@@ -23,7 +23,7 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import FORMATS, openai_chat
 from app.domain.formats.labels import MAX_DETAIL, block_label
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from tests.domain.compaction import strategies_messages as given_
 from tests.domain.histories import third
 
@@ -281,7 +281,7 @@ def test_every_part_is_carried_or_told(
         key = "parts" if format is GEMINI else "content"
         raw = {**raw, key: [text, *(raw[key] or [])]}
     row = row_of(raw, format)
-    assembler = assembler_for(target, View(), third)
+    assembler = ASSEMBLERS[target](View(), third)
     assembler.add(row)
     items = assembler.items()
     wire = b"".join(items.wire).decode()
@@ -291,7 +291,7 @@ def test_every_part_is_carried_or_told(
     assert items.not_carried == (() if target in carried else (kind,))
     if target not in carried:
         assert row.has_media or target is not CHAT
-    again = assembler_for(target, View(), third)
+    again = ASSEMBLERS[target](View(), third)
     again.add(row)
     assert again.items() == items
 

@@ -37,7 +37,7 @@ from app.domain.models.limits import ModelInfo
 from app.domain.payload.assembler import (
     Assembler,
 )
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.prompt.resolved_settings import (
     ResolvedSettings,
     fixed_usage,
@@ -174,7 +174,7 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
 
 def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     """Fold rows, all the view shows by default, the way a cold build does."""
-    assembler = assembler_for(case.format, case.view, third)
+    assembler = ASSEMBLERS[case.format](case.view, third)
     for row in case.shown if rows is None else rows:
         assembler.add(row)
     assembler.finish()

@@ -49,7 +49,7 @@ from app.domain.payload.assembler import (
     placeholder_of,
     with_breakpoints,
 )
-from app.domain.payload.assemblers import BREAKPOINTS_JSON, assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
 from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
 from app.domain.prompt.sections import Tail
 from tests.domain.histories import (
@@ -114,7 +114,7 @@ def items_of(
 ) -> list[dict[str, Any]]:
     """Fold raw chat messages and return the items."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in raws]), format)
-    assembler = assembler_for(format, view, third)
+    assembler = ASSEMBLERS[format](view, third)
     for made in rows:
         if view.shows(made.seq):
             assembler.add(made)
@@ -131,7 +131,7 @@ def items_in(
 
 def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
     """Fold a log for a format."""
-    assembler = assembler_for(format, view, third)
+    assembler = ASSEMBLERS[format](view, third)
     for made in rows_of(log, format):
         assembler.add(made)
     assembler.finish()
@@ -145,7 +145,7 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     """Any view of any log, at any point of it, satisfies the provider's types and rules."""
-    assembler = assembler_for(case.format, case.view, third)
+    assembler = ASSEMBLERS[case.format](case.view, third)
     for shown in case.shown:
         assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
@@ -381,7 +381,7 @@ def test_chat_never_replays_thinking() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
     rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
-    assembler = assembler_for(CHAT, EVERYTHING, third)
+    assembler = ASSEMBLERS[CHAT](EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
@@ -438,7 +438,7 @@ def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
         row(5, result("b")),
         row(6, user("and?")),
     ]
-    assembler = assembler_for(GEMINI, EVERYTHING, third)
+    assembler = ASSEMBLERS[GEMINI](EVERYTHING, third)
     told = []
     for made in rows:
         assembler.add(made)
@@ -553,7 +553,7 @@ def test_what_a_responses_payload_marked_is_known() -> None:
     """For each row, the marks of a payload that ended there; two of them stay in the next."""
     raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
-    assembler = assembler_for(RESPONSES, EVERYTHING, third)
+    assembler = ASSEMBLERS[RESPONSES](EVERYTHING, third)
     items = assembler.items()
     for made in rows:
         assembler.add(made)
@@ -572,7 +572,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     """
     raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
-    assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
+    assembler = ASSEMBLERS[ANTHROPIC](EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     items = assembler.items()
@@ -687,7 +687,7 @@ def test_kept_messages_follow_what_stands_for_the_range_around_them(format: Form
 def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> None:
     """Retain, summaries and note count as the summary, and planning reckons the same."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
-    assembler = assembler_for(format, RICH_VIEW, third)
+    assembler = ASSEMBLERS[format](RICH_VIEW, third)
     for made in rows:
         if RICH_VIEW.shows(made.seq):
             assembler.add(made)

@@ -26,7 +26,7 @@ from app.domain.payload.assembler import (
     PayloadItems,
     StablePoint,
 )
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
@@ -322,7 +322,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
 
 def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
     """Return the items of an empty view."""
-    return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items(tail)
+    return ASSEMBLERS[CHAT](View(spans=(Span(1, 2),)), third).items(tail)
 
 
 def test_short_prefixes_are_not_marked() -> None:

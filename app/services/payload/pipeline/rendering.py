@@ -9,7 +9,7 @@ from dataclasses import replace
 from app.domain.common.messages import FormatName
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import spans_through
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.epoch import EpochChoice
@@ -53,8 +53,7 @@ async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayloa
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     resolved = state.resolved
-    assembler = assembler_for(
-        state.format,
+    assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
         resolved.nameable,
