@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-from app.domain.formats.gemini.adapting import adapt, for_payload
 from app.domain.formats.gemini.fields import STAND_IN_SIGNATURE, signature_in
 from app.domain.formats.gemini.function_responses import (
     RESULT_KEY,
@@ -27,7 +26,13 @@ from app.domain.formats.gemini.function_responses import (
     tool_media,
 )
 from app.domain.formats.gemini.parsing import parse, results, split
-from app.domain.formats.gemini.rendering import function_calls, render, tools_to_wire
+from app.domain.formats.gemini.rendering import (
+    adapt,
+    for_payload,
+    function_calls,
+    render,
+    tools_to_wire,
+)
 
 __all__ = [
     "RESULT_KEY",
