@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
@@ -39,28 +39,16 @@ class UsageShape(StrEnum):
     @property
     def formats(self) -> tuple[FormatName, ...]:
         """The formats whose provider reports it; Bedrock's Converse serves all of them."""
-        match self:
-            case UsageShape.CHAT:
-                return (FormatName.OPENAI_CHAT,)
-            case UsageShape.RESPONSES:
-                return (FormatName.OPENAI_RESPONSES,)
-            case UsageShape.ANTHROPIC:
-                return (FormatName.ANTHROPIC,)
-            case UsageShape.PLAIN:
-                return (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
-            case UsageShape.GEMINI:
-                return (FormatName.GEMINI,)
-            case UsageShape.CONVERSE:
-                return tuple(FormatName)
-            case _:
-                assert_never(self)
+        return _FORMATS[self]
 
 
-_OWN_SHAPES = {
-    FormatName.OPENAI_CHAT: UsageShape.CHAT,
-    FormatName.OPENAI_RESPONSES: UsageShape.RESPONSES,
-    FormatName.ANTHROPIC: UsageShape.ANTHROPIC,
-    FormatName.GEMINI: UsageShape.GEMINI,
+_FORMATS = {
+    UsageShape.CHAT: (FormatName.OPENAI_CHAT,),
+    UsageShape.RESPONSES: (FormatName.OPENAI_RESPONSES,),
+    UsageShape.ANTHROPIC: (FormatName.ANTHROPIC,),
+    UsageShape.GEMINI: (FormatName.GEMINI,),
+    UsageShape.PLAIN: (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES),
+    UsageShape.CONVERSE: tuple(FormatName),
 }
 _INPUT_NAMES = {
     "prompt_token_count": UsageShape.GEMINI,
@@ -111,20 +99,9 @@ def read_usage(given: Mapping[str, Any], format: FormatName) -> CallUsage:
     try:
         shape = usage_shape(given, format)
     except ValidationError:
-        shape = _OWN_SHAPES[format]  # its error names the missing field
-    match shape:
-        case UsageShape.CHAT:
-            return _chat(given)
-        case UsageShape.RESPONSES:
-            return _responses(given)
-        case UsageShape.ANTHROPIC | UsageShape.PLAIN:
-            return _anthropic(given)
-        case UsageShape.GEMINI:
-            return _gemini(given)
-        case UsageShape.CONVERSE:
-            return _converse(given)
-        case _:
-            assert_never(shape)
+        # The reader's error names the missing field.
+        shape = next(shape for shape, formats in _FORMATS.items() if formats == (format,))
+    return _READERS[shape](given)
 
 
 def _chat(given: Mapping[str, Any]) -> CallUsage:
@@ -165,26 +142,18 @@ def _anthropic(given: Mapping[str, Any]) -> CallUsage:
 
 def _last_step(given: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
     """Return the last of Anthropic's steps, else the whole (rule 2)."""
-    steps = _steps(given.get("iterations"))
-    if not steps:
-        return CallUsage(whole, _was_served(given))
-    made = [
-        _anthropic_step(step, f"/usage/iterations/{place}")
-        for place, step in steps
-        if step.get("type") in _STEPS
-    ]
-    return CallUsage(made[-1] if made else whole, len(steps) > 1 or _was_served(given))
-
-
-def _steps(given: Any) -> list[tuple[int, Mapping[str, Any]]]:
-    if given is None:
-        return []
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    steps = given.get("iterations")
+    steps = () if steps is None else steps
+    if not isinstance(steps, Sequence) or isinstance(steps, str):
         raise ValidationError.at("/usage/iterations", "A list is required")
-    for place, step in enumerate(given):
+    usages = []
+    for index, step in enumerate(steps):
+        place = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
-            raise ValidationError.at(f"/usage/iterations/{place}", "An object is required")
-    return list(enumerate(given))
+            raise ValidationError.at(place, "An object is required")
+        if step.get("type") in _STEPS:
+            usages.append(_anthropic_step(step, place))
+    return CallUsage(usages[-1] if usages else whole, len(steps) > 1 or _was_served(given))
 
 
 def _anthropic_step(given: Mapping[str, Any], at: str) -> TokenUsage:
@@ -255,3 +224,13 @@ def _tokens(
     if required:
         raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are required")
     return 0
+
+
+_READERS: Mapping[UsageShape, Callable[[Mapping[str, Any]], CallUsage]] = {
+    UsageShape.CHAT: _chat,
+    UsageShape.RESPONSES: _responses,
+    UsageShape.ANTHROPIC: _anthropic,
+    UsageShape.PLAIN: _anthropic,
+    UsageShape.GEMINI: _gemini,
+    UsageShape.CONVERSE: _converse,
+}

@@ -23,7 +23,6 @@ from app.domain.payload.epochs import (
     Start,
     break_reason,
     factor_in,
-    keeps_prefix,
     payload_stream_of,
     requested_window,
     start_from,
@@ -189,15 +188,10 @@ def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
     assert factor_in(start, 1.0) == 1.0
 
 
-def test_counting_by_another_factor_shows_the_same() -> None:
-    """An epoch that begins for its count alone keeps what is bound to the prefix."""
-    counted = replace(START, factor=1.3)
-    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
-    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
-    assert not keeps_prefix(
-        EPOCH, START, counted, FRAME, ConversationState(view_version=3), OWN_WINDOW
-    )
-    assert not keeps_prefix(EPOCH, START, counted, FRAME, HEAD, 7)
+def test_another_factor_is_the_last_reason_for_a_break() -> None:
+    """Without it the payload extends the last one, so what is bound to the prefix stays."""
+    assert reason(factor=1.3) == "budget_changed"
+    assert reason(factor=1.3, tools=PayloadTools(("x",))) == "tools_changed"
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:

@@ -38,7 +38,7 @@ from app.domain.models.tokens import (
     CountText,
     count_reasoning,
     count_visible,
-    media_message_overhead,
+    media_overhead,
 )
 from app.domain.tool_output.offloading import (
     NewBlob,
@@ -162,7 +162,7 @@ def _draft(
         role=message.role,
         body=json_text.dump_stored(shown),
         fragment=fragment,
-        tokens=visible + media_message_overhead(sent, count),
+        tokens=visible + media_overhead(FormatName.OPENAI_CHAT, sent, count),
         reasoning_tokens=count_reasoning(cleaned, count),
         call_ids=_call_ids(message),
         has_media=_needs_body(sent),

@@ -10,7 +10,6 @@ from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
     Start,
     break_reason,
-    keeps_prefix,
     model_in,
     requested_window,
     start_from,
@@ -51,12 +50,13 @@ def choose_epoch(state: BuildState) -> EpochChoice:
         after = _new_start(state, kept)
         window = requested_window(state.attempt.settings)
         visible = state.read.conversation.state
-        changes = (last, before, after, state.resolved, visible, window, state.read.pins)
-        reason = break_reason(*changes)
+        present = (state.resolved, visible, window, state.read.pins)
+        reason = break_reason(last, before, after, *present)
         if not state.drops_reasoning:
             if reason is None:
                 return EpochChoice(last, before, None, kept)
-            if keeps_prefix(*changes):
+            counted = replace(after, factor=before.factor)
+            if break_reason(last, before, counted, *present) is None:  # the prefix stays
                 view = before.view
                 start = _bound(after, view.reasoning_after, view.reasoning_of)
                 return EpochChoice(last, start, reason, kept)
