@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
-    sendable,
-    sendable_json,
-)
+from app.domain.common.messages import sendable, sendable_json
 from app.domain.formats import json_fields, tool_calls
 
 ToolCategory = Literal["builtin", "mcp", "skill"]

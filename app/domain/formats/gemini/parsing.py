@@ -19,17 +19,8 @@ from app.domain.common.messages import (
     ToolCall,
 )
 from app.domain.formats import inline_media, json_fields, tool_calls
-from app.domain.formats.gemini.fields import (
-    derived_id,
-    field_in,
-    is_own_file,
-    is_response,
-    key_in,
-)
-from app.domain.formats.gemini.function_responses import (
-    RESULT_KEY,
-    response_text,
-)
+from app.domain.formats.gemini.fields import derived_id, field_in, is_own_file, is_response, key_in
+from app.domain.formats.gemini.function_responses import RESULT_KEY, response_text
 
 _FORMAT = FormatName.GEMINI
 _RESPONSE_FIELDS = (

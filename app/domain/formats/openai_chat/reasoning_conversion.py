@@ -6,15 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.common.messages import (
-    FormatName,
-    Message,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.domain.common.messages import FormatName, Message, Part, Reasoning, Role, Text, ToolCall
 from app.domain.formats import inline_media
 from app.domain.formats.json_fields import text_in
 from app.domain.formats.openai_chat.reasoning_fields import (

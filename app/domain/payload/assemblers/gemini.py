@@ -17,12 +17,7 @@ from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Text
 from app.domain.conversations.log.row import LogRow
 from app.domain.formats import gemini
-from app.domain.models.tokens import (
-    MESSAGE_OVERHEAD,
-    count_rendered,
-    count_replayed,
-    count_visible,
-)
+from app.domain.models.tokens import MESSAGE_OVERHEAD, count_rendered, count_replayed, count_visible
 from app.domain.payload.assemblers.merging import USER, Block, MergingAssembler
 
 
