@@ -110,9 +110,12 @@ def _lower_type(key: str, item: Any) -> Any:
     return _lower_types(item)
 
 
-def wire_fields(tool: ToolDefinition, schema_key: str) -> dict[str, Any]:
-    """Render the fields that all formats have: name, description, and the schema by its key."""
+def wire_fields(
+    tool: ToolDefinition, schema_key: str, *, strict: bool | None = None
+) -> dict[str, Any]:
+    """Render the fields of all formats: name, description, and the schema by its key."""
     fields: dict[str, Any] = {"name": tool.name}
     if tool.description:
         fields["description"] = sendable(tool.description)
-    return fields | {schema_key: sendable_json(tool.parameters)}
+    fields[schema_key] = sendable_json(tool.parameters)
+    return fields if strict is None else fields | {"strict": strict}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, assert_never
 
@@ -33,7 +33,13 @@ _PDF = "application/pdf"
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
     """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
-    parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: _adapt_call(call, ids),
+        _adapt_image,
+        _adapt_file,
+    )
     return adapting.adapted(message, parts, ids, adapting.result_name(message))
 
 
@@ -42,22 +48,6 @@ def is_sent(part: Part) -> bool:
     if not isinstance(part, Reasoning):
         return True
     return part.format is _FORMAT and part.block is not None
-
-
-def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part]:
-    match part:
-        case ToolCall():
-            return (_adapt_call(part, ids),) if role is Role.ASSISTANT else ()
-        case Image() | File() if role is Role.ASSISTANT:
-            return (labels.label_for(part),)
-        case Image():
-            return (_adapt_image(part),)
-        case File():
-            return (_adapt_file(part),)
-        case Opaque():
-            return (part if part.format is _FORMAT else labels.label_for(part),)
-        case _:
-            return (part,)
 
 
 def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
@@ -131,7 +121,7 @@ def render(
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `ToolParam` dicts, in their order."""
-    return [_tool(tool) for tool in tools]
+    return [wire_fields(tool, "input_schema", strict=tool.strict) for tool in tools]
 
 
 def _wire_block(part: Part) -> dict[str, Any]:
@@ -173,8 +163,3 @@ def _wire_result(message: Message, blocks: list[dict[str, Any]]) -> dict[str, An
     content = blocks[0]["text"] if is_text else blocks
     result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
     return result | {"is_error": True} if message.is_error else result
-
-
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    strict = {} if tool.strict is None else {"strict": tool.strict}
-    return wire_fields(tool, "input_schema") | strict

@@ -7,7 +7,6 @@ from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
-    File,
     FormatName,
     Image,
     Message,
@@ -18,7 +17,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats import inline_media, json_fields, openai_shared, tool_calls
 from app.domain.formats.openai_chat import reasoning_fields
 
 RESULT_KEY = "content"
@@ -114,17 +113,10 @@ def _parse_generated_media(raw: Mapping[str, Any]) -> Iterable[Part]:
 def _parse_content(
     raw: Mapping[str, Any], pointer: str, role: Role | None = None
 ) -> tuple[Part, ...]:
-    match raw.get("content"):
-        case None:
-            return ()
-        case str(text):
-            return (Text(text),)
-        case list(items):
-            at = f"{pointer}/content"
-            return tuple(_parse_part(item, f"{at}/{i}", role) for i, item in enumerate(items))
-        case other:
-            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
-            raise ValidationError.at(f"{pointer}/content", detail)
+    content, at = raw.get("content"), f"{pointer}/content"
+    if content is None:
+        return ()
+    return openai_shared.parts_at(content, at, lambda item, at: _parse_part(item, at, role))
 
 
 def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
@@ -137,7 +129,8 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
         case "image_url":
             return _parse_image(raw.get("image_url"), f"{pointer}/image_url")
         case "file":
-            return _parse_file(raw.get("file"), f"{pointer}/file")
+            at = f"{pointer}/file"
+            return openai_shared.file_at(json_fields.object_at(raw.get("file"), at), at, _FORMAT)
         case "refusal":
             json_fields.text_at(raw, "refusal", pointer)
     block = {key: item for key, item in raw.items() if key != "prompt_cache_breakpoint"}
@@ -149,19 +142,6 @@ def _parse_image(value: object, pointer: str) -> Image:
     url = json_fields.filled_text_at(raw, "url", pointer)
     detail = json_fields.optional_text_at(raw, "detail", pointer)
     return inline_media.image_from_url(url, f"{pointer}/url", detail)
-
-
-def _parse_file(value: object, pointer: str) -> File:
-    raw = json_fields.object_at(value, pointer)
-    name = json_fields.optional_text_at(raw, "filename", pointer)
-    file_data = json_fields.optional_text_at(raw, "file_data", pointer)
-    if file_data:
-        media_type, data = inline_media.split_data_url(file_data) or (None, file_data)
-        return File(media_type=media_type, data=data, name=name)
-    file_id = json_fields.optional_text_at(raw, "file_id", pointer)
-    if not file_id:
-        raise ValidationError.at(pointer, "must have file_data or file_id")
-    return File(file_id=file_id, name=name, format=_FORMAT)
 
 
 def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:

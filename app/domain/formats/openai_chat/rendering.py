@@ -24,7 +24,7 @@ from app.domain.common.messages import (
     clean,
     is_sendable,
 )
-from app.domain.formats import adapting, inline_media, labels, tool_calls
+from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
 from app.domain.formats.openai_chat import reasoning_fields
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
@@ -34,8 +34,16 @@ _DETAILS = ("auto", "low", "high")
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
     """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
-    parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
-    if message.role is Role.ASSISTANT:
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: openai_shared.adapt_call(call, ids),
+        lambda image: openai_shared.adapt_image(image, _DETAILS),
+        _adapt_file,
+    )
+    is_assistant = message.role is Role.ASSISTANT
+    parts = [_refusal_or_label(part, is_assistant) for part in parts]
+    if is_assistant:
         parts = _join_texts(parts)
     keeps_name = message.role is Role.TOOL or tool_calls.is_name(message.name or "")
     return adapting.adapted(message, parts, ids, message.name if keeps_name else None)
@@ -48,26 +56,15 @@ def tool_media(message: Message) -> tuple[Part, ...]:
     return tuple(part for part in message.parts if isinstance(part, Image | File | Opaque))
 
 
-def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, ...]:
-    match part:
-        case ToolCall():
-            return (adapting.openai_call(part, ids),) if role is Role.ASSISTANT else ()
-        case Image() | File() if role is Role.ASSISTANT:
-            return (labels.label_for(part),)
-        case Image():
-            return (adapting.openai_image(part, _DETAILS),)
-        case File():
-            return (_adapt_file(part),)
-        case Opaque():
-            is_refusal = part.block.get("type") == "refusal"
-            is_allowed = part.format is _FORMAT and is_refusal == (role is Role.ASSISTANT)
-            return (part if is_allowed else labels.label_for(part),)
-        case _:
-            return (part,)
+def _refusal_or_label(part: Part, is_assistant: bool) -> Part:
+    """Return a part, with a label where it is one that the role does not have."""
+    if isinstance(part, Opaque) and (part.block.get("type") == "refusal") != is_assistant:
+        return labels.label_for(part)
+    return part
 
 
 def _adapt_file(file: File) -> File | Text:
-    if (content := adapting.openai_content(file)) is not None:
+    if (content := openai_shared.adapt_content(file)) is not None:
         return content
     if file.file_id is not None and file.format in OPENAI_FORMATS:
         return file
@@ -106,7 +103,11 @@ def render(
         case Role.ASSISTANT:
             if not is_replayed:
                 return _render_assistant(message)
-            return _with_reasoning(message) if keep_reasoning else _with_stand_ins(message)
+            if keep_reasoning:
+                return _with_reasoning(message)
+            calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
+            fields = reasoning_fields.stand_in_fields(message)
+            return _with_fields(_render_assistant(message), fields, calls)
         case Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
             content = _content(texts) if texts else adapting.MEDIA_FOLLOWS
@@ -145,7 +146,10 @@ def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
-    return [{"type": "function", "function": _function(tool)} for tool in tools]
+    return [
+        {"type": "function", "function": wire_fields(tool, "parameters", strict=tool.strict)}
+        for tool in tools
+    ]
 
 
 def _render_assistant(message: Message) -> dict[str, Any]:
@@ -160,25 +164,19 @@ def _render_assistant(message: Message) -> dict[str, Any]:
 def _with_reasoning(message: Message) -> dict[str, Any]:
     """Render an assistant message with the fields of its reasoning as they came."""
     rendered = _render_assistant(message)
-    content = [part for part in message.parts if not isinstance(part, ToolCall)]
-    thoughts = [
-        reasoning_fields.content_part(part) for part in content if isinstance(part, Reasoning)
-    ]
-    if any(thoughts):
-        wired = (
-            reasoning_fields.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
-            for part in content
-        )
-        rendered["content"] = [dict(part) for part in wired if part is not None]
+    thoughts = {
+        index: thought
+        for index, part in enumerate(message.parts)
+        if isinstance(part, Reasoning) and (thought := reasoning_fields.content_part(part))
+    }
+    if thoughts:
+        rendered["content"] = [
+            dict(thoughts[index]) if index in thoughts else _wire_part(part)
+            for index, part in enumerate(message.parts)
+            if index in thoughts or not isinstance(part, Reasoning | ToolCall)
+        ]
     calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
     return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
-
-
-def _with_stand_ins(message: Message) -> dict[str, Any]:
-    calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-    return _with_fields(
-        _render_assistant(message), reasoning_fields.stand_in_fields(message), calls
-    )
 
 
 def _with_fields(
@@ -231,10 +229,4 @@ def _wire_part(part: Part) -> dict[str, Any]:
 def _wire_file(file: File) -> dict[str, Any]:
     if file.data is not None:
         return {"file_data": inline_media.url_of(file), "filename": file.name}
-    name = {"filename": file.name} if file.name else {}
-    return {"file_id": file.file_id} | name
-
-
-def _function(tool: ToolDefinition) -> dict[str, Any]:
-    strict = {} if tool.strict is None else {"strict": tool.strict}
-    return wire_fields(tool, "parameters") | strict
+    return {"file_id": file.file_id} | ({"filename": file.name} if file.name else {})

@@ -7,7 +7,6 @@ from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
-    File,
     FormatName,
     Message,
     Opaque,
@@ -17,7 +16,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, labels, tool_calls
+from app.domain.formats import inline_media, json_fields, labels, openai_shared, tool_calls
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
@@ -239,17 +238,9 @@ def _parse_screenshot(raw: Mapping[str, Any], pointer: str) -> Part:
 
 
 def _parse_content(raw: Mapping[str, Any], key: str, pointer: str) -> tuple[Part, ...]:
-    at = f"{pointer}/{key}"
-    match raw.get(key):
-        case None if key == RESULT_KEY:
-            return ()
-        case str(text):
-            return (Text(text),)
-        case list(items):
-            return tuple(_parse_part(item, f"{at}/{index}") for index, item in enumerate(items))
-        case other:
-            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
-            raise ValidationError.at(at, detail)
+    if raw.get(key) is None and key == RESULT_KEY:
+        return ()
+    return openai_shared.parts_at(raw.get(key), f"{pointer}/{key}", _parse_part)
 
 
 def _parse_part(value: object, pointer: str) -> Part:
@@ -263,18 +254,5 @@ def _parse_part(value: object, pointer: str) -> Part:
             explicit = detail if detail != "auto" else None
             return inline_media.image_from_url(url, f"{pointer}/image_url", explicit)
         case "input_file":
-            return _parse_file(raw, pointer)
+            return openai_shared.file_at(raw, pointer, _FORMAT)
     return _opaque(raw, pointer)
-
-
-def _parse_file(raw: Mapping[str, Any], pointer: str) -> File:
-    name = json_fields.optional_text_at(raw, "filename", pointer)
-    data = json_fields.optional_text_at(raw, "file_data", pointer)
-    if data:
-        media_type, data = inline_media.split_data_url(data) or (None, data)
-        return File(media_type=media_type, data=data, name=name)
-    if url := json_fields.optional_text_at(raw, "file_url", pointer):
-        return File(url=url, name=name)
-    if file_id := json_fields.optional_text_at(raw, "file_id", pointer):
-        return File(file_id=file_id, name=name, format=_FORMAT)
-    raise ValidationError.at(pointer, "must have file_data, file_url or file_id")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -24,7 +24,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import adapting, inline_media, labels, tool_calls
+from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
@@ -47,7 +47,13 @@ _NO_SCREENSHOT = (
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
     """Adapt a clean message, as `Format.adapt`; `for_payload` decides about its reasoning."""
-    parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: _with_sent_arguments(openai_shared.adapt_call(call, ids)),
+        lambda image: openai_shared.adapt_image(image, _DETAILS),
+        _adapt_file,
+    )
     return adapting.adapted(message, parts, ids, adapting.result_name(message))
 
 
@@ -81,23 +87,6 @@ def for_payload(
     return adapting.with_parts(message, parts)
 
 
-def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part]:
-    match part:
-        case ToolCall():
-            is_sent = role is Role.ASSISTANT
-            return (_with_sent_arguments(adapting.openai_call(part, ids)),) if is_sent else ()
-        case Image() | File() if role is Role.ASSISTANT:
-            return (labels.label_for(part),)
-        case Image():
-            return (adapting.openai_image(part, _DETAILS),)
-        case File():
-            return (_adapt_file(part),)
-        case Opaque():
-            return (part if part.format is _FORMAT else labels.label_for(part),)
-        case _:
-            return (part,)
-
-
 def _with_sent_arguments(call: ToolCall) -> ToolCall:
     """Take the arguments from the object that is sent, whose escaped characters were replaced."""
     kind = call.block.get("type") if call.block and call.format is _FORMAT else None
@@ -107,7 +96,7 @@ def _with_sent_arguments(call: ToolCall) -> ToolCall:
 
 
 def _adapt_file(file: File) -> File | Text:
-    if (content := adapting.openai_content(file)) is not None:
+    if (content := openai_shared.adapt_content(file)) is not None:
         return content
     is_uploaded = file.file_id is not None and file.format in OPENAI_FORMATS
     is_sendable = is_uploaded or inline_media.is_web_url(file.url)
@@ -168,7 +157,7 @@ def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     The default of `strict` is true there, and requires every argument.
     """
     return [
-        {"type": "function"} | wire_fields(tool, "parameters") | {"strict": bool(tool.strict)}
+        {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
         for tool in tools
     ]
 
@@ -179,9 +168,8 @@ def _user_items(message: Message) -> list[dict[str, Any]]:
         for part in message.parts
         if isinstance(part, Opaque) and part.block.get("type") == "mcp_approval_response"
     ]
-    content = [_wire_part(part) for part in message.parts if part not in approvals]
-    items: list[dict[str, Any]] = [dict(part.block) for part in approvals]
-    if content:
+    items = [dict(part.block) for part in approvals]
+    if content := [_wire_part(part) for part in message.parts if part not in approvals]:
         items.append({"type": "message", "role": "user", "content": content})
     return items
 
@@ -243,7 +231,9 @@ def _wire_result(message: Message, call_type: str | None) -> dict[str, Any]:
         case "apply_patch_call_output":
             return identity | {"status": "completed"} | fields | {"output": message.text}
         case _:
-            return identity | {"output": _wire_output(message)} | fields
+            output = [_wire_part(part) for part in message.parts]
+            is_text = len(output) == 1 and isinstance(message.parts[0], Text)
+            return identity | {"output": message.text if is_text else output} | fields
 
 
 def _envelope(message: Message) -> Mapping[str, Any]:
@@ -265,14 +255,6 @@ def _wire_screenshot(message: Message) -> dict[str, Any]:
         if isinstance(part, Opaque) and "file_id" in part.block:
             return {"type": "computer_screenshot", "file_id": part.block["file_id"]}
     return {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT}
-
-
-def _wire_output(message: Message) -> str | list[dict[str, Any]]:
-    match message.parts:
-        case (Text(text),):
-            return text
-        case parts:
-            return [_wire_part(part) for part in parts]
 
 
 def _wire_part(part: Part) -> dict[str, Any]:
