@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Image, Part, Text, ToolCall
 from app.domain.formats import inline_media, json_fields, labels, tool_calls
+from app.domain.formats.json_fields import Fields
 
 
 def parts_at(
@@ -25,19 +25,19 @@ def parts_at(
             raise ValidationError.at(pointer, detail)
 
 
-def file_at(raw: Mapping[str, Any], pointer: str, format: FormatName) -> File:
+def file_at(file: Fields, format: FormatName) -> File:
     """Read a file; only OpenAI Responses has `file_url`."""
     has_url = format is FormatName.OPENAI_RESPONSES
-    name = json_fields.optional_text_at(raw, "filename", pointer)
-    if file_data := json_fields.optional_text_at(raw, "file_data", pointer):
+    name = file.optional_text("filename")
+    if file_data := file.optional_text("file_data"):
         media_type, data = inline_media.split_data_url(file_data) or (None, file_data)
         return File(media_type=media_type, data=data, name=name)
-    if has_url and (url := json_fields.optional_text_at(raw, "file_url", pointer)):
+    if has_url and (url := file.optional_text("file_url")):
         return File(url=url, name=name)
-    if file_id := json_fields.optional_text_at(raw, "file_id", pointer):
+    if file_id := file.optional_text("file_id"):
         return File(file_id=file_id, name=name, format=format)
     fields = "file_data, file_url or file_id" if has_url else "file_data or file_id"
-    raise ValidationError.at(pointer, f"must have {fields}")
+    raise ValidationError.at(file.at, f"must have {fields}")
 
 
 def adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
