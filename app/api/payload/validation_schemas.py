@@ -15,7 +15,7 @@ from app.api.http.fields import (
     ResponseSchema,
 )
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import MAX_VIOLATIONS, NOT_JUDGED
+from app.domain.payload.validation.rules import MAX_VIOLATIONS, NOT_JUDGED
 
 _PAYLOAD: dict[str, Any] = {
     "model": "claude-3-5-sonnet",

@@ -123,7 +123,9 @@ def count_reasoning(message: Message, count: CountText) -> int:
     tokens = 0
     for part in message.parts:
         if not isinstance(part, Reasoning):
-            tokens += _count_signature(part, count)
+            signature = _signature_of(part)  # which belongs to the reasoning before the part
+            is_counted = signature not in ("", gemini.STAND_IN_SIGNATURE)
+            tokens += count(signature) if is_counted else 0
         elif part.block is None:
             tokens += count(part.text)
         else:
@@ -267,22 +269,15 @@ def _count_extra_fields(part: Text | ToolCall, format: FormatName, count: CountT
     return count_json(rest, count) if rest else 0
 
 
-def _count_signature(part: Part, count: CountText) -> int:
-    """Count the signature of a call or a text, which belongs to the reasoning before it."""
+def _signature_of(part: Part) -> str:
+    """Return the signature of a call or a text as it is sent, empty without one."""
     if not isinstance(part, Text | ToolCall) or part.block is None:
-        return 0
+        return ""
     if part.format is FormatName.GEMINI:
-        signature = gemini.signature_in(part.block)
-        return count(signature) if signature != gemini.STAND_IN_SIGNATURE else 0
+        return gemini.signature_in(part.block)
     is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-    return count_json(part.block, count) if is_signed else 0
+    return sendable(json_fields.compact(part.block)) if is_signed else ""
 
 
 def _has_reasoning(part: Part) -> bool:
-    if isinstance(part, Reasoning):
-        return True
-    if not isinstance(part, Text | ToolCall) or part.block is None:
-        return False
-    if part.format is FormatName.GEMINI:
-        return bool(gemini.signature_in(part.block))
-    return isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
+    return isinstance(part, Reasoning) or bool(_signature_of(part))

@@ -79,27 +79,6 @@ def output_of(row: LogRow) -> StoredOutput:
     return inline_output(row.message())
 
 
-@dataclass(slots=True)
-class CallIds:
-    """Assigns every call of a payload a valid id that is unique in it."""
-
-    used: set[str] = field(default_factory=set)
-
-    def assign(self, call_id: str) -> str:
-        """Return the id to send; the original wherever that is possible."""
-        wire = sendable_id(call_id)
-        if wire in self.used:
-            number = 2
-            while True:
-                digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-                wire = f"call_{digest.hexdigest()[:24]}"
-                if wire not in self.used:
-                    break
-                number += 1
-        self.used.add(wire)
-        return wire
-
-
 @dataclass(eq=False)
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
@@ -133,7 +112,7 @@ class Assembler(ABC):
         self._items: list[bytes] = []
         self._hash = hashlib.sha256()
         self._not_carried: dict[str, None] = {}
-        self._ids = CallIds()
+        self._used_ids: set[str] = set()
         self._open: dict[str, str] = {}
         self._summary_texts = self.view.summary_texts()
         self._short = {short.seq: short for short in self.view.shortened}
@@ -298,10 +277,20 @@ class Assembler(ABC):
     def _add_message(self, row: LogRow) -> None:
         rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
-            wire_id = self._ids.assign(call_id)
+            wire_id = self._unique_id(call_id)
             self._open[call_id] = wire_id
             rewritten |= renamed(call_id, wire_id)
         self._put_row(row, rewritten)
+
+    def _unique_id(self, call_id: str) -> str:
+        """Return the id to send: valid, unique in the payload, the original where possible."""
+        wire_id, number = sendable_id(call_id), 1
+        while wire_id in self._used_ids:
+            number += 1
+            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
+            wire_id = f"call_{digest.hexdigest()[:24]}"
+        self._used_ids.add(wire_id)
+        return wire_id
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._trimmed(row):

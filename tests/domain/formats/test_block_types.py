@@ -10,7 +10,8 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.conversations.log.draft import draft
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation import Context, validate
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI

@@ -13,16 +13,9 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import (
-    MAX_VIOLATIONS,
-    NO_CONTEXT,
-    RULES,
-    Context,
-    capacity_of,
-    read,
-    validate,
-)
-from app.domain.payload.validation.shapes import BREAKPOINT_FIELDS
+from app.domain.payload.validation import capacity_of, validate
+from app.domain.payload.validation.rules import MAX_VIOLATIONS, NO_CONTEXT, RULES, Context
+from app.domain.payload.validation.shapes import BREAKPOINT_FIELDS, read
 from tests.domain.payload import validation_payloads as given_
 from tests.domain.payload.validation_payloads import context_of, payload_of
 from tests.judge import anthropic, errors, refusals

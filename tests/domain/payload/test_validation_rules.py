@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import NOT_JUDGED, RULES, Context, validate
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import NOT_JUDGED, RULES, Context
 from tests.domain.payload import validation_payloads as given_
 from tests.domain.payload.validation_payloads import context_of, payload_of
 

@@ -17,11 +17,12 @@
 
 from __future__ import annotations
 
-from app.domain.formats.gemini.fields import STAND_IN_SIGNATURE, signature_in
-from app.domain.formats.gemini.function_responses import (
+from app.domain.formats.gemini.fields import (
     RESULT_KEY,
+    STAND_IN_SIGNATURE,
     response_json,
     response_name,
+    signature_in,
     text_key,
     tool_media,
 )

@@ -19,8 +19,14 @@ from app.domain.common.messages import (
     ToolCall,
 )
 from app.domain.formats import inline_media, json_fields, tool_calls
-from app.domain.formats.gemini.fields import derived_id, is_own_file, is_response, key_in
-from app.domain.formats.gemini.function_responses import RESULT_KEY, response_text
+from app.domain.formats.gemini.fields import (
+    RESULT_KEY,
+    derived_id,
+    is_own_file,
+    is_response,
+    key_in,
+    response_text,
+)
 from app.domain.formats.json_fields import Fields
 
 _FORMAT = FormatName.GEMINI

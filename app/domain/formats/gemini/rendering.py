@@ -23,6 +23,7 @@ from app.domain.common.messages import (
 )
 from app.domain.formats import adapting, inline_media, labels, tool_calls
 from app.domain.formats.gemini.fields import (
+    RESULT_KEY,
     STAND_IN_SIGNATURE,
     derived_id,
     field_in,
@@ -30,15 +31,12 @@ from app.domain.formats.gemini.fields import (
     is_own_file,
     key_in,
     original_call,
-    unsigned,
-)
-from app.domain.formats.gemini.function_responses import (
-    RESULT_KEY,
     original_part,
     response_name,
     response_of,
     response_text,
     tool_media,
+    unsigned,
 )
 from app.domain.formats.tools import ToolDefinition, wire_fields
 

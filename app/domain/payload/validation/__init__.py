@@ -17,31 +17,8 @@ from app.domain.common.messages import FormatName
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_context_window
 from app.domain.payload.validation import anthropic, gemini, neutral, openai_chat, openai_responses
 from app.domain.payload.validation.neutral import Dialect
-from app.domain.payload.validation.rules import (
-    MAX_VIOLATIONS,
-    NO_CONTEXT,
-    NOT_JUDGED,
-    RULES,
-    Check,
-    Context,
-    Severity,
-    Violation,
-)
+from app.domain.payload.validation.rules import NO_CONTEXT, Check, Context, Violation
 from app.domain.payload.validation.shapes import Shape, read
-
-__all__ = [
-    "MAX_VIOLATIONS",
-    "NOT_JUDGED",
-    "NO_CONTEXT",
-    "RULES",
-    "Context",
-    "Severity",
-    "Shape",
-    "Violation",
-    "capacity_of",
-    "read",
-    "validate",
-]
 
 DIALECTS: Final[Mapping[FormatName, Dialect]] = MappingProxyType(
     {
