@@ -81,8 +81,8 @@ def start_from(text: str) -> Start:
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:
     """Read the tools, as this version or an earlier one wrote them."""
     if "offer" in raw:
-        given = raw["offer"]
-        return PayloadTools(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
+        tools = raw["offer"]
+        return PayloadTools(tuple(tools["extra"]), tuple(tools["deferred"]), tools["native"])
     if "extra_tools" in raw:
         return PayloadTools(tuple(raw["extra_tools"]))
     return PayloadTools((STUB_TOOL.name,)) if raw["stub_tools"] else NO_PAYLOAD_TOOLS

@@ -80,14 +80,14 @@ class Request:
     """What a payload is rendered for.
 
     `cache_key` routes requests with equal prefixes to the same cache. `dynamic` texts end the
-    system prompt. `known` is where the caller's payload of this epoch ends.
+    system prompt. `caller_point` is where the caller's payload of this epoch ends.
     """
 
     format: FormatName
     tools: PayloadTools
     cache_key: str
     dynamic: tuple[str, ...] = ()
-    known: StablePoint | None = None
+    caller_point: StablePoint | None = None
 
 
 def render_payload(
@@ -102,13 +102,15 @@ def render_payload(
     wire = _with_breakpoints(request.format, items.wire, places)
     shift = len(system.items)
     base = 0
-    if request.known is not None:
-        known = request.known.breakpoints if breakpoints else ()
-        earlier = _chosen_places(resolved, request, known, len(after))
+    if request.caller_point is not None:
+        caller_places = request.caller_point.breakpoints if breakpoints else ()
+        earlier = _chosen_places(resolved, request, caller_places, len(after))
         changed = {place.item for place in set(places) ^ set(earlier)}
-        base = min(request.known.stable, *changed) if changed else request.known.stable
-    shown = wire[base : len(wire) - items.tail] if request.known is not None else wire
-    if request.known is None:
+        base = (
+            min(request.caller_point.stable, *changed) if changed else request.caller_point.stable
+        )
+    shown = wire[base : len(wire) - items.tail] if request.caller_point is not None else wire
+    if request.caller_point is None:
         shown = [*system.items, *shown]
     return Payload(
         body=_body(request, resolved, system, tools, _joined(shown)),
@@ -116,8 +118,8 @@ def render_payload(
         prefix_hash=_prefix_hash(system.plain, tools, items),
         breakpoints=_breakpoints(request.format, static, system, places, items, shift),
         tail=_joined(wire[len(wire) - items.tail :]),
-        base_items=base + shift if request.known is not None else 0,
-        is_delta=request.known is not None,
+        base_items=base + shift if request.caller_point is not None else 0,
+        is_delta=request.caller_point is not None,
         degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
 
@@ -144,25 +146,25 @@ def _sections_with_breakpoint(
     if not _takes_breakpoints(resolved, request.format):
         return ()
     reach = resolved.tool_tokens(request.tools)
-    found = []
+    indexes = []
     ends = prefix_sections(static)
     for index, section in enumerate(static):
         reach += resolved.section_tokens(section)
         if index in ends and reach >= _minimum(resolved):
-            found.append(index)
+            indexes.append(index)
     if request.format is FormatName.OPENAI_CHAT:
-        return tuple(found[-1:])  # its system prompt is one message
-    return tuple(found[-MAX_SYSTEM_BREAKPOINTS:])
+        return tuple(indexes[-1:])  # its system prompt is one message
+    return tuple(indexes[-MAX_SYSTEM_BREAKPOINTS:])
 
 
 def _chosen_places(
-    resolved: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], used: int
+    resolved: ResolvedSettings, request: Request, places: Sequence[BreakpointPlace], used: int
 ) -> tuple[BreakpointPlace, ...]:
     """Return the newest places behind a prefix that is long enough to be cached."""
     if not _takes_breakpoints(resolved, request.format):
         return ()
     fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
-    long_enough = [place for place in found if fixed + place.tokens >= _minimum(resolved)]
+    long_enough = [place for place in places if fixed + place.tokens >= _minimum(resolved)]
     allowed = MAX_BREAKPOINTS - used
     if request.format is not FormatName.ANTHROPIC:
         allowed -= 1  # OpenAI writes an implicit one
@@ -195,11 +197,11 @@ def _breakpoints(
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
     sections = system.breakpoints or tuple(prefix_sections(static))
-    found = [Breakpoint("section", index) for index in sections]
+    of_sections = [Breakpoint("section", index) for index in sections]
     items_with = sorted({place.item for place in places})
     if not items_with and items.stable and format is not FormatName.ANTHROPIC:
         items_with = [items.stable - 1]
-    return (*found, *(Breakpoint("message", index + shift) for index in items_with))
+    return (*of_sections, *(Breakpoint("message", index + shift) for index in items_with))
 
 
 # --- the system prompt ----------------------------------------------------------------------
@@ -278,7 +280,7 @@ def _body(
 ) -> dict[str, Any]:
     """Return the request; a delta leaves out system prompt and tools."""
     max_output = resolved.required_limits().max_output_tokens
-    is_whole = request.known is None
+    is_whole = request.caller_point is None
     tool_field = {"tools": orjson.Fragment(tools)} if is_whole and tools is not None else {}
     system_value = system.value if is_whole else None
     cache_key = {}

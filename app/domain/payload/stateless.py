@@ -1,4 +1,4 @@
-"""The stateless interface: messages and a cached state come in, nothing is kept.
+"""The stateless interface: messages and a cached state come in, nothing is stored.
 
 1. Tokens are UTF-8 bytes of the content / 4, floored per message [tokens.counters].
 2. Compress iff `tokens > floor(max x threshold)` and `count > top + bottom`.
@@ -47,7 +47,7 @@ BuildPlan = ShowAll | ReuseSummary | CompressMiddle
 
 
 def estimate_tokens(messages: Sequence[WireMessage]) -> int:
-    """Return an estimate: a quarter of the bytes of each message's text, floored."""
+    """Return an estimate: the bytes of each message's text / 4, floored."""
     return sum(_content_bytes(message.get("content")) // 4 for message in messages)
 
 

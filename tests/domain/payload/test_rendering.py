@@ -98,7 +98,7 @@ def rendered(
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
     offer = offer or offer_of(case, resolved, items.has_calls)
-    request = Request(case.format, offer, "conversation", known=known)
+    request = Request(case.format, offer, "conversation", caller_point=known)
     payload = render_payload(request, resolved, items)
     return payload, json.loads(orjson.dumps(payload.body))
 

@@ -123,8 +123,8 @@ def _parse_response(part: Fields, counts: dict[str, int]) -> Message:
     response: Mapping[str, Any] = {}
     if answer.get(RESULT_KEY) is not None:
         response = answer.object(RESULT_KEY).raw
-    known = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
-    block = json_fields.json_at({**part.raw, key: known}, part.at)
+    fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
+    block = json_fields.json_at({**part.raw, key: fields}, part.at)
     parts: list[Part] = [Text(response_text(response), block, _FORMAT)]
     if answer.get("parts") is not None:
         items = answer.items("parts")
@@ -149,8 +149,8 @@ def _parse_part(part: Fields, role: Role) -> Part:
     return _opaque(part)
 
 
-def _has_more_fields(part: Fields, *known: str) -> bool:
-    return any(value for key, value in part.raw.items() if key not in known)
+def _has_more_fields(part: Fields, *names: str) -> bool:
+    return any(value for key, value in part.raw.items() if key not in names)
 
 
 def _opaque(part: Fields) -> Opaque:

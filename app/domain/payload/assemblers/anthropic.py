@@ -56,7 +56,7 @@ class AnthropicAssembler(MergingAssembler):
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
 
     def _with_known_tools(self, message: Message) -> Message:
-        """Show tools that a search found: defined ones by reference, others by name."""
+        """Show the tools of a search result: defined ones by reference, others by name."""
         names = [_referenced(part) for part in message.parts]
         if not any(names):
             return message

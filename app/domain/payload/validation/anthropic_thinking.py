@@ -77,7 +77,7 @@ def _judge_places(placed: list[Placed], check: Check) -> None:
 def _judge_binding(placed: list[Placed], check: Check) -> None:
     """`A10`: nothing changed before the thinking that another epoch takes over.
 
-    Not judged where the provider is asked to leave out thinking whose prefix has changed.
+    Not judged where the request lets the provider leave out thinking whose prefix has changed.
     """
     old = check.previous
     if old is None or not check.has_other_model:
@@ -105,7 +105,7 @@ def _lacks(check: Check, beta: str) -> bool:
 
 
 def _judge_on_demand(compactions: list[Placed], check: Check) -> None:
-    """`A12`: a compaction that was asked for comes first and alone, in a request of its kind."""
+    """`A12`: a compaction that was requested comes first and alone, in a request of its kind."""
     signed = [(pointer, index) for index, pointer, block in compactions if block.get("signature")]
     if not signed:
         return
@@ -125,20 +125,20 @@ def _judge_on_demand(compactions: list[Placed], check: Check) -> None:
 
 
 def _judge_threshold(compactions: list[Placed], check: Check) -> None:
-    """`A13`: a compaction at a threshold, and the edit that asks for it."""
+    """`A13`: a compaction at a threshold, and the edit that requests it."""
     edits = list_of(object_of(check.payload.get("context_management")).get("edits"))
-    asked = None
+    edit_at = None
     for index, edit in enumerate(map(object_of, edits)):
         if edit.get("type") == THRESHOLD_EDIT:
-            asked = f"/context_management/edits/{index}"
+            edit_at = f"/context_management/edits/{index}"
             value = object_of(edit.get("trigger")).get("value")
             if isinstance(value, int) and value < MIN_TRIGGER:
-                check.add("A13", f"{asked}/trigger", f"the trigger is at least {MIN_TRIGGER:,}")
+                check.add("A13", f"{edit_at}/trigger", f"the trigger is at least {MIN_TRIGGER:,}")
     unsigned = [pointer for _, pointer, block in compactions if not block.get("signature")]
-    if unsigned and asked is None:
+    if unsigned and edit_at is None:
         check.add("A13", unsigned[0], f"the block needs the edit {THRESHOLD_EDIT}")
-    elif asked is not None and _lacks(check, THRESHOLD_BETA):
-        check.add("A13", asked, f"the edit needs the beta {THRESHOLD_BETA}")
+    elif edit_at is not None and _lacks(check, THRESHOLD_BETA):
+        check.add("A13", edit_at, f"the edit needs the beta {THRESHOLD_BETA}")
     for _, pointer, block in compactions:
         if block.get("content") == "":
             check.add("N6", pointer, "the compaction says nothing")

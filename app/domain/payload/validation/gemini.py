@@ -31,7 +31,7 @@ DUMMIES: Final = ("context_engineering_is_the_way_to_go", "skip_thought_signatur
 """Signatures that the provider takes for calls it did not make."""
 
 _UNSIGNED = re.compile(r"(models/)?gemini-(1|2|pro|flash)")
-"""Models that sign nothing, or do not ask for it."""
+"""Models that do not sign, or do not require signatures."""
 _ANSWERS = ("user", "function")
 
 _Places = list[tuple[int, Object]]

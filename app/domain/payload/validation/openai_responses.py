@@ -236,7 +236,7 @@ def _judge_namespaces(check: Check) -> None:
 
 
 def _judge_state(check: Check) -> None:
-    """`C5`, `C3`: what is kept at the provider, and what a compaction item stands for."""
+    """`C5`, `C3`: the state at the provider, and the items that a compaction item replaces."""
     payload = check.payload
     if payload.get("previous_response_id") and payload.get("conversation"):
         check.add("C5", "/conversation", "goes on from a response and from a conversation")
