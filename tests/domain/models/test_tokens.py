@@ -52,7 +52,7 @@ from app.domain.models.tokens import (
     media_overhead,
     reasoning_of,
 )
-from tests.domain.compaction import strategies_messages as given_
+from tests.domain.compaction import strategies_messages as generated
 
 
 def words(text: str) -> int:
@@ -95,12 +95,12 @@ JPEG = base64.b64encode(
 @pytest.mark.parametrize(
     ("data", "tokens"),
     [
-        (given_.png(400, 300), 160),
-        (given_.png(1, 1), 85),
-        (given_.png(8000, 8000), 1600),
+        (generated.png(400, 300), 160),
+        (generated.png(1, 1), 85),
+        (generated.png(8000, 8000), 1600),
         (GIF, 160),
         (JPEG, 160),
-        (given_.png(0, 0), IMAGE_TOKENS),
+        (generated.png(0, 0), IMAGE_TOKENS),
         ("iVBORw0KGgo", IMAGE_TOKENS),
         ("iVBORw0KGgoé", IMAGE_TOKENS),
         ("iVBORw0KGgo" + "*" * 50, IMAGE_TOKENS),
@@ -125,7 +125,7 @@ def test_no_image_crashes_the_count(state: bytes, rest: bytes) -> None:
     assert MESSAGE_OVERHEAD + 85 <= tokens <= MESSAGE_OVERHEAD + 1600
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
     """Counting the rendered messages from scratch gives the count of the message."""
     ready = clean(message)
@@ -140,7 +140,7 @@ def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
         assert recount == stored
 
 
-@given(messages=st.lists(given_.messages(), min_size=1, max_size=4))
+@given(messages=st.lists(generated.messages(), min_size=1, max_size=4))
 def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> None:
     """Merged wire messages cost their parts and one overhead, however many they hold."""
     merged: list[dict[str, Any]] = []
@@ -160,7 +160,7 @@ def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> No
     assert count_payload_messages(FormatName.ANTHROPIC, merged, words) == expected
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
     """The items of one message, read back, cost what is shown of it, reasoning too."""
     ready = clean(message)
@@ -175,7 +175,7 @@ def test_responses_items_count_as_their_message(message: Message, keep_reasoning
         assert visible == count_message(said, words, form).visible
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: bool) -> None:
     """A content, read back, costs its message, with the media that follow a result."""
     ready = clean(message)
@@ -189,8 +189,8 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
     assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
 
 
-@given(message=given_.assistant_messages())
-def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
+@given(message=generated.assistant_messages())
+def test_anthropic_reasoning_is_counted_when_replayed(message: Message) -> None:
     """A payload that replays thinking is counted with it [budget.of-the-payload]."""
     ready = clean(message)
     own = FormatName.ANTHROPIC
@@ -205,7 +205,7 @@ def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
     assert recount == count_message(adapted, words, own).visible + reasoning
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_formats_count_alike(message: Message) -> None:
     """What a format says as chat does costs the stored count, and so needs no other."""
     ready = clean(message)
@@ -238,7 +238,7 @@ def test_arguments_count_as_each_format_sends_them(
         assert cost == as_object.get(format_name, len(arguments))
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_no_message_crashes_the_count(message: Message) -> None:
     """Any clean message has a count, and its text heuristics too [tokens.what-counts]."""
     ready = clean(message)
@@ -271,7 +271,7 @@ def test_media_of_a_result_cost_their_message() -> None:
 
 
 def test_system_messages_count() -> None:
-    """System text costs the same given apart and inside an OpenAI payload."""
+    """System text costs the same as a field of its own and inside an OpenAI payload."""
     payload = [{"role": "system", "content": "be kind"}]
     count = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
     assert count == count_system("be kind", words) == MESSAGE_OVERHEAD + 10

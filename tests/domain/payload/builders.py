@@ -243,7 +243,7 @@ ITEMS = {
 }
 
 
-def frame_of(
+def resolved_of(
     given_: Sequence[PromptSection], tools: tuple[ToolDefinition, ...], info: ModelInfo | None
 ) -> ResolvedSettings:
     """Return a frame with these sections and tools."""

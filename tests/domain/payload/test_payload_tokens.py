@@ -84,7 +84,7 @@ ORIGINALS = [
 
 
 @pytest.mark.parametrize(("format", "messages"), ORIGINALS)
-def test_what_goes_back_beside_a_text_is_counted(
+def test_fields_sent_beside_a_text_are_counted(
     format: FormatName, messages: list[dict[str, Any]]
 ) -> None:
     """Citations, annotations and unknown fields of a provider's own original cost tokens."""
