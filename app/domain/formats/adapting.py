@@ -1,4 +1,4 @@
-"""What the `adapting` modules of several formats share."""
+"""What several formats share in adapting a message to what they can carry."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Violation:
 class Context:
     """Facts beside the payload; each may be left out (rule 4).
 
-    `previous` is the payload of the build before. For the same model, the first `previous_stable`
+    `previous` is the payload of the previous build. For the same model, the first `previous_stable`
     of its items have to stay, all of them by default. `tokens` is the estimate of the input and
     `capacity` its limit, without output limit and margin. `betas` are Anthropic's beta headers.
     With `prefill` the model continues an assistant message at the end.
