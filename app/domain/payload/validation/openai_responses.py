@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from app.domain.common.messages import FormatName
 from app.domain.formats.block_types import owners_of
+from app.domain.formats.openai_responses import OUTPUT_TYPES
 from app.domain.payload.validation.neutral import Dialect, Result, call_key
 from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
@@ -32,12 +33,9 @@ from app.domain.payload.validation.shapes import (
 MAX_ID: Final = 64
 MAX_WRITES: Final = 4
 """How many cache breakpoints a request writes, an implicit one included (`C8`)."""
+_NOT_PAIRED: Final = ("tool_search_call", "local_shell_call")
 OUTPUT_OF: Final[Mapping[str, str]] = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "computer_call": "computer_call_output",
-    "shell_call": "shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
+    call: output for call, output in OUTPUT_TYPES.items() if call not in _NOT_PAIRED
 }
 OUTPUTS: Final = frozenset(OUTPUT_OF.values())
 PRODUCED: Final = frozenset(OUTPUT_OF) | {
