@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
@@ -31,6 +31,7 @@ from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.payload.payload_items import BreakpointPlace, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_TAIL, Tail
 from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -49,21 +50,6 @@ MAX_KINDS = 16
 """How many types of content a payload lists as not carried."""
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
-
-
-class BreakpointPlace(NamedTuple):
-    """A place for a cache breakpoint: its item, the byte in it, and the tokens before it."""
-
-    item: int
-    offset: int
-    tokens: int
-
-
-class StablePoint(NamedTuple):
-    """How many items were stable after a row, and the breakpoints then, newest first."""
-
-    stable: int
-    breakpoints: tuple[BreakpointPlace, ...]
 
 
 def placeholder_of(row: LogRow, *, named: bool = True) -> str:
@@ -335,50 +321,11 @@ class Assembler(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadItems:
-    """The wire items of a payload's history; the first `stable` of them will not change.
-
-    `tokens` counts the history without summary, opening and tail. The next build replaces the last
-    `tail` items. `breakpoints` are places for cache breakpoints, newest first. `mentions` are the
-    own tools that the items name, `references` the tools that search results refer to, and
-    `not_carried` the types of content that labels stand for.
-    """
-
-    wire: list[bytes]
-    stable: int
-    tokens: int
-    summary_tokens: int
-    prefix_digest: str
-    rendered_through: int
-    has_calls: bool
-    breakpoints: tuple[BreakpointPlace, ...] = ()
-    mentions: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
-    tail: int = 0
-    opening_tokens: int = 0
-    tail_tokens: int = 0
-    not_carried: tuple[str, ...] = ()
-
-
 def renamed(call_id: str, wire_id: str) -> dict[str, str]:
     """Map a call's id to the one to send, as the log has it and as its chat item has it."""
     if wire_id == call_id:
         return {}
     return {call_id: wire_id, sendable_id(call_id): wire_id}
-
-
-class MisplacedBreakpoint(ValueError):
-    """A cache breakpoint would not stand at the end of a block."""
-
-
-def with_breakpoints(item: bytes, json: bytes, offsets: Collection[int]) -> bytes:
-    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
-    for offset in sorted(offsets, reverse=True):
-        if item[offset : offset + 1] != b"}":
-            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
-        item = item[:offset] + json + item[offset:]
-    return item
 
 
 def _plain(message: Message, output: StoredOutput) -> Message:

@@ -18,14 +18,14 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.payload.assembler import (
-    MAX_BREAKPOINTS,
+from app.domain.payload.assembler import MAX_BREAKPOINTS
+from app.domain.payload.assemblers import BREAKPOINTS_JSON
+from app.domain.payload.payload_items import (
     BreakpointPlace,
     PayloadItems,
     StablePoint,
     with_breakpoints,
 )
-from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
 

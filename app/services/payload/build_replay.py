@@ -19,9 +19,9 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import spans_through
-from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.epochs import BuildName, Start, build_name, start_from
+from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.ports import Database, Repositories

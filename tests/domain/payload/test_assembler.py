@@ -45,12 +45,11 @@ from app.domain.payload.assembler import (
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
-    PayloadItems,
     placeholder_of,
-    with_breakpoints,
 )
 from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
 from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
+from app.domain.payload.payload_items import PayloadItems, with_breakpoints
 from app.domain.prompt.sections import Tail
 from tests.domain.histories import (
     ANTHROPIC,

@@ -19,14 +19,14 @@ from app.domain.common.messages import FormatName
 from app.domain.conversations.view import Span, View
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.payload.assembler import (
-    MAX_BREAKPOINTS,
+from app.domain.payload.assembler import MAX_BREAKPOINTS
+from app.domain.payload.assemblers import ASSEMBLERS
+from app.domain.payload.payload_items import (
     BreakpointPlace,
     MisplacedBreakpoint,
     PayloadItems,
     StablePoint,
 )
-from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from app.domain.common.messages import NO_RESULT
 from app.domain.models.tokens import MESSAGE_OVERHEAD
-from app.domain.payload.assembler import CONTINUE_NOTE, Assembler, BreakpointPlace, PayloadItems
+from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
+from app.domain.payload.payload_items import BreakpointPlace, PayloadItems
 from app.domain.prompt.sections import NO_TAIL, Tail
 
 BREAKPOINT_INTERVAL = 15

@@ -18,9 +18,9 @@ from app.domain.common.messages import FormatName, Message, Role, Text
 from app.domain.conversations.log.row import LogRow
 from app.domain.formats import openai_responses
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
-from app.domain.payload.assembler import BreakpointPlace
 from app.domain.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.domain.payload.assemblers.separate import SeparateAssembler
+from app.domain.payload.payload_items import BreakpointPlace
 
 BREAKPOINT_JSON: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 _CACHEABLE = ("input_text", "input_image", "input_file")

@@ -11,7 +11,8 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT
-from app.domain.payload.assembler import Assembler, PayloadItems
+from app.domain.payload.assembler import Assembler
+from app.domain.payload.payload_items import PayloadItems
 from app.domain.prompt.sections import NO_TAIL, Tail
 
 
