@@ -34,7 +34,8 @@ import psutil
 from app.adapters.postgres.embedded import running
 from app.demo import Answer, Client, Trace, Unreachable
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import Context, validate
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
 from benchmarks.figures import Section, counts
 from benchmarks.processes import Served as ModelServer
 from benchmarks.processes import model_server, service, summarised_by

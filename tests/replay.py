@@ -43,7 +43,8 @@ from app.domain.models.tokens import (
     estimate_tool_defs_tokens,
 )
 from app.domain.payload.assembler import WINDOW_NOTE
-from app.domain.payload.validation import Context, validate
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
 from tests.commands import COMMAND, environment, free_port
 from tests.judge import judge
 from tests.payload_tokens import payload_tokens

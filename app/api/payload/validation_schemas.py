@@ -16,7 +16,7 @@ from app.api.http.fields import (
     examples,
 )
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import MAX_VIOLATIONS, NOT_JUDGED
+from app.domain.payload.validation.rules import MAX_VIOLATIONS, NOT_JUDGED
 
 _PAYLOAD: dict[str, Any] = {
     "model": "claude-3-5-sonnet",

@@ -64,6 +64,10 @@ class ContextError(Exception):
     problems: tuple[Problem, ...] = ()
     code: ClassVar[str] = "INTERNAL"
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
+
     def __str__(self) -> str:
         return self.detail
 
@@ -77,10 +81,8 @@ class ContextError(Exception):
                 return self.detail
 
 
-class ValidationError(ContextError):
+class ValidationError(ContextError, code="VALIDATION_ERROR"):
     """The request is invalid."""
-
-    code: ClassVar[str] = "VALIDATION_ERROR"
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> ValidationError:
@@ -88,10 +90,8 @@ class ValidationError(ContextError):
         return cls(detail, problems=(Problem(pointer, detail),))
 
 
-class NotFound(ContextError):
+class NotFound(ContextError, code="NOT_FOUND"):
     """The resource does not exist or belongs to another tenant."""
-
-    code: ClassVar[str] = "NOT_FOUND"
 
     @classmethod
     def conversation(cls, conversation_id: str) -> NotFound:
@@ -104,22 +104,16 @@ class NotFound(ContextError):
         return cls(f"No agent {agent_id!r}", {"agent_id": agent_id})
 
 
-class Conflict(ContextError):
+class Conflict(ContextError, code="CONFLICT"):
     """The state does not allow the request; `facts` has what the caller needs to try again."""
 
-    code: ClassVar[str] = "CONFLICT"
 
-
-class UnpairedToolResult(Conflict):
+class UnpairedToolResult(Conflict, code="UNPAIRED_TOOL_RESULT"):
     """A tool result without an open call in its conversation."""
 
-    code: ClassVar[str] = "UNPAIRED_TOOL_RESULT"
 
-
-class ContextLimitUnknown(ContextError):
+class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN"):
     """The model's context window is unknown and the request has none."""
-
-    code: ClassVar[str] = "CONTEXT_LIMIT_UNKNOWN"
 
     @classmethod
     def of(cls, model: str | None, source: ModelSource | None) -> ContextLimitUnknown:
@@ -136,55 +130,37 @@ class ContextLimitUnknown(ContextError):
         return cls(detail, {"model": model, "model_source": source}, places)
 
 
-class ContextOverflow(ContextError):
+class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW"):
     """No valid payload fits; `facts` has the `budget`, the `largest` parts, and `suggestions`."""
 
-    code: ClassVar[str] = "CONTEXT_OVERFLOW"
 
-
-class PayloadTooLarge(ContextError):
+class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE"):
     """Over a size limit, which `facts["limit"]` names in bytes or items."""
 
-    code: ClassVar[str] = "PAYLOAD_TOO_LARGE"
 
-
-class StorageLimitReached(PayloadTooLarge):
+class StorageLimitReached(PayloadTooLarge, code="STORAGE_LIMIT"):
     """The tenant's storage limit is reached; `facts` has the limit and the bytes stored."""
 
-    code: ClassVar[str] = "STORAGE_LIMIT"
 
-
-class Gone(ContextError):
+class Gone(ContextError, code="GONE"):
     """The resource was garbage collected."""
 
-    code: ClassVar[str] = "GONE"
 
-
-class Unauthenticated(ContextError):
+class Unauthenticated(ContextError, code="UNAUTHENTICATED"):
     """The request has no valid key."""
 
-    code: ClassVar[str] = "UNAUTHENTICATED"
 
-
-class Forbidden(ContextError):
+class Forbidden(ContextError, code="FORBIDDEN"):
     """The key does not permit the request."""
 
-    code: ClassVar[str] = "FORBIDDEN"
 
-
-class RateLimited(ContextError):
+class RateLimited(ContextError, code="RATE_LIMITED"):
     """Too many requests; `facts["retry_after"]` is in seconds."""
 
-    code: ClassVar[str] = "RATE_LIMITED"
 
-
-class ServiceUnavailable(ContextError):
+class ServiceUnavailable(ContextError, code="SERVICE_UNAVAILABLE"):
     """The database or a model does not answer; nothing was changed."""
 
-    code: ClassVar[str] = "SERVICE_UNAVAILABLE"
 
-
-class InsufficientStorage(ServiceUnavailable):
+class InsufficientStorage(ServiceUnavailable, code="INSUFFICIENT_STORAGE"):
     """The disk of the database or of the object store is full; nothing was changed."""
-
-    code: ClassVar[str] = "INSUFFICIENT_STORAGE"

@@ -72,10 +72,10 @@ def is_surely_within(text: bytes, limits: StructureLimits) -> bool:
     separators = brackets = colons = 0
     if len(text) // 2 + 1 > min(limits.values, limits.keys):
         for start in range(0, len(text), _SLICE):
-            found = text[start : start + _SLICE].translate(None, _NOT_STRUCTURE)
-            separators += len(found)
-            colons += found.count(b":")
-            brackets += found.count(b"[") + found.count(b"{")
+            structure = text[start : start + _SLICE].translate(None, _NOT_STRUCTURE)
+            separators += len(structure)
+            colons += structure.count(b":")
+            brackets += structure.count(b"[") + structure.count(b"{")
     else:
         brackets = text.count(b"[") + text.count(b"{")
     return (

@@ -24,11 +24,11 @@ def build(kind: type, values: Mapping[str, Any], pointer: str) -> object:
 
     Raises ValidationError at the JSON pointer of an unknown field or a wrong value.
     """
-    known = {entry.name for entry in fields(kind)}
+    names = {entry.name for entry in fields(kind)}
     arguments = {}
     for key, value in values.items():
         place = f"{pointer}/{key}"
-        if key not in known:
+        if key not in names:
             raise ValidationError.at(place, f"Unknown policy setting {key!r}")
         hint = _hints(kind)[key]
         if not is_dataclass(hint):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final
 
 
 class Role(StrEnum):
@@ -123,8 +123,6 @@ class Opaque:
 
 
 Part = Text | Image | File | ToolCall | Reasoning | Opaque
-_AnyPart = TypeVar("_AnyPart", Text, Image, File, ToolCall, Reasoning)
-_Original = TypeVar("_Original", Text, ToolCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,44 +230,27 @@ def _is_blank(part: Part) -> bool:
     return isinstance(part, Text) and (not part.text or part.text.isspace())
 
 
+_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
+    Text: ("text", "block"),
+    ToolCall: ("name", "arguments", "block"),
+    Image: ("media_type", "data", "url", "detail"),
+    File: ("media_type", "data", "url", "file_id", "text", "name"),
+    Reasoning: ("text", "block"),
+    Opaque: ("block",),
+}
+
+
 def _clean_part(part: Part) -> Part:
-    match part:
-        case Text():
-            return _clean_fields(_clean_block(part), "text")
-        case ToolCall():
-            return _clean_fields(_clean_block(part), "name", "arguments")
-        case Image():
-            return _clean_fields(part, "media_type", "data", "url", "detail")
-        case File():
-            return _clean_fields(part, "media_type", "data", "url", "file_id", "text", "name")
-        case Opaque():
-            block = sendable_json(part.block)
-            return part if block is part.block else replace(part, block=block)
-        case Reasoning():
-            return _clean_reasoning(part)
-        case _:
-            assert_never(part)
+    """Make a part sendable; a reasoning block that would change is dropped.
 
-
-def _clean_block(part: _Original) -> _Original:
-    if part.block is None:
-        return part
-    block = sendable_json(part.block)
-    return part if block is part.block else replace(part, block=block)
-
-
-def _clean_fields(part: _AnyPart, *names: str) -> _AnyPart:
-    values = {name: getattr(part, name) for name in names}
-    changes: dict[str, Any] = {
-        name: sendable(value)
-        for name, value in values.items()
-        if value is not None and not is_sendable(value)
-    }
-    return replace(part, **changes) if changes else part
-
-
-def _clean_reasoning(part: Reasoning) -> Reasoning:
-    """Drop a block that would change: blocks are replayed byte for byte or left out."""
-    if part.block is not None and sendable_json(part.block) is not part.block:
+    Reasoning blocks are replayed byte for byte or left out.
+    """
+    changes = {}
+    for name in _CLEANED_FIELDS[type(part)]:
+        value = getattr(part, name)
+        cleaned = sendable_json(value)
+        if cleaned is not value:
+            changes[name] = cleaned
+    if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
-    return _clean_fields(part, "text")
+    return replace(part, **changes) if changes else part

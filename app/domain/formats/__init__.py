@@ -1,8 +1,8 @@
 """The wire formats: one package for each, with the same modules, and what they share.
 
-`parsing` reads wire messages as neutral ones, `adapting` returns a neutral message as the format
-can carry it, and `rendering` writes it. `registry` finds a format by its name. To add a provider,
-add a package with these three modules, and enter it there.
+`parsing` reads wire messages as neutral ones. `rendering` adapts a neutral message to what the
+format can carry, and writes it. `registry` finds a format by its name. To add a provider, add a
+package with these two modules, and enter it there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""What the `adapting` modules of several formats share."""
+"""What several formats share in adapting a message to what they can carry."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.domain.common.messages import (
     File,
+    FormatName,
     Image,
     Message,
+    Opaque,
     Part,
     Reasoning,
     Role,
@@ -17,7 +19,7 @@ from app.domain.common.messages import (
     ToolCall,
     placeholder_for,
 )
-from app.domain.formats import inline_media, labels, tool_calls
+from app.domain.formats import labels, tool_calls
 
 MEDIA_FOLLOWS = "[media follows]"
 """The text of a result that consists of media, which are sent apart."""
@@ -26,6 +28,34 @@ MEDIA_FOLLOWS = "[media follows]"
 def media_label(message: Message) -> str:
     """Return the text before the media of an adapted tool message, where they are sent apart."""
     return f"[media from tool call {message.tool_call_id}]"
+
+
+def adapt_parts(
+    message: Message,
+    format: FormatName,
+    call: Callable[[ToolCall], ToolCall],
+    image: Callable[[Image], Part],
+    file: Callable[[File], Part],
+) -> list[Part]:
+    """Adapt the parts of a message for a format in which the assistant has text and calls only.
+
+    A label replaces media of the assistant, and parts that only another format has.
+    """
+    is_assistant = message.role is Role.ASSISTANT
+    parts: list[Part] = []
+    for part in message.parts:
+        match part:
+            case ToolCall():
+                parts += [call(part)] if is_assistant else []
+            case Image():
+                parts.append(labels.label_for(part) if is_assistant else image(part))
+            case File():
+                parts.append(labels.label_for(part) if is_assistant else file(part))
+            case Opaque() if part.format is not format:
+                parts.append(labels.label_for(part))
+            case _:
+                parts.append(part)
+    return parts
 
 
 def adapted(
@@ -60,40 +90,3 @@ def joined(texts: Sequence[Text]) -> Text:
     """Join texts where a format has room for one."""
     stands_for = tuple(kind for text in texts for kind in text.stands_for)
     return Text("\n".join(text.text for text in texts), stands_for=stands_for)
-
-
-def openai_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-    """Return a call with the id, name and arguments that OpenAI accepts."""
-    sent, name = tool_calls.sent_id(call.id, ids), tool_calls.tool_name(call.name)
-    arguments = call.arguments
-    if not call.custom and not tool_calls.is_json(arguments):
-        arguments = tool_calls.wrapped_arguments(arguments)
-    if (sent, name) == (call.id, call.name) and arguments is call.arguments:
-        return call
-    return replace(call, id=sent, name=name, arguments=arguments)
-
-
-def openai_image(image: Image, details: Collection[str]) -> Image | Text:
-    """Return an image with a media type and a detail of the format, or the label of an empty one.
-
-    OpenAI Chat and Responses have different values for `detail`.
-    """
-    detail = image.detail if image.detail in details else None
-    if image.data is None and not image.url:
-        return labels.label_for(image)
-    media_type = image.media_type
-    if image.data is not None:
-        media_type = inline_media.media_type_of(image) or "image/png"
-    if (media_type, detail) == (image.media_type, image.detail):
-        return image
-    return replace(image, media_type=media_type, detail=detail)
-
-
-def openai_content(file: File) -> File | Text | None:
-    """Return a document with a name and a media type, or as text; None where it has no content."""
-    if file.data is not None:
-        media_type = inline_media.media_type_of(file) or "application/octet-stream"
-        if file.name and media_type == file.media_type:
-            return file
-        return replace(file, name=file.name or "document", media_type=media_type)
-    return labels.document_text(file)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
-    File,
-    Image,
-)
+from app.domain.common.messages import File, Image
 
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
 _BASE64 = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")

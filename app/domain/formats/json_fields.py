@@ -37,11 +37,57 @@ def object_at(value: object, pointer: str) -> Mapping[str, Any]:
     return value
 
 
-def list_at(value: object, pointer: str) -> list[Any]:
-    """Read a JSON array."""
-    if not isinstance(value, list):
-        raise ValidationError.at(pointer, f"must be a list, not {json_type(value)}")
-    return value
+class Fields:
+    """The fields of a JSON object, and its JSON pointer `at`."""
+
+    __slots__ = ("at", "raw")
+
+    def __init__(self, value: object, pointer: str) -> None:
+        self.raw = object_at(value, pointer)
+        self.at = pointer
+
+    def error(self, key: str, detail: str) -> ValidationError:
+        """Return the error for a field."""
+        return ValidationError.at(f"{self.at}/{key}", detail)
+
+    def get(self, key: str) -> Any:
+        """Return any value, None where the field is absent."""
+        return self.raw.get(key)
+
+    def object(self, key: str) -> Fields:
+        """Read a required object."""
+        return Fields(self.raw.get(key), f"{self.at}/{key}")
+
+    def items(self, key: str) -> list[tuple[Any, str]]:
+        """Read a required array as its items with their JSON pointers."""
+        value, at = self.raw.get(key), f"{self.at}/{key}"
+        if not isinstance(value, list):
+            raise ValidationError.at(at, f"must be a list, not {json_type(value)}")
+        return [(item, f"{at}/{index}") for index, item in enumerate(value)]
+
+    def text(self, key: str) -> str:
+        """Read a required string, which may be empty."""
+        return text_at(self.raw, key, self.at)
+
+    def filled_text(self, key: str) -> str:
+        """Read a required string that may not be empty."""
+        return filled_text_at(self.raw, key, self.at)
+
+    def optional_text(self, key: str) -> str | None:
+        """Read a string that may be null or absent."""
+        return optional_text_at(self.raw, key, self.at)
+
+    def optional_boolean(self, key: str) -> bool | None:
+        """Read a boolean that may be null or absent."""
+        value = self.raw.get(key)
+        if not isinstance(value, bool | None):
+            raise self.error(key, f"must be a boolean, not {json_type(value)}")
+        return value
+
+    def json(self, *excluded: str) -> dict[str, Any]:
+        """Return the object without the excluded fields, checked by `json_at`."""
+        fields = {key: item for key, item in self.raw.items() if key not in excluded}
+        return json_at(fields, self.at)  # type: ignore[no-any-return]
 
 
 def text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
@@ -65,14 +111,6 @@ def filled_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
 def optional_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str | None:
     """Read a string field that may be null or absent."""
     return None if raw.get(key) is None else text_at(raw, key, pointer)
-
-
-def optional_boolean_at(raw: Mapping[str, Any], key: str, pointer: str) -> bool | None:
-    """Read a boolean field that may be null or absent."""
-    value = raw.get(key)
-    if not isinstance(value, bool | None):
-        raise ValidationError.at(f"{pointer}/{key}", f"must be a boolean, not {json_type(value)}")
-    return value
 
 
 def json_at(value: object, pointer: str) -> Any:

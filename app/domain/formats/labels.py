@@ -1,7 +1,7 @@
 """Labels: short texts in the place of content that a format cannot carry.
 
 1. A label has the type of the content and its most useful detail: a query, a title, a URL.
-2. Text of the assistant is kept whole: a refusal, the transcript of its audio.
+2. Text of the assistant is not shortened: a refusal, the transcript of its audio.
 3. A label depends on the content alone, so the same content always has the same label
    [neutral.same-bytes].
 """

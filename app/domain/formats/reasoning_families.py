@@ -45,7 +45,7 @@ _REASONING_MODEL: Final = re.compile(r"(?:^|[/.])o[1-9](?:-|$)")
 def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
     """Return the families whose reasoning a model accepts in a format.
 
-    An unknown name in the format of a provider is taken as a model of that provider.
+    An unknown name in the format of a provider is treated as a model of that provider.
     """
     name = model.lower()
     family = next((family for words, family in _FAMILIES if any(w in name for w in words)), "")

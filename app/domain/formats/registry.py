@@ -8,16 +8,8 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from app.domain.common.errors import Problem, ValidationError
-from app.domain.common.messages import (
-    FormatName,
-    Message,
-)
-from app.domain.formats import (
-    anthropic,
-    gemini,
-    openai_chat,
-    openai_responses,
-)
+from app.domain.common.messages import FormatName, Message
+from app.domain.formats import anthropic, gemini, openai_chat, openai_responses
 from app.domain.formats.tools import ToolDefinition
 
 

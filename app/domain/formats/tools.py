@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
-    sendable,
-    sendable_json,
-)
+from app.domain.common.messages import sendable, sendable_json
 from app.domain.formats import json_fields, tool_calls
 
 ToolCategory = Literal["builtin", "mcp", "skill"]
@@ -46,49 +42,41 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
 
     Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
     """
-    raw = json_fields.object_at(raw, pointer)
-    if raw.get("type") not in (None, "function", "custom") or "custom" in raw:
+    fields = body = json_fields.Fields(raw, pointer)
+    if fields.get("type") not in (None, "function", "custom") or "custom" in fields.raw:
         detail = "only tools defined by a JSON schema are accepted (type function)"
-        raise ValidationError.at(f"{pointer}/type", detail)
-    at, body = pointer, raw
-    if "function" in raw:
-        at = f"{pointer}/function"
-        body = json_fields.object_at(raw["function"], at)
+        raise fields.error("type", detail)
+    if "function" in fields.raw:
+        body = fields.object("function")
+    name = body.text("name")
+    if not tool_calls.is_name(name):
+        raise body.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
     return ToolDefinition(
-        name=_name(body, at),
-        description=json_fields.optional_text_at(body, "description", at) or "",
-        parameters=_parameters(body, at),
-        category=_category(raw, pointer),
-        strict=json_fields.optional_boolean_at(body, "strict", at),
+        name=name,
+        description=body.optional_text("description") or "",
+        parameters=_parameters(body),
+        category=_category(fields),
+        strict=body.optional_boolean("strict"),
     )
 
 
-def _name(body: Mapping[str, Any], pointer: str) -> str:
-    name = json_fields.text_at(body, "name", pointer)
-    if not tool_calls.is_name(name):
-        detail = f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}"
-        raise ValidationError.at(f"{pointer}/name", detail)
-    return name
-
-
-def _category(raw: Mapping[str, Any], pointer: str) -> ToolCategory:
+def _category(fields: json_fields.Fields) -> ToolCategory:
     for category in get_args(ToolCategory):
-        if raw.get("category", "builtin") == category:
+        if fields.raw.get("category", "builtin") == category:
             return category  # type: ignore[no-any-return]  # get_args forgets the literals
-    detail = f"must be one of {', '.join(get_args(ToolCategory))}"
-    raise ValidationError.at(f"{pointer}/category", detail)
+    raise fields.error("category", f"must be one of {', '.join(get_args(ToolCategory))}")
 
 
-def _parameters(body: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
     key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
     if key is None:
         return {"type": "object", "properties": {}}
-    at = f"{pointer}/{key}"
-    schema: Mapping[str, Any] = json_fields.json_at(json_fields.object_at(body[key], at), at)
+    schema: Mapping[str, Any] = body.object(key).json()
     if schema.get("type") == "OBJECT":
         schema = _lower_types(schema)
     if schema.get("type", "object") != "object":
-        raise ValidationError.at(f"{at}/type", 'the parameters of a tool must have type "object"')
+        detail = 'the parameters of a tool must have type "object"'
+        raise body.error(f"{key}/type", detail)
     if "type" in schema and "properties" in schema:
         return schema
     return {"type": "object", "properties": {}} | dict(schema)
@@ -113,9 +101,12 @@ def _lower_type(key: str, item: Any) -> Any:
     return _lower_types(item)
 
 
-def wire_fields(tool: ToolDefinition, schema_key: str) -> dict[str, Any]:
-    """Render the fields that all formats have: name, description, and the schema by its key."""
+def wire_fields(
+    tool: ToolDefinition, schema_key: str, *, strict: bool | None = None
+) -> dict[str, Any]:
+    """Render the fields of all formats: name, description, and the schema by its key."""
     fields: dict[str, Any] = {"name": tool.name}
     if tool.description:
         fields["description"] = sendable(tool.description)
-    return fields | {schema_key: sendable_json(tool.parameters)}
+    fields[schema_key] = sendable_json(tool.parameters)
+    return fields if strict is None else fields | {"strict": strict}

@@ -163,13 +163,6 @@ def pressure_status(used: int, limits: Limits) -> PressureStatus:
     )
 
 
-def is_over_context_budget(
-    message_tokens: int, tool_tokens: int, max_output_tokens: int, total: int
-) -> bool:
-    """Return whether messages, tools and reserved output together exceed the context window."""
-    return message_tokens + tool_tokens + max_output_tokens > total
-
-
 def scaled(tokens: int, factor: float) -> int:
     """Return a count times the model's calibration factor, rounded up."""
     return tokens if factor == 1 else math.ceil(tokens * factor)

@@ -29,11 +29,6 @@ def text_chars_2_5(text: str) -> int:
     return len(text) * 2 // 5
 
 
-def estimate_message_tokens(message: Message, count: CountText = text_chars_2_5) -> int:
-    """Estimate everything that a message may cost, with reasoning and media."""
-    return count_message(message, count).total
-
-
 def bytes_4(messages: Iterable[Message]) -> int:
     """Estimate by UTF-8 bytes of content / 4, rounded down per message."""
     return sum(

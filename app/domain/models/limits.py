@@ -116,70 +116,39 @@ def resolve_context_window(
     """
     if max_output_tokens <= 0:
         raise ValidationError.at("/max_output_tokens", "The output limit must be positive")
-    requested_limit = _requested(requested, policy)
-    model_limit = _model_limit(info, tenant, max_output_tokens)
-    if requested_limit is None and model_limit is None:
+    limits: list[tuple[int, str]] = []
+    if requested is not None:
+        limits.append((_positive(requested, "/max_context_tokens"), "request"))
+    elif policy is not None:
+        limits.append((_positive(policy, "/policy"), "policy"))
+    has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
+    model, model_source = (tenant, "tenant") if has_own else (info, "registry")
+    max_input = model.max_input_tokens if model is not None else None
+    if model is not None and model.context_window:
+        limits.append((model.context_window, model_source))
+    elif max_input:
+        limits.append((max_input + max_output_tokens, model_source))
+    if not limits:
         if not derive:
             raise ContextLimitUnknown("The model's context window is unknown")
-        requested_limit = (max_output_tokens * DERIVED_FACTOR, "derived")
-    total, source = min(
-        (limit for limit in (requested_limit, model_limit) if limit is not None),
-        key=lambda limit: limit[0],
-    )
+        limits.append((max_output_tokens * DERIVED_FACTOR, "derived"))
+    total, source = min(limits, key=lambda limit: limit[0])
     if max_output_tokens >= total:
         raise ValidationError(
             "max_output_tokens must be smaller than the context window",
             {"max_output_tokens": max_output_tokens, "total": total, "source": source},
         )
-    return _with_model_limits(
-        ContextWindow(total, max_output_tokens, source), _limiting_entry(info, tenant)
-    )
-
-
-def _requested(requested: int | None, policy: int | None) -> tuple[int, str] | None:
-    if requested is None:
-        return None if policy is None else (_positive(policy, "/policy"), "policy")
-    return _positive(requested, "/max_context_tokens"), "request"
+    if model is not None and model.max_output_tokens:
+        max_output_tokens = min(max_output_tokens, model.max_output_tokens)
+    if max_input:
+        total = min(total, max_input + max_output_tokens)
+    return ContextWindow(total, max_output_tokens, source)
 
 
 def _positive(limit: int, pointer: str) -> int:
     if limit <= 0:
         raise ValidationError.at(pointer, "Context limit must be positive")
     return limit
-
-
-def _limiting_entry(info: ModelInfo | None, tenant: ModelInfo | None) -> ModelInfo | None:
-    """Return the entry whose limits apply: the tenant's own where that has any."""
-    if tenant is not None and (tenant.context_window or tenant.max_input_tokens):
-        return tenant
-    return info
-
-
-def _model_limit(
-    info: ModelInfo | None, tenant: ModelInfo | None, max_output_tokens: int
-) -> tuple[int, str] | None:
-    model = _limiting_entry(info, tenant)
-    if model is None:
-        return None
-    source = "tenant" if model is tenant else "registry"
-    if model.context_window:
-        return model.context_window, source
-    if model.max_input_tokens:
-        return model.max_input_tokens + max_output_tokens, source
-    return None
-
-
-def _with_model_limits(window: ContextWindow, model: ModelInfo | None) -> ContextWindow:
-    """Apply the model's separate output and input limits to a window."""
-    if model is None:
-        return window
-    output = window.max_output_tokens
-    if model.max_output_tokens:
-        output = min(output, model.max_output_tokens)
-    total = window.total
-    if model.max_input_tokens:
-        total = min(total, model.max_input_tokens + output)
-    return ContextWindow(total, output, window.source)
 
 
 def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:

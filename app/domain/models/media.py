@@ -5,7 +5,7 @@
 2. Plain text counts as text, also in base64.
 3. A document counts 2000 tokens a page: providers charge about 1500 to 3000 for the text and the
    image of a page. A PDF's pages are counted in its first megabytes and extrapolated. Where no page
-   is found, 20 KB count as a page.
+   is recognised, 20 KB count as a page.
 4. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
 5. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
    work is bounded, and so are the tokens of a document.
@@ -171,20 +171,20 @@ def _pdf_pages(data: str) -> int:
         content = _decoded(scanned)
     except ValueError:
         return _estimated_pages(data)
-    found = len(_PAGE.findall(content)) or _packed_pages(content)
-    if not found:
+    pages = len(_PAGE.findall(content)) or _packed_pages(content)
+    if not pages:
         return _estimated_pages(data)
-    return min(MAX_PAGES, math.ceil(found * len(data) / len(scanned)))
+    return min(MAX_PAGES, math.ceil(pages * len(data) / len(scanned)))
 
 
 def _packed_pages(content: bytes) -> int:
     """Count the pages in compressed object streams."""
-    found = 0
+    pages = 0
     for objects in islice(_OBJECTS.finditer(content), _MAX_STREAMS):
         start = _STREAM.match(content, objects.end())
         if start is None:
             continue
         packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED]
         with suppress(zlib.error):
-            found += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
-    return found
+            pages += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
+    return pages

@@ -25,7 +25,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from app.domain.common.messages import (
     File,
@@ -98,8 +98,16 @@ def count_visible(
             case Text():
                 visible += _count_extra_fields(part, format, count)
                 visible += 0 if is_object else count(part.text)
-            case _:
-                visible += _count_part(part, format, count)
+            case Image():
+                visible += media.image_tokens(part, count)
+            case File():
+                visible += media.file_tokens(part, count)
+            case ToolCall():
+                visible += _count_call(part, format, count)
+                visible += _count_extra_fields(part, format, count)
+            case Opaque():
+                rest, tokens = media.without_media(part.block, count)
+                visible += tokens + count_json(rest, count)
     if is_object:
         visible += count(sendable(gemini.response_json(message)))
         visible += count(gemini.response_name(message))
@@ -112,12 +120,17 @@ def count_visible(
 
 def count_reasoning(message: Message, count: CountText) -> int:
     """Count the reasoning of a clean message, and the signatures of its other parts."""
-    return sum(
-        _count_reasoning(part, count)
-        if isinstance(part, Reasoning)
-        else _count_signature(part, count)
-        for part in message.parts
-    )
+    tokens = 0
+    for part in message.parts:
+        if not isinstance(part, Reasoning):
+            signature = _signature_of(part)  # which belongs to the reasoning before the part
+            is_counted = signature not in ("", gemini.STAND_IN_SIGNATURE)
+            tokens += count(signature) if is_counted else 0
+        elif part.block is None:
+            tokens += count(part.text)
+        else:
+            tokens += count_json(part.block, count)
+    return tokens
 
 
 def count_rendered(
@@ -132,16 +145,7 @@ def count_rendered(
     parts.
     """
     adapted = FORMATS[format].adapt(message, ids)
-    visible = count_message(adapted, count, format).visible
-    match format:
-        case FormatName.OPENAI_CHAT:
-            return visible + media_message_overhead(adapted, count)
-        case FormatName.GEMINI:
-            return visible + media_parts_overhead(adapted, count)
-        case FormatName.OPENAI_RESPONSES | FormatName.ANTHROPIC:
-            return visible
-        case _:
-            assert_never(format)
+    return count_visible(adapted, count, format) + media_overhead(format, adapted, count)
 
 
 def counts_as_stored(message: Message, sent: Message, format: FormatName) -> bool:
@@ -189,25 +193,21 @@ def count_json(value: Any, count: CountText) -> int:
     return count(sendable(json_fields.compact(value)))
 
 
-def media_message_overhead(message: Message, count: CountText) -> int:
-    """Count what OpenAI Chat adds around a tool message's media in a user message
-    [openai-chat.sizes].
+def media_overhead(format: FormatName, message: Message, count: CountText) -> int:
+    """Count what is added to a tool message's media that a format sends apart; 0 without media.
 
-    The message is adapted; its own count has the media themselves. 0 without media.
+    OpenAI Chat has a user message for them [openai-chat.sizes], Gemini parts after the responses.
+    The message is adapted; its own count has the media themselves.
     """
-    if not openai_chat.tool_media(message):
-        return 0
-    added = MESSAGE_OVERHEAD + count(adapting.media_label(message))
-    has_text = any(isinstance(part, Text) for part in message.parts)
-    return added if has_text else added + count(adapting.MEDIA_FOLLOWS)
-
-
-def media_parts_overhead(message: Message, count: CountText) -> int:
-    """Count what Gemini adds before a tool message's media in parts after the responses.
-
-    The message is adapted; its own count has the media themselves. 0 without media.
-    """
-    return count(adapting.media_label(message)) if gemini.tool_media(message) else 0
+    match format:
+        case FormatName.OPENAI_CHAT if openai_chat.tool_media(message):
+            added = MESSAGE_OVERHEAD + count(adapting.media_label(message))
+            has_text = any(isinstance(part, Text) for part in message.parts)
+            return added if has_text else added + count(adapting.MEDIA_FOLLOWS)
+        case FormatName.GEMINI if gemini.tool_media(message):
+            return count(adapting.media_label(message))
+        case _:
+            return 0
 
 
 def count_system(text: str, count: CountText) -> int:
@@ -222,10 +222,14 @@ def count_payload_messages(
 
     Raises `ValidationError` for a message that the format does not have.
     """
-    return sum(
-        _count_wire_message(format, raw, f"/messages/{index}", count)
-        for index, raw in group_items(format, messages)
-    )
+    total = 0
+    for index, raw in group_items(format, messages):
+        is_system = raw.get("role") in ("system", "developer")
+        wire = {**raw, "role": "user"} if is_system else raw
+        parsed = FORMATS[format].parse(wire, f"/messages/{index}")
+        counted = [count_message(message, count, format).total for message in parsed]
+        total += sum(counted) - MESSAGE_OVERHEAD * (len(counted) - 1)
+    return total
 
 
 def estimate_tool_defs_tokens(tools: Iterable[ToolDefinition], count: CountText) -> int:
@@ -252,23 +256,6 @@ def _counts_alike(part: Part, format: FormatName) -> bool:
             return True
 
 
-def _count_part(
-    part: Image | File | ToolCall | Opaque, format: FormatName, count: CountText
-) -> int:
-    match part:
-        case Image():
-            return media.image_tokens(part, count)
-        case File():
-            return media.file_tokens(part, count)
-        case ToolCall():
-            return _count_call(part, format, count) + _count_extra_fields(part, format, count)
-        case Opaque():
-            rest, tokens = media.without_media(part.block, count)
-            return tokens + count_json(rest, count)
-        case _:
-            assert_never(part)
-
-
 def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
     """Count a call with its arguments as the format sends them."""
     text = call.arguments
@@ -282,37 +269,15 @@ def _count_extra_fields(part: Text | ToolCall, format: FormatName, count: CountT
     return count_json(rest, count) if rest else 0
 
 
-def _count_reasoning(part: Reasoning, count: CountText) -> int:
-    return count(part.text) if part.block is None else count_json(part.block, count)
-
-
-def _count_signature(part: Part, count: CountText) -> int:
-    """Count the signature of a call or a text, which belongs to the reasoning before it."""
+def _signature_of(part: Part) -> str:
+    """Return the signature of a call or a text as it is sent, empty without one."""
     if not isinstance(part, Text | ToolCall) or part.block is None:
-        return 0
+        return ""
     if part.format is FormatName.GEMINI:
-        signature = gemini.signature_in(part.block)
-        return count(signature) if signature != gemini.STAND_IN_SIGNATURE else 0
+        return gemini.signature_in(part.block)
     is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-    return count_json(part.block, count) if is_signed else 0
+    return sendable(json_fields.compact(part.block)) if is_signed else ""
 
 
 def _has_reasoning(part: Part) -> bool:
-    if isinstance(part, Reasoning):
-        return True
-    if not isinstance(part, Text | ToolCall) or part.block is None:
-        return False
-    if part.format is FormatName.GEMINI:
-        return bool(gemini.signature_in(part.block))
-    return isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-
-
-def _count_wire_message(
-    format: FormatName, raw: Mapping[str, Any], pointer: str, count: CountText
-) -> int:
-    if raw.get("role") in ("system", "developer"):
-        parsed = FORMATS[format].parse({**raw, "role": "user"}, pointer)
-    else:
-        parsed = FORMATS[format].parse(raw, pointer)
-    counted = (count_message(message, count, format).total for message in parsed)
-    return MESSAGE_OVERHEAD + sum(tokens - MESSAGE_OVERHEAD for tokens in counted)
+    return isinstance(part, Reasoning) or bool(_signature_of(part))

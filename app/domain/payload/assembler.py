@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
@@ -30,7 +30,8 @@ from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
-from app.domain.models.tokens import CountText
+from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.payload.payload_items import BreakpointPlace, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_TAIL, Tail
 from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -51,21 +52,6 @@ MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
 
-class BreakpointPlace(NamedTuple):
-    """A place for a cache breakpoint: its item, the byte in it, and the tokens before it."""
-
-    item: int
-    offset: int
-    tokens: int
-
-
-class StablePoint(NamedTuple):
-    """How many items were stable after a row, and the breakpoints then, newest first."""
-
-    stable: int
-    breakpoints: tuple[BreakpointPlace, ...]
-
-
 def placeholder_of(row: LogRow, *, named: bool = True) -> str:
     """Return the placeholder of a cleared tool result."""
     output = output_of(row)
@@ -79,27 +65,7 @@ def output_of(row: LogRow) -> StoredOutput:
     return inline_output(row.message())
 
 
-@dataclass(slots=True)
-class CallIds:
-    """Assigns every call of a payload a valid id that is unique in it."""
-
-    used: set[str] = field(default_factory=set)
-
-    def assign(self, call_id: str) -> str:
-        """Return the id to send; the original wherever that is possible."""
-        wire = sendable_id(call_id)
-        if wire in self.used:
-            number = 2
-            while True:
-                digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-                wire = f"call_{digest.hexdigest()[:24]}"
-                if wire not in self.used:
-                    break
-                number += 1
-        self.used.add(wire)
-        return wire
-
-
+@dataclass(eq=False)
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
@@ -107,45 +73,47 @@ class Assembler(ABC):
     the tools that the payload defines, `references` those that a search result refers to.
     """
 
-    takes_system_notes = False
+    format: ClassVar[FormatName]
+    takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
+    newest_breakpoints: ClassVar[int] = 1
+    """How many of the newest places for breakpoints are used beside the lasting ones."""
 
-    def __init__(
-        self,
-        view: View,
-        count: CountText,
-        tools: Collection[str] = ALL_TOOLS,
-        opening: Tail = NO_TAIL,
-        defined: Collection[str] = NO_NAMES,
-    ) -> None:
-        self.view = view
-        self.count = count
-        self.tools = tools
-        self.opening = opening
-        self.defined = defined
-        self.mentions: set[str] = set()
-        self.references: set[str] = set()
-        self.opening_tokens = 0
-        self.tokens = 0
-        self.summary_tokens = 0
-        self.rendered_through = 0
-        self.size_bytes = 0
-        self.has_calls = False
-        self.has_reasoning = False
+    view: View
+    count: CountText
+    tools: Collection[str] = ALL_TOOLS
+    opening: Tail = NO_TAIL
+    defined: Collection[str] = NO_NAMES
+    mentions: set[str] = field(default_factory=set, init=False)
+    references: set[str] = field(default_factory=set, init=False)
+    opening_tokens: int = field(default=0, init=False)
+    tokens: int = field(default=0, init=False)
+    summary_tokens: int = field(default=0, init=False)
+    rendered_through: int = field(default=0, init=False)
+    size_bytes: int = field(default=0, init=False)
+    has_calls: bool = field(default=False, init=False)
+    has_reasoning: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._items: list[bytes] = []
+        self._hash = hashlib.sha256()
         self._not_carried: dict[str, None] = {}
-        self._ids = CallIds()
+        self._used_ids: set[str] = set()
         self._open: dict[str, str] = {}
-        self._summary_texts = view.summary_texts()
-        self._short = {short.seq: short for short in view.shortened}
+        self._summary_texts = self.view.summary_texts()
+        self._short = {short.seq: short for short in self.view.shortened}
         self._started = False
         self._is_open = False
+        self._places: list[BreakpointPlace] = []
+        self._lasting: list[BreakpointPlace] = []
         self._seqs: list[int] = []
-        self._stables: list[int] = []
+        self._points: list[tuple[int, int, int]] = []
 
     def add(self, row: LogRow) -> None:
         """Render one row; rows that the view shows come once each, in log order."""
         self._put_opening()
-        if self._summary_texts and self._summary_goes_before(row.seq):
+        hidden = self.view.hidden
+        if self._summary_texts and (hidden is None or row.seq >= hidden.start):
             self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
@@ -169,24 +137,33 @@ class Assembler(ABC):
         if self._summary_texts:
             self._put_summary()
 
+    @property
+    def stable(self) -> int:
+        """How many items will not change."""
+        return len(self._items)
+
     def point_at(self, seq: int) -> StablePoint | None:
         """Return the stable point of a payload through this seq, None before the first row."""
-        place = bisect_right(self._seqs, seq) - 1
-        return (
-            StablePoint(self._stables[place], self._breakpoints_at(place)) if place >= 0 else None
-        )
+        index = bisect_right(self._seqs, seq) - 1
+        if index < 0:
+            return None
+        stable, places, lasting = self._points[index]
+        return StablePoint(stable, self._breakpoints(places, lasting))
 
     def _note_point(self, seq: int) -> None:
         self._seqs.append(seq)
-        self._stables.append(self.stable)
-        self._after_row()
+        self._points.append((self.stable, len(self._places), len(self._lasting)))
 
-    def _after_row(self) -> None:  # noqa: B027  # optional
-        """Store what `_breakpoints_at` needs of the payload that ends with this row."""
+    def _breakpoints(self, places: int, lasting: int) -> tuple[BreakpointPlace, ...]:
+        """Return the breakpoints, newest first, of a payload with so many places for them."""
+        newest = self._places[max(0, places - self.newest_breakpoints) : places]
+        recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
+        return tuple(sorted({*newest, *recent}, reverse=True)[:MAX_BREAKPOINTS])
 
-    def _breakpoints_at(self, place: int) -> tuple[BreakpointPlace, ...]:
-        """Return the breakpoints of the payload that ended with the row at this place."""
-        return ()
+    def _append(self, item: bytes) -> None:
+        """Add an item that will not change."""
+        self._items.append(item)
+        self._hash.update(item)
 
     def _put_opening(self) -> None:
         if self._is_open:
@@ -199,10 +176,6 @@ class Assembler(ABC):
             self._started = started  # the conversation still has to begin with the user
         self.opening_tokens = self.tokens - before
         self.tokens = before
-
-    def _summary_goes_before(self, seq: int) -> bool:
-        hidden = self.view.hidden
-        return hidden is None or seq >= hidden.start
 
     def _put_summary(self) -> None:
         texts, self._summary_texts = self._summary_texts, ()
@@ -260,17 +233,29 @@ class Assembler(ABC):
             return preview.message
         return shortened_preview(message, short, ref, named=False).message
 
-    def _in_format(self, row: LogRow, message: Message, format: FormatName) -> Message:
+    def _in_format(self, row: LogRow, message: Message) -> Message:
         """Return a message with the reasoning that came in the Chat format as this one has it."""
         if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
-        return convert_reasoning(message, format, accepts)
+        return convert_reasoning(message, self.format, accepts)
 
-    def _note_labels(self, shown: Message, format: FormatName) -> None:
+    def _visible_tokens(
+        self, row: LogRow, message: Message, shown: Message, *, is_changed: bool
+    ) -> int:
+        """Return the tokens of a row without reasoning: the stored count, where it is the same.
+
+        `message` is shown as `shown`; with `is_changed` it is not the stored one.
+        """
+        is_same = not (is_changed or row.has_media or self._is_plain(row))
+        if is_same and counts_as_stored(message, shown, self.format):
+            return row.tokens
+        return count_visible(shown, self.count, self.format)
+
+    def _note_labels(self, shown: Message) -> None:
         """Collect the content types that labels of a shown message stand for."""
         for part in shown.parts:
-            if isinstance(part, Text) and part.stands_for and part.format is not format:
+            if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
                     if len(self._not_carried) < MAX_KINDS:
                         self._not_carried[kind] = None
@@ -278,10 +263,20 @@ class Assembler(ABC):
     def _add_message(self, row: LogRow) -> None:
         rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
-            wire_id = self._ids.assign(call_id)
+            wire_id = self._unique_id(call_id)
             self._open[call_id] = wire_id
             rewritten |= renamed(call_id, wire_id)
         self._put_row(row, rewritten)
+
+    def _unique_id(self, call_id: str) -> str:
+        """Return the id to send: valid, unique in the payload, the original where possible."""
+        wire_id, number = sendable_id(call_id), 1
+        while wire_id in self._used_ids:
+            number += 1
+            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
+            wire_id = f"call_{digest.hexdigest()[:24]}"
+        self._used_ids.add(wire_id)
+        return wire_id
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._trimmed(row):
@@ -301,40 +296,29 @@ class Assembler(ABC):
     def _flush_media(self) -> None:  # noqa: B027  # most formats have none
         """Add what follows all results of a call group."""
 
-    @property
-    @abstractmethod
-    def stable(self) -> int:
-        """How many items will not change."""
-
     @abstractmethod
     def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the payload's items as they stand, open calls closed, without changing it."""
 
-
-@dataclass(frozen=True, slots=True)
-class PayloadItems:
-    """The wire items of a payload's history; the first `stable` of them will not change.
-
-    `tokens` counts the history without summary, opening and tail. The next build replaces the last
-    `tail` items. `breakpoints` are places for cache breakpoints, newest first. `mentions` are the
-    own tools that the items name, `references` the tools that search results refer to, and
-    `not_carried` the types of content that labels stand for.
-    """
-
-    wire: list[bytes]
-    stable: int
-    tokens: int
-    summary_tokens: int
-    prefix_digest: str
-    rendered_through: int
-    has_calls: bool
-    breakpoints: tuple[BreakpointPlace, ...] = ()
-    mentions: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
-    tail: int = 0
-    opening_tokens: int = 0
-    tail_tokens: int = 0
-    not_carried: tuple[str, ...] = ()
+    def _payload_items(
+        self, wire: list[bytes], tokens: int, tail: Tail, tail_tokens: int
+    ) -> PayloadItems:
+        return PayloadItems(
+            wire=wire,
+            stable=self.stable,
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            rendered_through=self.rendered_through,
+            has_calls=self.has_calls,
+            breakpoints=self._breakpoints(len(self._places), len(self._lasting)),
+            mentions=tuple(sorted(self.mentions)),
+            references=tuple(sorted(self.references)),
+            tail=1 if tail.texts else 0,
+            opening_tokens=self.opening_tokens,
+            tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
+        )
 
 
 def renamed(call_id: str, wire_id: str) -> dict[str, str]:
@@ -342,19 +326,6 @@ def renamed(call_id: str, wire_id: str) -> dict[str, str]:
     if wire_id == call_id:
         return {}
     return {call_id: wire_id, sendable_id(call_id): wire_id}
-
-
-class MisplacedBreakpoint(ValueError):
-    """A cache breakpoint would not stand at the end of a block."""
-
-
-def with_breakpoints(item: bytes, json: bytes, offsets: Collection[int]) -> bytes:
-    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
-    for offset in sorted(offsets, reverse=True):
-        if item[offset : offset + 1] != b"}":
-            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
-        item = item[:offset] + json + item[offset:]
-    return item
 
 
 def _plain(message: Message, output: StoredOutput) -> Message:

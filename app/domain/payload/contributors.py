@@ -66,37 +66,28 @@ def contributors(
     resolved: ResolvedSettings, tools: PayloadTools, usage: Usage, entries: Iterable[Entry]
 ) -> list[Contributor]:
     """Return the largest parts of a payload that shows these entries, the largest first."""
-    hidden = set(tools.deferred)
-    costs = zip(resolved.tools, resolved.tool_costs, strict=True)
-    found = [
-        Contributor(
-            "section", scaled(resolved.section_tokens(section), resolved.factor), section.name
-        )
+    factor, deferred = resolved.factor, set(tools.deferred)
+    parts = [
+        Contributor("section", scaled(resolved.section_tokens(section), factor), section.name)
         for section in resolved.sections
     ]
-    found += [
-        Contributor("tool", scaled(cost, resolved.factor), tool.name)
-        for tool, cost in costs
-        if tool.name not in hidden
+    parts += [
+        Contributor("tool", scaled(tokens, factor), tool.name)
+        for tool, tokens in zip(resolved.tools, resolved.tool_costs, strict=True)
+        if tool.name not in deferred
     ]
-    found += [
-        Contributor("tool", scaled(resolved.extra_tokens((name,)), resolved.factor), name)
+    parts += [
+        Contributor("tool", scaled(resolved.extra_tokens((name,)), factor), name)
         for name in tools.extra
     ]
-    found += [
-        Contributor(
-            "message",
-            scaled(item.tokens, resolved.factor),
-            seq=item.seq,
-            role=item.role,
-            pinned=item.pinned,
-        )
+    parts += [
+        Contributor("message", scaled(item.tokens, factor), "", item.seq, item.role, item.pinned)
         for item in entries
     ]
     if usage.summary:
-        found.append(Contributor("summary", usage.summary))
-    found.sort(key=lambda part: -part.tokens)
-    return [part for part in found[:MAX_NAMED] if part.tokens]
+        parts.append(Contributor("summary", usage.summary))
+    parts.sort(key=lambda part: -part.tokens)
+    return [part for part in parts[:MAX_NAMED] if part.tokens]
 
 
 def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -> str:
@@ -117,14 +108,12 @@ def suggestions(
     resolved: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> list[Suggestion]:
     """Return changes that would help, the simplest first."""
-    return [
-        Suggestion(action, detail) for action, detail in _suggested(resolved, limits, largest)
-    ] + [Suggestion(action, detail) for action, detail in _window_suggestions(limits, usage)]
+    return [*_policy_suggestions(resolved, limits, largest), *_window_suggestions(limits, usage)]
 
 
-def _suggested(
+def _policy_suggestions(
     resolved: ResolvedSettings, limits: Limits, largest: Sequence[Contributor]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[Suggestion]:
     policy = resolved.policy
     large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]
     texts = [
@@ -133,35 +122,39 @@ def _suggested(
         if part.role not in (None, Role.TOOL) and part.tokens > MIN_SHORTENED_TOKENS
     ]
     if texts and not policy.messages.offload_oversized:
-        yield "offload_oversized", "Set messages.offload_oversized in the policy to true"
+        yield Suggestion(
+            "offload_oversized", "Set messages.offload_oversized in the policy to true"
+        )
     if any(part.role is not None for part in large):
         if policy.strategy is StrategyName.FULL_HISTORY:
-            yield "change_strategy", "Choose a strategy that reduces the history"
+            yield Suggestion("change_strategy", "Choose a strategy that reduces the history")
         elif not policy.compaction.enabled:
-            yield "enable_compaction", "Set compaction.enabled in the policy to true"
+            yield Suggestion("enable_compaction", "Set compaction.enabled in the policy to true")
         if any(part.pinned for part in large):
-            yield "unpin", "Unpin the large messages: a pinned message is never left out"
-        yield "overflow", "POST …/overflow leaves out the oldest half of the turns"
+            yield Suggestion(
+                "unpin", "Unpin the large messages: a pinned message is never left out"
+            )
+        yield Suggestion("overflow", "POST …/overflow leaves out the oldest half of the turns")
     for part in large:
         if part.kind == "section":
-            yield "shorten_section", f"Shorten the section {part.name[:_MAX_NAME]!r}"
+            yield Suggestion("shorten_section", f"Shorten the section {part.name[:_MAX_NAME]!r}")
     if any(part.kind == "tool" for part in large):
-        yield (
+        yield Suggestion(
             "defer_tools",
             "Give fewer tools, or give tools the category mcp or skill, so that they can be held"
             " back until a search finds them",
         )
 
 
-def _window_suggestions(limits: Limits, usage: Usage) -> Iterator[tuple[str, str]]:
+def _window_suggestions(limits: Limits, usage: Usage) -> Iterator[Suggestion]:
     missing = math.ceil((usage.total - limits.capacity) * (1 + limits.margin))
     if missing <= 0:
         return
     if limits.max_output_tokens - missing >= 1:
         detail = f"Lower max_output_tokens to at most {limits.max_output_tokens - missing:,}"
-        yield "lower_max_output_tokens", detail
+        yield Suggestion("lower_max_output_tokens", detail)
     detail = (
         f"Take a window of at least {limits.total + missing:,} tokens: a model with a larger one,"
         " or a larger budget.context_window or max_context_tokens"
     )
-    yield "larger_window", detail
+    yield Suggestion("larger_window", detail)

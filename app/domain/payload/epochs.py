@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -81,8 +81,8 @@ def start_from(text: str) -> Start:
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:
     """Read the tools, as this version or an earlier one wrote them."""
     if "offer" in raw:
-        given = raw["offer"]
-        return PayloadTools(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
+        tools = raw["offer"]
+        return PayloadTools(tuple(tools["extra"]), tuple(tools["deferred"]), tools["native"])
     if "extra_tools" in raw:
         return PayloadTools(tuple(raw["extra_tools"]))
     return PayloadTools((STUB_TOOL.name,)) if raw["stub_tools"] else NO_PAYLOAD_TOOLS
@@ -168,11 +168,13 @@ def break_reason(
         return "policy_changed"
     if last.view_version != state.view_version:
         return state.view_cause or "compaction"
-    return (
-        _pin_change(before.view, after.view, pins)
-        or _view_change(before.view, after.view)
-        or _count_change(before, after)
-    )
+    if reason := _pin_change(before.view, after.view, pins) or _view_change(
+        before.view, after.view
+    ):
+        return reason
+    if before.tools != after.tools:
+        return "tools_changed"
+    return "budget_changed" if before.factor != after.factor else None
 
 
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
@@ -198,23 +200,3 @@ def _view_change(old: View, new: View) -> str | None:
     if old.shortened != new.shortened:
         return MESSAGES_SHORTENED
     return None
-
-
-def _count_change(before: Start, after: Start) -> str | None:
-    if before.tools != after.tools:
-        return "tools_changed"
-    return "budget_changed" if before.factor != after.factor else None
-
-
-def keeps_prefix(
-    last: Epoch,
-    before: Start,
-    after: Start,
-    resolved: ResolvedSettings,
-    state: ConversationState,
-    window: int,
-    pins: Collection[int] = (),
-) -> bool:
-    """Whether a new epoch differs from the last one only in its counts."""
-    same = replace(after, factor=before.factor)
-    return break_reason(last, before, same, resolved, state, window, pins) is None

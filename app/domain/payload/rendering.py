@@ -18,14 +18,14 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.payload.assembler import (
-    MAX_BREAKPOINTS,
+from app.domain.payload.assembler import MAX_BREAKPOINTS
+from app.domain.payload.assemblers import BREAKPOINTS_JSON
+from app.domain.payload.payload_items import (
     BreakpointPlace,
     PayloadItems,
     StablePoint,
     with_breakpoints,
 )
-from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
 
@@ -80,14 +80,14 @@ class Request:
     """What a payload is rendered for.
 
     `cache_key` routes requests with equal prefixes to the same cache. `dynamic` texts end the
-    system prompt. `known` is where the caller's payload of this epoch ends.
+    system prompt. `caller_point` is where the caller's payload of this epoch ends.
     """
 
     format: FormatName
     tools: PayloadTools
     cache_key: str
     dynamic: tuple[str, ...] = ()
-    known: StablePoint | None = None
+    caller_point: StablePoint | None = None
 
 
 def render_payload(
@@ -97,18 +97,20 @@ def render_payload(
     static = static_sections(resolved.sections)
     tools = resolved.wire_tools(request.format, request.tools)
     after = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
-    system = _system(request, static, after) if breakpoints else _plain_system(request, static)
+    system = _system(request, static, after, as_blocks=breakpoints)
     places = _chosen_places(resolved, request, items.breakpoints, len(after)) if breakpoints else ()
     wire = _with_breakpoints(request.format, items.wire, places)
     shift = len(system.items)
     base = 0
-    if request.known is not None:
-        known = request.known.breakpoints if breakpoints else ()
-        earlier = _chosen_places(resolved, request, known, len(after))
+    if request.caller_point is not None:
+        caller_places = request.caller_point.breakpoints if breakpoints else ()
+        earlier = _chosen_places(resolved, request, caller_places, len(after))
         changed = {place.item for place in set(places) ^ set(earlier)}
-        base = min(request.known.stable, *changed) if changed else request.known.stable
-    shown = wire[base : len(wire) - items.tail] if request.known is not None else wire
-    if request.known is None:
+        base = (
+            min(request.caller_point.stable, *changed) if changed else request.caller_point.stable
+        )
+    shown = wire[base : len(wire) - items.tail] if request.caller_point is not None else wire
+    if request.caller_point is None:
         shown = [*system.items, *shown]
     return Payload(
         body=_body(request, resolved, system, tools, _joined(shown)),
@@ -116,8 +118,8 @@ def render_payload(
         prefix_hash=_prefix_hash(system.plain, tools, items),
         breakpoints=_breakpoints(request.format, static, system, places, items, shift),
         tail=_joined(wire[len(wire) - items.tail :]),
-        base_items=base + shift if request.known is not None else 0,
-        is_delta=request.known is not None,
+        base_items=base + shift if request.caller_point is not None else 0,
+        is_delta=request.caller_point is not None,
         degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
 
@@ -144,25 +146,25 @@ def _sections_with_breakpoint(
     if not _takes_breakpoints(resolved, request.format):
         return ()
     reach = resolved.tool_tokens(request.tools)
-    found = []
+    indexes = []
     ends = prefix_sections(static)
     for index, section in enumerate(static):
         reach += resolved.section_tokens(section)
         if index in ends and reach >= _minimum(resolved):
-            found.append(index)
+            indexes.append(index)
     if request.format is FormatName.OPENAI_CHAT:
-        return tuple(found[-1:])  # its system prompt is one message
-    return tuple(found[-MAX_SYSTEM_BREAKPOINTS:])
+        return tuple(indexes[-1:])  # its system prompt is one message
+    return tuple(indexes[-MAX_SYSTEM_BREAKPOINTS:])
 
 
 def _chosen_places(
-    resolved: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], used: int
+    resolved: ResolvedSettings, request: Request, places: Sequence[BreakpointPlace], used: int
 ) -> tuple[BreakpointPlace, ...]:
     """Return the newest places behind a prefix that is long enough to be cached."""
     if not _takes_breakpoints(resolved, request.format):
         return ()
     fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
-    long_enough = [place for place in found if fixed + place.tokens >= _minimum(resolved)]
+    long_enough = [place for place in places if fixed + place.tokens >= _minimum(resolved)]
     allowed = MAX_BREAKPOINTS - used
     if request.format is not FormatName.ANTHROPIC:
         allowed -= 1  # OpenAI writes an implicit one
@@ -195,86 +197,75 @@ def _breakpoints(
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
     sections = system.breakpoints or tuple(prefix_sections(static))
-    found = [Breakpoint("section", index) for index in sections]
+    of_sections = [Breakpoint("section", index) for index in sections]
     items_with = sorted({place.item for place in places})
     if not items_with and items.stable and format is not FormatName.ANTHROPIC:
         items_with = [items.stable - 1]
-    return (*found, *(Breakpoint("message", index + shift) for index in items_with))
+    return (*of_sections, *(Breakpoint("message", index + shift) for index in items_with))
 
 
 # --- the system prompt ----------------------------------------------------------------------
 
 
 def _system(
-    request: Request, static: Sequence[PromptSection], breakpoints: tuple[int, ...]
+    request: Request,
+    static: Sequence[PromptSection],
+    breakpoints: tuple[int, ...],
+    *,
+    as_blocks: bool = True,
 ) -> _System:
+    """Return the system prompt; without `as_blocks` it is one text where the format has blocks."""
+    text = system_text(static)
+    texts = [*([text] if text else []), *request.dynamic]
     match request.format:
         case FormatName.OPENAI_CHAT:
-            return _chat_system(static, request.dynamic, breakpoints)
+            # A message for all static text; its content has a part where it has a breakpoint.
+            contents: list[Any] = list(texts)
+            if breakpoints:
+                part = {"type": "text", "text": text, "prompt_cache_breakpoint": _OPENAI_BREAKPOINT}
+                contents[0] = [part]
+            return _system_items(
+                ({"role": "system", "content": content} for content in contents), breakpoints
+            )
         case FormatName.OPENAI_RESPONSES:
-            return _responses_system(static, request.dynamic, breakpoints)
+            # A developer message with a part per section: `instructions` take no breakpoint.
+            parts = [
+                {"type": "input_text", "text": section.content}
+                | ({"prompt_cache_breakpoint": _OPENAI_BREAKPOINT} if index in breakpoints else {})
+                for index, section in enumerate(static)
+            ]
+            messages = [parts] if parts else []
+            messages += [[{"type": "input_text", "text": text}] for text in request.dynamic]
+            return _system_items(
+                (
+                    {"type": "message", "role": "developer", "content": content}
+                    for content in messages
+                ),
+                breakpoints,
+            )
+        case FormatName.ANTHROPIC if as_blocks:
+            # A block per section, so that any of them can have a breakpoint.
+            sections = (section.content for section in static)
+            blocks = [{"type": "text", "text": text} for text in (*sections, *request.dynamic)]
+            value = [
+                {**block, "cache_control": _ANTHROPIC_BREAKPOINT} if index in breakpoints else block
+                for index, block in enumerate(blocks)
+            ]
+            plain = json_text.dump_payload(blocks)
+            return _System(value=value or None, plain=plain, breakpoints=breakpoints)
         case FormatName.ANTHROPIC:
-            return _anthropic_system(static, request.dynamic, breakpoints)
+            joined = "\n\n".join(texts)
+            return _System(value=joined or None, plain=json_text.dump_payload(joined))
         case FormatName.GEMINI:
-            texts = [text for text in (system_text(static), *request.dynamic) if text]
-            value = {"parts": [{"text": text} for text in texts]} if texts else None
-            return _System(value=value, plain=json_text.dump_payload(value))
+            instruction = {"parts": [{"text": text} for text in texts]} if texts else None
+            return _System(value=instruction, plain=json_text.dump_payload(instruction))
         case _:
             assert_never(request.format)
 
 
-def _plain_system(request: Request, static: Sequence[PromptSection]) -> _System:
-    """Return the system prompt as one text where the format has it in blocks."""
-    if request.format is not FormatName.ANTHROPIC:
-        return _system(request, static, ())
-    text = "\n\n".join(text for text in (system_text(static), *request.dynamic) if text)
-    return _System(value=text or None, plain=json_text.dump_payload(text))
-
-
-def _chat_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
-) -> _System:
-    """Return one message; its content is a text, or a part where it has a breakpoint."""
-    text = system_text(static)
-    content: Any = text
-    if breakpoints:
-        content = [{"type": "text", "text": text, "prompt_cache_breakpoint": _OPENAI_BREAKPOINT}]
-    items = [json_text.dump_payload({"role": "system", "content": content})] if text else []
-    items += [json_text.dump_payload({"role": "system", "content": added}) for added in dynamic]
-    return _System(tuple(items), None, b",".join(items), breakpoints)
-
-
-def _responses_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
-) -> _System:
-    """Return a developer message with a part per section: `instructions` take no breakpoint."""
-    parts = [
-        {"type": "input_text", "text": section.content}
-        | ({"prompt_cache_breakpoint": _OPENAI_BREAKPOINT} if index in breakpoints else {})
-        for index, section in enumerate(static)
-    ]
-    items = [_developer(parts)] if parts else []
-    items += [_developer([{"type": "input_text", "text": text}]) for text in dynamic]
-    return _System(tuple(items), None, b",".join(items), breakpoints)
-
-
-def _developer(parts: list[dict[str, Any]]) -> bytes:
-    return json_text.dump_payload({"type": "message", "role": "developer", "content": parts})
-
-
-def _anthropic_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
-) -> _System:
-    """Return a block per section, so that any of them can have a breakpoint."""
-    blocks = [{"type": "text", "text": section.content} for section in static]
-    blocks += [{"type": "text", "text": text} for text in dynamic]
-    value = [
-        {**block, "cache_control": _ANTHROPIC_BREAKPOINT} if index in breakpoints else block
-        for index, block in enumerate(blocks)
-    ]
-    return _System(
-        value=value or None, plain=json_text.dump_payload(blocks), breakpoints=breakpoints
-    )
+def _system_items(messages: Iterable[dict[str, Any]], breakpoints: tuple[int, ...]) -> _System:
+    items = tuple(map(json_text.dump_payload, messages))
+    return _System(items, None, b",".join(items), breakpoints)
 
 
 # --- the body -------------------------------------------------------------------------------
@@ -289,32 +280,27 @@ def _body(
 ) -> dict[str, Any]:
     """Return the request; a delta leaves out system prompt and tools."""
     max_output = resolved.required_limits().max_output_tokens
-    whole = request.known is None
-    tool_field = {"tools": orjson.Fragment(tools)} if whole and tools is not None else {}
-    routed: dict[str, Any] = {}
-    body: dict[str, Any]
+    is_whole = request.caller_point is None
+    tool_field = {"tools": orjson.Fragment(tools)} if is_whole and tools is not None else {}
+    system_value = system.value if is_whole else None
+    cache_key = {}
     if resolved.info is not None and resolved.info.exact:
-        routed = {"prompt_cache_key": request.cache_key}
+        cache_key = {"prompt_cache_key": request.cache_key}
+    body: dict[str, Any] = {"model": resolved.model}
     match request.format:
         case FormatName.OPENAI_CHAT:
-            body = {"model": resolved.model, "messages": items} | tool_field
-            return body | {"max_completion_tokens": max_output} | routed
+            body |= {"messages": items, **tool_field, "max_completion_tokens": max_output}
+            return body | cache_key
         case FormatName.OPENAI_RESPONSES:
-            return (
-                {"model": resolved.model, "input": items, "max_output_tokens": max_output}
-                | tool_field
-                | routed
-            )
+            return body | {"input": items, "max_output_tokens": max_output} | tool_field | cache_key
         case FormatName.ANTHROPIC:
-            body = {"model": resolved.model, "max_tokens": max_output}
-            if whole and system.value is not None:
-                body["system"] = system.value
-            return body | {"messages": items} | tool_field
+            system_field = {"system": system_value} if system_value is not None else {}
+            return body | {"max_tokens": max_output, **system_field, "messages": items} | tool_field
         case FormatName.GEMINI:
-            config: dict[str, Any] = {"max_output_tokens": max_output} | tool_field
-            if whole and system.value is not None:
-                config["system_instruction"] = system.value
-            return {"model": resolved.model, "contents": items, "config": config}
+            config = {"max_output_tokens": max_output} | tool_field
+            if system_value is not None:
+                config["system_instruction"] = system_value
+            return body | {"contents": items, "config": config}
         case _:
             assert_never(request.format)
 

@@ -45,20 +45,20 @@ class Notes:
     @property
     def texts(self) -> tuple[str, ...]:
         """The notes in their order."""
-        found = []
+        notes = []
         if self.deferred:
-            found.append(deferred_note(self.deferred))
+            notes.append(deferred_note(self.deferred))
         if self.percent is not None:
-            found.append(usage_note(self.percent, named=self.names_compaction))
-        return tuple(found)
+            notes.append(usage_note(self.percent, named=self.names_compaction))
+        return tuple(notes)
 
     @property
     def mentions(self) -> frozenset[str]:
         """The own tools that the notes name."""
-        found = {TOOL_SEARCH} if self.deferred else set()
+        names = {TOOL_SEARCH} if self.deferred else set()
         if self.percent is not None and self.names_compaction:
-            found.add(COMPACT_CONTEXT)
-        return frozenset(found)
+            names.add(COMPACT_CONTEXT)
+        return frozenset(names)
 
 
 def noted(

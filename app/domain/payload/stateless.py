@@ -1,10 +1,10 @@
-"""The stateless interface: messages and a cached state come in, nothing is kept.
+"""The stateless interface: messages and a cached state come in, nothing is stored.
 
 1. Tokens are UTF-8 bytes of the content / 4, floored per message [tokens.counters].
 2. Compress iff `tokens > floor(max x threshold)` and `count > top + bottom`.
 3. A cached summary is valid iff its range starts at `preserve_top` and ends at
    `count - preserve_bottom`; a summary of another strategy is not looked at.
-4. Messages are passed through untouched; only the middle gives way to one system message.
+4. Messages stay as they are; only the middle is replaced, by one system message.
 """
 
 from __future__ import annotations
@@ -18,23 +18,6 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.results import ContextState
 
-__all__ = [
-    "STRATEGY",
-    "BuildPlan",
-    "CompressMiddle",
-    "ReuseSummary",
-    "SandwichPolicy",
-    "ShowAll",
-    "assemble",
-    "estimate_tokens",
-    "is_valid",
-    "middle_range",
-    "needs_compression",
-    "new_state",
-    "plan_build",
-    "require_messages",
-]
-
 STRATEGY = "sandwich"
 
 WireMessage = Mapping[str, Any]
@@ -42,7 +25,7 @@ WireMessage = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ShowAll:
-    """The full history goes out."""
+    """The full history is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ BuildPlan = ShowAll | ReuseSummary | CompressMiddle
 
 
 def estimate_tokens(messages: Sequence[WireMessage]) -> int:
-    """Return an estimate: a quarter of the bytes of each message's text, floored."""
+    """Return an estimate: the bytes of each message's text / 4, floored."""
     return sum(_content_bytes(message.get("content")) // 4 for message in messages)
 
 
@@ -75,10 +58,12 @@ def needs_compression(
 
     Raises ValidationError for a limit that is not positive and for no messages.
     """
-    _check(messages, max_context_tokens)
+    if max_context_tokens <= 0:
+        raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
+    require_messages(messages)
     threshold = math.floor(max_context_tokens * policy.compression_threshold)
-    kept = policy.preserve_top + policy.preserve_bottom
-    return estimate_tokens(messages) > threshold and len(messages) > kept
+    preserved = policy.preserve_top + policy.preserve_bottom
+    return estimate_tokens(messages) > threshold and len(messages) > preserved
 
 
 def is_valid(state: ContextState, count: int, policy: SandwichPolicy) -> bool:
@@ -125,12 +110,6 @@ def require_messages(messages: Sequence[object]) -> None:
     """Raise ValidationError when there is nothing to compress."""
     if not messages:
         raise ValidationError.at("/messages", "Conversation has no messages")
-
-
-def _check(messages: Sequence[WireMessage], max_context_tokens: int) -> None:
-    if max_context_tokens <= 0:
-        raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
-    require_messages(messages)
 
 
 def _content_bytes(content: object) -> int:

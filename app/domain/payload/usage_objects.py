@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
@@ -39,28 +39,16 @@ class UsageShape(StrEnum):
     @property
     def formats(self) -> tuple[FormatName, ...]:
         """The formats whose provider reports it; Bedrock's Converse serves all of them."""
-        match self:
-            case UsageShape.CHAT:
-                return (FormatName.OPENAI_CHAT,)
-            case UsageShape.RESPONSES:
-                return (FormatName.OPENAI_RESPONSES,)
-            case UsageShape.ANTHROPIC:
-                return (FormatName.ANTHROPIC,)
-            case UsageShape.PLAIN:
-                return (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
-            case UsageShape.GEMINI:
-                return (FormatName.GEMINI,)
-            case UsageShape.CONVERSE:
-                return tuple(FormatName)
-            case _:
-                assert_never(self)
+        return _FORMATS[self]
 
 
-_OWN_SHAPES = {
-    FormatName.OPENAI_CHAT: UsageShape.CHAT,
-    FormatName.OPENAI_RESPONSES: UsageShape.RESPONSES,
-    FormatName.ANTHROPIC: UsageShape.ANTHROPIC,
-    FormatName.GEMINI: UsageShape.GEMINI,
+_FORMATS = {
+    UsageShape.CHAT: (FormatName.OPENAI_CHAT,),
+    UsageShape.RESPONSES: (FormatName.OPENAI_RESPONSES,),
+    UsageShape.ANTHROPIC: (FormatName.ANTHROPIC,),
+    UsageShape.GEMINI: (FormatName.GEMINI,),
+    UsageShape.PLAIN: (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES),
+    UsageShape.CONVERSE: tuple(FormatName),
 }
 _INPUT_NAMES = {
     "prompt_token_count": UsageShape.GEMINI,
@@ -72,22 +60,22 @@ _INPUT_NAMES = {
 """The input field of each shape; of several, the first one counts."""
 
 
-def usage_shape(given: Mapping[str, Any], format: FormatName | None = None) -> UsageShape:
+def usage_shape(raw: Mapping[str, Any], format: FormatName | None = None) -> UsageShape:
     """Return the shape of a usage object by its fields, those that are null last.
 
     The format decides only between Anthropic and OpenAI. Raises ValidationError for an object of
     no known provider.
     """
-    known = [name for name, value in given.items() if value is not None]
+    non_null = [name for name, value in raw.items() if value is not None]
     shapes = (
-        shape for names in (known, given) for name, shape in _INPUT_NAMES.items() if name in names
+        shape for names in (non_null, raw) for name, shape in _INPUT_NAMES.items() if name in names
     )
     shape = next(shapes, None)
     if shape is None:
         raise ValidationError.at("/usage", "This is the usage object of no known provider")
     if shape is not UsageShape.PLAIN:
         return shape
-    return _with_cache(known, format) or _with_cache(given, format) or shape
+    return _with_cache(non_null, format) or _with_cache(raw, format) or shape
 
 
 def _with_cache(names: Collection[str], format: FormatName | None) -> UsageShape | None:
@@ -102,50 +90,39 @@ def _with_cache(names: Collection[str], format: FormatName | None) -> UsageShape
     return UsageShape.RESPONSES if is_openai or "total_tokens" in names else None
 
 
-def read_usage(given: Mapping[str, Any], format: FormatName) -> CallUsage:
+def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     """Read a usage object of any shape, for a call in this format.
 
     LiteLLM reports OpenAI Chat's shape, with fields of other providers. Unknown fields are
     ignored. Raises ValidationError with the place of an impossible number.
     """
     try:
-        shape = usage_shape(given, format)
+        shape = usage_shape(raw, format)
     except ValidationError:
-        shape = _OWN_SHAPES[format]  # its error names the missing field
-    match shape:
-        case UsageShape.CHAT:
-            return _chat(given)
-        case UsageShape.RESPONSES:
-            return _responses(given)
-        case UsageShape.ANTHROPIC | UsageShape.PLAIN:
-            return _anthropic(given)
-        case UsageShape.GEMINI:
-            return _gemini(given)
-        case UsageShape.CONVERSE:
-            return _converse(given)
-        case _:
-            assert_never(shape)
+        # The reader's error names the missing field.
+        shape = next(shape for shape, formats in _FORMATS.items() if formats == (format,))
+    return _READERS[shape](raw)
 
 
-def _chat(given: Mapping[str, Any]) -> CallUsage:
-    sent = _tokens(given, "prompt_tokens", required=True)
-    details = _object(given, "prompt_tokens_details")
+def _chat(raw: Mapping[str, Any]) -> CallUsage:
+    sent = _tokens(raw, "prompt_tokens", required=True)
+    details = _object(raw, "prompt_tokens_details")
     place = "/usage/prompt_tokens_details"
     read = [_tokens(details, "cached_tokens", at=place)]
-    read += [_tokens(given, name) for name in _READ_NAMES]
+    read += [_tokens(raw, name) for name in _READ_NAMES]
     written = [_tokens(details, "cache_write_tokens", "cache_creation_tokens", at=place)]
-    written.append(_tokens(given, "cache_creation_input_tokens"))
-    usage = _split(sent, max(read), max(written), _tokens(given, "completion_tokens"), place)
-    return _last_step(given, usage)
+    written.append(_tokens(raw, "cache_creation_input_tokens"))
+    usage = _split(sent, max(read), max(written), _tokens(raw, "completion_tokens"), place)
+    return _last_step(raw, usage)
 
 
-def _responses(given: Mapping[str, Any]) -> CallUsage:
-    details, place = _object(given, "input_tokens_details"), "/usage/input_tokens_details"
+def _responses(raw: Mapping[str, Any]) -> CallUsage:
+    details, place = _object(raw, "input_tokens_details"), "/usage/input_tokens_details"
     usage = _split(
-        _tokens(given, "input_tokens", required=True),
+        _tokens(raw, "input_tokens", required=True),
         _tokens(details, "cached_tokens", at=place),
         _tokens(details, "cache_write_tokens", at=place),
-        _tokens(given, "output_tokens"),
+        _tokens(raw, "output_tokens"),
         place,
     )
     return CallUsage(usage)
@@ -159,99 +136,99 @@ def _split(sent: int, read: int, written: int, output: int, place: str) -> Token
     return TokenUsage(sent - read - written, output, written, read)
 
 
-def _anthropic(given: Mapping[str, Any]) -> CallUsage:
-    return _last_step(given, _anthropic_step(given, "/usage"))
+def _anthropic(raw: Mapping[str, Any]) -> CallUsage:
+    return _last_step(raw, _anthropic_step(raw, "/usage"))
 
 
-def _last_step(given: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
+def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
     """Return the last of Anthropic's steps, else the whole (rule 2)."""
-    steps = _steps(given.get("iterations"))
-    if not steps:
-        return CallUsage(whole, _was_served(given))
-    made = [
-        _anthropic_step(step, f"/usage/iterations/{place}")
-        for place, step in steps
-        if step.get("type") in _STEPS
-    ]
-    return CallUsage(made[-1] if made else whole, len(steps) > 1 or _was_served(given))
-
-
-def _steps(given: Any) -> list[tuple[int, Mapping[str, Any]]]:
-    if given is None:
-        return []
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    steps = raw.get("iterations")
+    steps = () if steps is None else steps
+    if not isinstance(steps, Sequence) or isinstance(steps, str):
         raise ValidationError.at("/usage/iterations", "A list is required")
-    for place, step in enumerate(given):
+    usages = []
+    for index, step in enumerate(steps):
+        place = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
-            raise ValidationError.at(f"/usage/iterations/{place}", "An object is required")
-    return list(enumerate(given))
+            raise ValidationError.at(place, "An object is required")
+        if step.get("type") in _STEPS:
+            usages.append(_anthropic_step(step, place))
+    return CallUsage(usages[-1] if usages else whole, len(steps) > 1 or _ran_own_tools(raw))
 
 
-def _anthropic_step(given: Mapping[str, Any], at: str) -> TokenUsage:
-    written = _tokens(given, "cache_creation_input_tokens", at=at)
-    by_lifetime = _object(given, "cache_creation", at=at)
+def _anthropic_step(raw: Mapping[str, Any], at: str) -> TokenUsage:
+    written = _tokens(raw, "cache_creation_input_tokens", at=at)
+    by_lifetime = _object(raw, "cache_creation", at=at)
     split = sum(
         _tokens(by_lifetime, name, at=f"{at}/cache_creation")
         for name in ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
     )
     return TokenUsage(
-        input_tokens=_tokens(given, "input_tokens", at=at, required=True),
-        output_tokens=_tokens(given, "output_tokens", at=at),
+        input_tokens=_tokens(raw, "input_tokens", at=at, required=True),
+        output_tokens=_tokens(raw, "output_tokens", at=at),
         cache_creation_tokens=max(written, split),
-        cache_read_tokens=_tokens(given, "cache_read_input_tokens", at=at),
+        cache_read_tokens=_tokens(raw, "cache_read_input_tokens", at=at),
     )
 
 
-def _gemini(given: Mapping[str, Any]) -> CallUsage:
-    sent = _tokens(given, "prompt_token_count", "promptTokenCount", required=True)
-    read = _tokens(given, "cached_content_token_count", "cachedContentTokenCount")
-    answer = _tokens(given, "candidates_token_count", "candidatesTokenCount")
-    answer += _tokens(given, "thoughts_token_count", "thoughtsTokenCount")
-    served = _tokens(given, "tool_use_prompt_token_count", "toolUsePromptTokenCount")
+def _gemini(raw: Mapping[str, Any]) -> CallUsage:
+    sent = _tokens(raw, "prompt_token_count", "promptTokenCount", required=True)
+    read = _tokens(raw, "cached_content_token_count", "cachedContentTokenCount")
+    answer = _tokens(raw, "candidates_token_count", "candidatesTokenCount")
+    answer += _tokens(raw, "thoughts_token_count", "thoughtsTokenCount")
+    tool_use = _tokens(raw, "tool_use_prompt_token_count", "toolUsePromptTokenCount")
     usage = _split(sent, read, 0, answer, "/usage/cached_content_token_count")
-    whole = TokenUsage(usage.input_tokens + served, answer, 0, read)
-    return CallUsage(whole, has_steps=served > 0)
+    whole = TokenUsage(usage.input_tokens + tool_use, answer, 0, read)
+    return CallUsage(whole, has_steps=tool_use > 0)
 
 
-def _converse(given: Mapping[str, Any]) -> CallUsage:
+def _converse(raw: Mapping[str, Any]) -> CallUsage:
     """Read Bedrock's object, whose input leaves out the cached tokens."""
     usage = TokenUsage(
-        input_tokens=_tokens(given, "inputTokens", required=True),
-        output_tokens=_tokens(given, "outputTokens"),
-        cache_creation_tokens=_tokens(given, "cacheWriteInputTokens"),
-        cache_read_tokens=_tokens(given, "cacheReadInputTokens"),
+        input_tokens=_tokens(raw, "inputTokens", required=True),
+        output_tokens=_tokens(raw, "outputTokens"),
+        cache_creation_tokens=_tokens(raw, "cacheWriteInputTokens"),
+        cache_read_tokens=_tokens(raw, "cacheReadInputTokens"),
     )
     return CallUsage(usage)
 
 
-def _was_served(given: Mapping[str, Any]) -> bool:
+def _ran_own_tools(raw: Mapping[str, Any]) -> bool:
     """Whether the provider ran its own tools, whose results it added to the input."""
-    requests = given.get("server_tool_use")
+    requests = raw.get("server_tool_use")
     return isinstance(requests, Mapping) and any(
         isinstance(count, int) and count > 0 for count in requests.values()
     )
 
 
-def _object(given: Mapping[str, Any], name: str, at: str = "/usage") -> Mapping[str, Any]:
-    found = given.get(name)
-    if found is None:
+def _object(raw: Mapping[str, Any], name: str, at: str = "/usage") -> Mapping[str, Any]:
+    value = raw.get(name)
+    if value is None:
         return {}
-    if not isinstance(found, Mapping):
+    if not isinstance(value, Mapping):
         raise ValidationError.at(f"{at}/{name}", "An object is required")
-    return found
+    return value
 
 
-def _tokens(
-    given: Mapping[str, Any], *names: str, at: str = "/usage", required: bool = False
-) -> int:
+def _tokens(raw: Mapping[str, Any], *names: str, at: str = "/usage", required: bool = False) -> int:
     """Return the first of these numbers, 0 without any."""
     for name in names:
-        found = given.get(name)
-        if found is None:
+        value = raw.get(name)
+        if value is None:
             continue
-        if type(found) is not int or not 0 <= found <= MAX_REPORTED:
+        if type(value) is not int or not 0 <= value <= MAX_REPORTED:
             raise ValidationError.at(f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED}")
-        return found
+        return value
     if required:
         raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are required")
     return 0
+
+
+_READERS: Mapping[UsageShape, Callable[[Mapping[str, Any]], CallUsage]] = {
+    UsageShape.CHAT: _chat,
+    UsageShape.RESPONSES: _responses,
+    UsageShape.ANTHROPIC: _anthropic,
+    UsageShape.PLAIN: _anthropic,
+    UsageShape.GEMINI: _gemini,
+    UsageShape.CONVERSE: _converse,
+}

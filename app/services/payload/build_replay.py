@@ -17,9 +17,9 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
-from app.domain.payload.assembler import PayloadItems
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.epochs import BuildName, Start, build_name, model_in, start_from
+from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.payload.pipeline.rendering import read_rows
@@ -97,8 +97,7 @@ def _rendered(
     fixed = _texts(texts, start.dynamic)
     opens = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
-    assembler = assembler_for(
-        format,
+    assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
         resolved.nameable,

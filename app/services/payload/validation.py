@@ -18,8 +18,9 @@ from app.domain.models.tokens import (
     count_system,
     estimate_tool_defs_tokens,
 )
-from app.domain.payload.validation import Context, Shape, Violation, capacity_of, read, validate
-from app.domain.payload.validation.shapes import object_of, texts_in
+from app.domain.payload.validation import capacity_of, validate
+from app.domain.payload.validation.rules import Context, Violation
+from app.domain.payload.validation.shapes import Shape, object_of, read, texts_in
 from app.services.models.registry import RegistryService
 from app.services.prompt.settings_resolver import SettingsResolver
 

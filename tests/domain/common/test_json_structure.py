@@ -89,8 +89,8 @@ def test_values_keys_and_depth_are_counted_exactly(
         (b'{"a":' * 5_000_000, "depth"),
     ],
 )
-def test_text_that_is_no_json_is_counted_as_far_as_it_goes(text: bytes, what: str) -> None:
-    """A text that is cut off is over a limit as a whole one is."""
+def test_text_that_is_cut_off_exceeds_limits_as_a_whole_one(text: bytes, what: str) -> None:
+    """Invalid JSON is counted like valid JSON."""
     limits = StructureLimits()
     if what == "keys":
         limits = replace(limits, values=10**9)
@@ -99,7 +99,7 @@ def test_text_that_is_no_json_is_counted_as_far_as_it_goes(text: bytes, what: st
 
 
 @pytest.mark.parametrize("inside", ["[", "{", ",", ":", '\\"', "\\\\", '[],\\"{}\\\\'])
-def test_what_is_inside_a_string_is_no_structure(inside: str) -> None:
+def test_the_inside_of_strings_is_not_counted(inside: str) -> None:
     """Code and JSON in a string, whatever it has, are one value."""
     text = f'["{inside * 1_000_000}"]'.encode()
     assert exceeded_limit(text, StructureLimits(values=2, keys=0, depth=1)) is None

@@ -28,7 +28,7 @@ def test_values_come_back_identical(value: Any) -> None:
 
 
 @given(json_values())
-def test_stored_text_holds_nothing_postgres_refuses(value: Any) -> None:
+def test_stored_text_has_no_character_that_postgres_refuses(value: Any) -> None:
     """Stored text has no NUL and can be encoded."""
     text = json_text.dumps(value)
     assert "\x00" not in text
@@ -80,7 +80,7 @@ def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
         '"\ud800"',
     ],
 )
-def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+def test_invalid_json_is_a_value_error(text: str | bytes) -> None:
     """NaN, infinities, huge numbers and broken text are refused, never a crash. [api.limits]"""
     with pytest.raises(ValueError, match=r".*"):
         json_text.loads(text)

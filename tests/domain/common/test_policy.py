@@ -136,7 +136,7 @@ def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]
 
 
 @given(layers(), layers(), st.data())
-def test_null_in_a_patch_goes_back_to_inherit(
+def test_null_in_a_patch_inherits_again(
     weaker: dict[Any, Any], own: dict[Any, Any], data: st.DataObject
 ) -> None:
     """A null leaf leaves its layer, which then inherits; other leaves stay. [policy.null-resets]"""
@@ -225,7 +225,7 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
         ({"budget": {"windw": 1}}, "/budget/windw"),
     ],
 )
-def test_what_could_never_work_is_refused_with_its_place(
+def test_an_impossible_policy_is_refused_at_its_setting(
     layer: dict[str, Any], pointer: str
 ) -> None:
     """A wrong or impossible setting is a VALIDATION_ERROR that points at it."""
@@ -275,6 +275,6 @@ def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
     assert (effective().agent_tools, effective().gc.drop_compacted) == ("auto", False)
 
 
-def test_what_can_be_listed_is_what_there_is() -> None:
+def test_agent_tools_lists_the_tools_of_the_service() -> None:
     """The tools a policy may list are those that have definitions. [agent-tools.auto]"""
     assert tuple(AGENT_TOOLS) == OWN_TOOLS

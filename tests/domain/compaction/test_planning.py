@@ -81,7 +81,7 @@ from app.domain.models.budget import Limits, Usage
 from app.domain.models.tokens import count_payload_messages
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from tests.domain.histories import CHAT, entries, pinned_at, third
-from tests.domain.payload.builders import frame_of
+from tests.domain.payload.builders import resolved_of
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
 """An effective window of 1000 tokens."""
@@ -107,7 +107,7 @@ def resolved_with(
 ) -> ResolvedSettings:
     """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(
-        frame_of((), (), None),
+        resolved_of((), (), None),
         policy=replace(policy or Policy(), agent_tools=agent_tools),
         limits=limits,
         policy_limits=limits,

@@ -10,7 +10,8 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.conversations.log.draft import draft
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation import Context, validate
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -76,14 +77,14 @@ def test_parts_of_another_format_are_refused(
         (GEMINI, {"role": "user", "parts": [{"vid": {"x": 1}}]}),
     ],
 )
-def test_parts_nobody_knows_are_kept(format: FormatName, raw: dict[str, Any]) -> None:
-    """What a provider adds is replayed to it as it came, before this service knows it."""
+def test_parts_of_unknown_types_are_accepted(format: FormatName, raw: dict[str, Any]) -> None:
+    """A part type that this service does not list is replayed to its provider unchanged."""
     (made,) = draft(raw, format, len, "/messages/0")
     assert made.body
 
 
 @pytest.mark.parametrize("format", FormatName)
-def test_a_type_is_a_formats_own_or_anothers(format: FormatName) -> None:
+def test_a_part_type_belongs_to_its_formats(format: FormatName) -> None:
     """What a format has is not another's, and what nobody has is nobody's."""
     own = {CHAT: "image_url", RESPONSES: "input_image", ANTHROPIC: "tool_use"}
     for owner, kind in own.items():
@@ -139,7 +140,7 @@ def test_a_payload_with_them_is_not_valid(
         (GEMINI, {"type": "reasoning", "summary": []}, RESPONSES),
     ],
 )
-def test_a_message_of_another_shape_is_told_so(
+def test_the_error_of_a_message_of_another_format_has_a_hint(
     format: FormatName, raw: dict[str, Any], shape: FormatName
 ) -> None:
     """Who forgot `format` is told that, beside what is wrong with the message as it is."""
@@ -151,7 +152,7 @@ def test_a_message_of_another_shape_is_told_so(
     )
 
 
-def test_a_message_of_its_own_format_raises_no_doubt() -> None:
+def test_the_error_of_a_message_of_its_format_has_no_hint() -> None:
     """What is wrong with a message is said alone where its format is plain."""
     plain: list[tuple[FormatName, dict[str, Any]]] = [
         (CHAT, {"role": "user"}),

@@ -54,11 +54,11 @@ from app.domain.formats.tool_calls import (
     tool_name,
     wrapped_arguments,
 )
-from tests.domain.compaction import strategies_messages as given_
+from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
-PNG = given_.png(30, 20)
+PNG = generated.png(30, 20)
 DATA_URL = f"data:image/png;base64,{PNG}"
 FUNCTION_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -465,7 +465,7 @@ WORDS = st.sampled_from(
     ]
 )
 NEAR_WIRE = st.recursive(
-    WORDS | given_.json_values(2),
+    WORDS | generated.json_values(2),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
     max_leaves=14,
 )
@@ -527,7 +527,7 @@ def test_deep_arguments_are_wrapped() -> None:
     assert block["input"] == {"arguments": text}
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_openai_chat_renders_what_the_sdk_accepts(message: Message) -> None:
     """Every rendered message is of the SDK's type and can be sent [payload.sdk-call]."""
     ready = clean(message)
@@ -541,7 +541,7 @@ def test_openai_chat_renders_what_the_sdk_accepts(message: Message) -> None:
         assert media["content"][0]["text"].startswith("[media from tool call ")
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_anthropic_renders_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
     """Every rendered message is of the SDK's type, non-empty and can be sent [payload.sdk-call]."""
     role, blocks = anthropic.render(clean(message), keep_reasoning=keep_reasoning)
@@ -578,7 +578,7 @@ def image_values(parts: Iterable[Part]) -> list[tuple[str | None, str | None]]:
     ]
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_openai_chat_round_trip(message: Message) -> None:
     """Rendering and reading again keeps texts, calls, results and images. [formats.round-trip]"""
     ready = clean(message)
@@ -597,7 +597,7 @@ def test_openai_chat_round_trip(message: Message) -> None:
     assert openai_chat.adapt(adapted) is adapted
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_anthropic_round_trip(message: Message) -> None:
     """Rendering and reading again keeps texts, calls, results and images. [formats.round-trip]"""
     adapted = anthropic.adapt(clean(message))
@@ -613,7 +613,7 @@ def test_anthropic_round_trip(message: Message) -> None:
     assert anthropic.adapt(adapted) is adapted
 
 
-@given(image=given_.images(), said=st.text(min_size=1).filter(str.strip))
+@given(image=generated.images(), said=st.text(min_size=1).filter(str.strip))
 def test_images_cross_formats(image: Image, said: str) -> None:
     """An image by data or web URL reaches the other format unchanged. [formats.round-trip]"""
     message = clean(Message(Role.USER, (Text(said), image)))
@@ -622,7 +622,7 @@ def test_images_cross_formats(image: Image, said: str) -> None:
     assert back == message
 
 
-@given(message=given_.tool_messages(given_.SHOWN_IDS))
+@given(message=generated.tool_messages(generated.SHOWN_IDS))
 def test_openai_chat_tool_content_is_text(message: Message) -> None:
     """A tool message carries text alone; its media follow in a user message. [openai-chat.sizes]"""
     rendered = openai_chat.render(clean(message))
@@ -634,8 +634,8 @@ def test_openai_chat_tool_content_is_text(message: Message) -> None:
 
 def blocks_with_results() -> st.SearchStrategy[list[dict[str, Any]]]:
     """Draw content with results first and other blocks after them."""
-    results = st.lists(given_.tool_messages().map(clean), max_size=3)
-    others = st.lists(given_.user_messages().map(clean), max_size=2)
+    results = st.lists(generated.tool_messages().map(clean), max_size=3)
+    others = st.lists(generated.user_messages().map(clean), max_size=2)
     return st.builds(
         lambda tools, users: [b for m in [*tools, *users] for b in anthropic.render(m)[1]],
         results,
@@ -643,7 +643,7 @@ def blocks_with_results() -> st.SearchStrategy[list[dict[str, Any]]]:
     )
 
 
-@given(blocks=blocks_with_results(), extra=given_.json_objects())
+@given(blocks=blocks_with_results(), extra=generated.json_objects())
 def test_anthropic_split_restores_the_original(
     blocks: list[dict[str, Any]], extra: dict[str, Any]
 ) -> None:
@@ -657,7 +657,7 @@ def test_anthropic_split_restores_the_original(
     assert tuple(parse_one(anthropic, piece) for piece in pieces) == messages
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 @example(message=Message(Role.ASSISTANT, (Text("a"), ToolCall("c1", "f", "{}"))))
 def test_faithful_raw_equals_its_rendering(message: Message) -> None:
     """A raw called faithful is the payload item itself; a rendered one is faithful."""
@@ -665,7 +665,7 @@ def test_faithful_raw_equals_its_rendering(message: Message) -> None:
     assert openai_chat.is_faithful(rendered, parse_one(openai_chat, rendered))
 
 
-@given(raw=st.dictionaries(KEYS, NEAR_WIRE, max_size=5), role=ROLES, content=given_.texts())
+@given(raw=st.dictionaries(KEYS, NEAR_WIRE, max_size=5), role=ROLES, content=generated.texts())
 def test_faithful_is_never_claimed_wrongly(raw: dict[str, Any], role: str, content: str) -> None:
     """Where the stored JSON differs from the rendering it is not called faithful."""
     for candidate in ({**raw, "role": role}, {**raw, "role": role, "content": content}):
@@ -735,7 +735,7 @@ def test_opaque_parts_stay_with_their_format() -> None:
     assert anthropic.render(message) == ("user", [{"type": "text", "text": "[audio: wav]"}])
 
 
-def test_a_citation_goes_back_to_its_own_format_alone() -> None:
+def test_a_citation_is_sent_to_its_own_format_only() -> None:
     """A text that says more comes back verbatim; to other formats it is its text."""
     cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
     block = {"type": "text", "text": "said", "citations": [cited]}
@@ -779,7 +779,7 @@ def test_anthropic_input_is_an_object(text: str, value: Any) -> None:
     assert block["input"] == value
 
 
-@given(first=given_.ANY_IDS, second=given_.ANY_IDS)
+@given(first=generated.ANY_IDS, second=generated.ANY_IDS)
 def test_sendable_ids(first: str, second: str) -> None:
     """Ids are short, of the common charset, and stay as different as they were."""
     sent = sendable_id(first)
@@ -818,7 +818,7 @@ def test_tool_names(name: str, sent: str) -> None:
     assert tool_name(name) == sent
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 def test_clean_is_idempotent_and_sendable(message: Message) -> None:
     """What may stand in a payload is never empty, and cleaning it again changes nothing."""
     ready = clean(message)
@@ -834,8 +834,8 @@ def test_clean_fills_empty_messages() -> None:
     assert clean(Message(Role.TOOL, (), "c1")).text == EMPTY_RESULT
 
 
-@given(text=given_.texts(), repeat=st.sampled_from([1, 70_000]))
-def test_sendable_replaces_exactly_what_cannot_be_sent(text: str, repeat: int) -> None:
+@given(text=generated.texts(), repeat=st.sampled_from([1, 70_000]))
+def test_sendable_replaces_only_unsendable_characters(text: str, repeat: int) -> None:
     """NUL and lone surrogates become U+FFFD one by one, in texts of any length."""
     text *= repeat
     expected = "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)

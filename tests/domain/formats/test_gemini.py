@@ -33,10 +33,10 @@ from app.domain.common.messages import (
 )
 from app.domain.formats import adapting, gemini, json_fields
 from app.domain.formats.inline_media import is_base64
-from tests.domain.compaction import strategies_messages as given_
+from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import GEMINI
 
-PNG = given_.png(30, 20)
+PNG = generated.png(30, 20)
 CALL = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
 KNOWN = {"function_call": {"id": "q", "name": "g", "args": {}}}
 ANSWER = {"functionResponse": {"name": "f", "response": {"output": "ok"}}}
@@ -237,7 +237,7 @@ def test_parts_go_back_as_they_came() -> None:
     ]
 
 
-def test_calls_of_others_have_a_stand_in_for_the_signature() -> None:
+def test_calls_of_other_providers_have_a_stand_in_signature() -> None:
     """The first call of a step has a signature, whoever made it. [gemini.thought-signatures]"""
     calls = (ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops", custom=True))
     _, parts = gemini.render(assistant(Text("x"), *calls))
@@ -342,7 +342,7 @@ def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> N
         ("é", False),
     ],
 )
-def test_base64_is_told_as_strict_readers_tell_it(data: str, is_one: bool) -> None:
+def test_base64_is_recognised_as_by_strict_readers(data: str, is_one: bool) -> None:
     """What the SDK would refuse is not taken for base64. [payload.sdk-call]"""
     part = {"inlineData": {"mimeType": "image/png", "data": data}}
     try:
@@ -373,7 +373,7 @@ def sayings(message: Message) -> list[Any]:
     return found
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     """Rendering and reading again gives what is shown of a message."""
     said_ = gemini.for_payload(clean(message), keep_reasoning=keep_reasoning)
@@ -393,7 +393,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     assert gemini.for_payload(said_, keep_reasoning=True) is said_
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
     """Every part is of the SDK's type, non-empty, and can be sent [payload.sdk-call]."""
     role, parts = gemini.render(clean(message), keep_reasoning=keep_reasoning)

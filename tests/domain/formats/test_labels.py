@@ -23,8 +23,8 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import FORMATS, openai_chat
 from app.domain.formats.labels import MAX_DETAIL, block_label
-from app.domain.payload.assemblers import assembler_for
-from tests.domain.compaction import strategies_messages as given_
+from app.domain.payload.assemblers import ASSEMBLERS
+from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import third
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
@@ -266,7 +266,7 @@ def row_of(raw: dict[str, Any], format: FormatName, seq: int = 1) -> LogRow:
 @pytest.mark.parametrize(
     ("format", "raw", "label", "kind", "carried"), PARTS, ids=[case[2] for case in PARTS]
 )
-def test_every_part_is_carried_or_told(
+def test_every_part_is_sent_or_has_a_label(
     target: FormatName,
     beside: bool,
     format: FormatName,
@@ -281,7 +281,7 @@ def test_every_part_is_carried_or_told(
         key = "parts" if format is GEMINI else "content"
         raw = {**raw, key: [text, *(raw[key] or [])]}
     row = row_of(raw, format)
-    assembler = assembler_for(target, View(), third)
+    assembler = ASSEMBLERS[target](View(), third)
     assembler.add(row)
     items = assembler.items()
     wire = b"".join(items.wire).decode()
@@ -291,12 +291,12 @@ def test_every_part_is_carried_or_told(
     assert items.not_carried == (() if target in carried else (kind,))
     if target not in carried:
         assert row.has_media or target is not CHAT
-    again = assembler_for(target, View(), third)
+    again = ASSEMBLERS[target](View(), third)
     again.add(row)
     assert again.items() == items
 
 
-@given(message=given_.messages())
+@given(message=generated.messages())
 @settings(max_examples=300, deadline=None)
 def test_no_content_reads_as_empty(message: Message) -> None:
     """A message that held anything but blank text and reasoning is never called empty."""
@@ -314,8 +314,8 @@ def test_no_content_reads_as_empty(message: Message) -> None:
         assert shown.parts
 
 
-def test_a_chat_build_reads_the_body_of_what_has_labels() -> None:
-    """The stored Chat item says the same as the body, which alone names what was lost."""
+def test_a_chat_build_reads_the_stored_message_where_it_has_labels() -> None:
+    """The stored Chat item has the same text, but only the body names the content of the label."""
     raw = claude({"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": "u"}})
     (made,) = draft(raw, ANTHROPIC, third, "")
     assert made.has_media

@@ -33,7 +33,7 @@ from app.domain.common.messages import (
     sendable_json,
 )
 from app.domain.formats import group_items, openai_responses, with_request_pointers
-from tests.domain.compaction import strategies_messages as given_
+from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
 from tests.judge import check_type, errors, judge, refusals
 
@@ -245,7 +245,7 @@ def test_items_are_refused(raw: dict[str, Any], pointer: str) -> None:
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
 
 
-def test_what_the_model_made_in_a_row_is_one_message() -> None:
+def test_consecutive_items_of_the_model_are_one_message() -> None:
     """Neighbouring items of the model are gathered; what was gathered stays a message."""
     user = {"role": "user", "content": "hi"}
     whole = {"role": "assistant", "output": [SAID]}
@@ -267,8 +267,8 @@ def test_what_the_model_made_in_a_row_is_one_message() -> None:
     assert group_items(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
 
 
-def test_a_refusal_names_the_item_as_it_was_given() -> None:
-    """An error inside gathered items points at the item of the request [log.append-only]."""
+def test_an_error_points_to_the_item_of_the_request() -> None:
+    """An error in joined items points to the item of the request [log.append-only]."""
     batch = [SAID, {**CALL, "arguments": 5}]
     ((index, raw),) = group_items(RESPONSES, batch)
     with pytest.raises(ValidationError) as refusal:
@@ -310,7 +310,7 @@ def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None
     assert alone == openai_responses.render(assistant(Text(ONLY_REASONING)))
 
 
-def test_ids_of_the_callers_own_are_not_sent() -> None:
+def test_ids_that_the_provider_did_not_make_are_not_sent() -> None:
     """The provider takes ids of its own making alone, where they are optional."""
     made = {"role": "assistant", "output": [{**SAID, "id": "m1"}, {**CALL, "id": "call-7"}]}
     items = openai_responses.render(clean(parse_one(made)), keep_reasoning=True)
@@ -320,7 +320,7 @@ def test_ids_of_the_callers_own_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize("answers", [*openai_responses.call_types([CALL]).values(), None])
-def test_outputs_keep_what_belongs_to_them(answers: str | None) -> None:
+def test_outputs_keep_their_fields(answers: str | None) -> None:
     """An output goes back with its fields, in the order of its type."""
     kept = {**OUTPUT, "caller": {"type": "direct"}, "name": "f", "status": "completed"}
     assert openai_responses.render(clean(parse_one(kept)), call_type=answers) == [kept]
@@ -434,7 +434,7 @@ def sayings(message: Message) -> list[Any]:
     return found
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     """Rendering and reading again gives what is shown of a message."""
     said = openai_responses.for_payload(clean(message), keep_reasoning=keep_reasoning)
@@ -446,7 +446,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     assert openai_responses.for_payload(said, keep_reasoning=True) == said
 
 
-@given(message=given_.messages(), keep_reasoning=st.booleans())
+@given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
     """Every item is of the SDK's type, and can be sent [payload.sdk-call]."""
     items = openai_responses.render(clean(message), keep_reasoning=keep_reasoning)

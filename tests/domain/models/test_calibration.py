@@ -52,7 +52,7 @@ def test_a_new_truth_is_learnt(change: float, data: st.DataObject) -> None:
 
 
 @given(st.lists(st.tuples(COUNTS, RATIOS), max_size=30))
-def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, float]]) -> None:
+def test_a_calibration_is_within_the_range_of_its_reports(reports: list[tuple[int, float]]) -> None:
     """A factor lies among the ratios reported, a margin within its bounds."""
     tally = reduce(
         lambda made, report: made.with_report(round(report[0] * report[1]), report[0]),
@@ -117,7 +117,7 @@ def test_margins(
 
 
 @given(st.floats(0.3, 4), st.floats(0.3, 4), st.floats(0.02, 0.05))
-def test_margins_cover_what_a_frozen_factor_leaves_out(
+def test_margins_cover_the_difference_to_a_frozen_factor(
     frozen: float, now: float, margin: float
 ) -> None:
     """A count by an epoch's factor plus its margin reaches what is expected by now."""

@@ -56,7 +56,7 @@ def model(
         (None, None, model(), model(None), 100_000, "registry"),
     ],
 )
-def test_the_window_is_the_smaller_of_asked_for_and_had(
+def test_the_window_is_the_smaller_of_the_requested_and_the_models(
     requested: int | None,
     policy: int | None,
     info: ModelInfo | None,
@@ -124,7 +124,7 @@ def test_an_input_limit_alone_makes_a_window() -> None:
     )
 
 
-def test_the_reserve_is_lowered_to_what_the_model_can_write() -> None:
+def test_the_reserve_is_at_most_the_models_output_limit() -> None:
     """The payload's output limit is one the model accepts. [payload.valid]"""
     info = model(max_output_tokens=2_000)
     assert (

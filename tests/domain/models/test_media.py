@@ -57,7 +57,7 @@ def test_a_long_pdf_is_taken_to_go_on_as_it_began() -> None:
     assert read == 10 * FILE_TOKENS < longer < 30 * FILE_TOKENS
 
 
-def test_what_has_no_pages_costs_its_bytes() -> None:
+def test_a_document_without_pages_is_counted_by_its_bytes() -> None:
     """A document that cannot be looked into costs a page for every 20 KB, up to a most."""
     for size, pages in ((10, 1), (15_000, 1), (50_000, 3), (4_000_000, MAX_ESTIMATED_PAGES)):
         assert data_tokens("application/zip", encoded(b"x" * size), len) == pages * FILE_TOKENS
@@ -86,7 +86,7 @@ def test_no_data_crash_the_count(kind: str, data: str) -> None:
     assert data_tokens(kind, data, len) >= 0
 
 
-def test_only_what_is_unknown_costs_a_flat_value() -> None:
+def test_only_unknown_media_cost_a_flat_value() -> None:
     """A URL and a file id tell nothing of a file; a name counts on top. [tokens.what-counts]"""
     assert file_tokens(File(url="https://x.test/a.pdf"), len) == FILE_TOKENS
     assert file_tokens(File(file_id="file-1", name="a.pdf"), len) == FILE_TOKENS + 5

@@ -37,7 +37,7 @@ from app.domain.models.limits import ModelInfo
 from app.domain.payload.assembler import (
     Assembler,
 )
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.prompt.resolved_settings import (
     ResolvedSettings,
     fixed_usage,
@@ -176,7 +176,7 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
 
 def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     """Fold rows, all the view shows by default, the way a cold build does."""
-    assembler = assembler_for(case.format, case.view, third)
+    assembler = ASSEMBLERS[case.format](case.view, third)
     for row in case.shown if rows is None else rows:
         assembler.add(row)
     assembler.finish()
@@ -245,7 +245,7 @@ ITEMS = {
 }
 
 
-def frame_of(
+def resolved_of(
     given_: Sequence[PromptSection], tools: tuple[ToolDefinition, ...], info: ModelInfo | None
 ) -> ResolvedSettings:
     """Return a frame with these sections and tools."""

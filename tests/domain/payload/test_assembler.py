@@ -45,12 +45,11 @@ from app.domain.payload.assembler import (
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
-    PayloadItems,
     placeholder_of,
-    with_breakpoints,
 )
-from app.domain.payload.assemblers import BREAKPOINTS_JSON, assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
 from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
+from app.domain.payload.payload_items import PayloadItems, with_breakpoints
 from app.domain.prompt.sections import Tail
 from tests.domain.histories import (
     ANTHROPIC,
@@ -114,7 +113,7 @@ def items_of(
 ) -> list[dict[str, Any]]:
     """Fold raw chat messages and return the items."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in raws]), format)
-    assembler = assembler_for(format, view, third)
+    assembler = ASSEMBLERS[format](view, third)
     for made in rows:
         if view.shows(made.seq):
             assembler.add(made)
@@ -131,7 +130,7 @@ def items_in(
 
 def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
     """Fold a log for a format."""
-    assembler = assembler_for(format, view, third)
+    assembler = ASSEMBLERS[format](view, third)
     for made in rows_of(log, format):
         assembler.add(made)
     assembler.finish()
@@ -145,7 +144,7 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     """Any view of any log, at any point of it, satisfies the provider's types and rules."""
-    assembler = assembler_for(case.format, case.view, third)
+    assembler = ASSEMBLERS[case.format](case.view, third)
     for shown in case.shown:
         assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
@@ -306,8 +305,8 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
 
 @given(cases(st.just(CHAT)))
 @QUICK
-def test_every_shown_user_message_is_whole(case: Case) -> None:
-    """User text is never cut: each shown user message is an item as it stands."""
+def test_every_visible_user_message_is_complete(case: Case) -> None:
+    """User text is never cut: each visible user message is an item without changes."""
     sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
     for made in case.shown:
         if made.role is Role.USER:
@@ -322,7 +321,7 @@ def texts_in(format: FormatName, items: PayloadItems) -> list[str]:
 
 @given(cases())
 @QUICK
-def test_what_stands_for_the_hidden_range_stands_once_in_order(case: Case) -> None:
+def test_summaries_of_the_hidden_range_appear_once_in_order(case: Case) -> None:
     """Retain, summaries and note occur once, side by side, each in its place."""
     expected = list(case.view.summary_texts())
     found = texts_in(case.format, folded(case).items())
@@ -381,7 +380,7 @@ def test_chat_never_replays_thinking() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
     rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
-    assembler = assembler_for(CHAT, EVERYTHING, third)
+    assembler = ASSEMBLERS[CHAT](EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
@@ -428,7 +427,7 @@ def test_a_result_has_the_type_of_its_call() -> None:
         assert items.tokens == count_payload_messages(RESPONSES, wire, third)
 
 
-def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
+def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
     """Gemini's answers come at once and in order, and are not stable until all are there."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     rows = rows_of(RawLog([(CHAT, raw) for raw in (user("hi"), asks("a", "b", "c"))]), GEMINI)
@@ -438,7 +437,7 @@ def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
         row(5, result("b")),
         row(6, user("and?")),
     ]
-    assembler = assembler_for(GEMINI, EVERYTHING, third)
+    assembler = ASSEMBLERS[GEMINI](EVERYTHING, third)
     told = []
     for made in rows:
         assembler.add(made)
@@ -496,8 +495,8 @@ LOOKBACK_BLOCKS = 19
 
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
-def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
-    """At most four marks, at most 19 blocks apart but for thinking between them."""
+def test_breakpoints_are_few_near_the_end_and_on_blocks_of_the_log(case: Case) -> None:
+    """At most four breakpoints, at most 19 blocks apart except for thinking between them."""
     items = folded(case).items()
     assert len(items.breakpoints) <= MAX_BREAKPOINTS
     assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
@@ -517,8 +516,8 @@ def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> 
 
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
-def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
-    """For each row, what a payload ending there promised and marked is what it did."""
+def test_breakpoints_of_an_earlier_payload_can_be_read(case: Case) -> None:
+    """For each row, stable point and breakpoints are those of a payload that ends there."""
     whole, hidden = folded(case), case.view.hidden
     shown = [row for row in case.rows if case.view.shows(row.seq)]
     for number in range(1, len(shown) + 1):
@@ -532,7 +531,7 @@ def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
 
 @given(cases(st.just(RESPONSES)))
 @QUICK
-def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
+def test_breakpoints_are_on_user_messages(case: Case) -> None:
     """At most four marks, at the last part of a user's or developer's message."""
     whole = folded(case, case.shown)
     items = whole.items()
@@ -549,11 +548,11 @@ def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
         assert marked == wire[mark.item]
 
 
-def test_what_a_responses_payload_marked_is_known() -> None:
+def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
     """For each row, the marks of a payload that ended there; two of them stay in the next."""
     raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
-    assembler = assembler_for(RESPONSES, EVERYTHING, third)
+    assembler = ASSEMBLERS[RESPONSES](EVERYTHING, third)
     items = assembler.items()
     for made in rows:
         assembler.add(made)
@@ -572,7 +571,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     """
     raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
-    assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
+    assembler = ASSEMBLERS[ANTHROPIC](EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     items = assembler.items()
@@ -631,7 +630,9 @@ def test_results_of_hidden_calls_are_not_shown() -> None:
     ("view", "note"),
     [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
 )
-def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View, note: str) -> None:
+def test_a_note_precedes_a_payload_that_would_start_with_an_assistant(
+    view: View, note: str
+) -> None:
     """The first item is a user message, a note where the log has none there.
 
     [payload.starts-with-user]
@@ -642,7 +643,7 @@ def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View,
         assert messages_of(format, wire[:1])[0].text == note
 
 
-def test_a_summary_stands_between_its_ends() -> None:
+def test_a_summary_is_between_the_preserved_messages() -> None:
     """Top, the labelled summary of the middle, bottom. [strategy.sandwich]"""
     span = Span(2, 4)
     view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
@@ -656,7 +657,7 @@ def test_a_summary_stands_between_its_ends() -> None:
 
 
 @pytest.mark.parametrize("format", FormatName)
-def test_kept_messages_follow_what_stands_for_the_range_around_them(format: FormatName) -> None:
+def test_preserved_messages_follow_the_summary_of_their_range(format: FormatName) -> None:
     """Top, retain, summaries oldest first, the kept ones in their order, bottom [pins.verbatim]."""
     wire = items_of(format, *RICH_LOG, view=RICH_VIEW)
     said = [
@@ -684,10 +685,10 @@ def test_kept_messages_follow_what_stands_for_the_range_around_them(format: Form
 
 
 @pytest.mark.parametrize("format", FormatName)
-def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> None:
-    """Retain, summaries and note count as the summary, and planning reckons the same."""
+def test_summary_tokens_count_all_text_for_the_hidden_range(format: FormatName) -> None:
+    """Retained text, summaries and note count as the summary, in planning as well."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
-    assembler = assembler_for(format, RICH_VIEW, third)
+    assembler = ASSEMBLERS[format](RICH_VIEW, third)
     for made in rows:
         if RICH_VIEW.shows(made.seq):
             assembler.add(made)
@@ -699,7 +700,7 @@ def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> 
     assert 0 < items.summary_tokens <= view_summary_tokens(RICH_VIEW, third)
 
 
-def test_several_summaries_share_the_role_that_was_asked_for() -> None:
+def test_several_summaries_have_the_requested_role() -> None:
     """With `summary_role: system` each of them is a system message, the kept ones not.
 
     [summary.role]
@@ -709,7 +710,7 @@ def test_several_summaries_share_the_role_that_was_asked_for() -> None:
     assert "system" not in {item["role"] for item in wire[5:]}
 
 
-def test_placeholders_name_what_they_stand_for() -> None:
+def test_placeholders_name_the_result_they_replace() -> None:
     """A trimmed result keeps its call id and names its reference and size."""
     view = replace(EVERYTHING, trimmed_through=3)
     wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
@@ -724,8 +725,8 @@ def test_placeholders_name_what_they_stand_for() -> None:
 
 @given(cases())
 @QUICK
-def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
-    """A placeholder never costs more than planning reckons with. [budget.within-window]"""
+def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> None:
+    """A placeholder never costs more than planning assumes. [budget.within-window]"""
     for made in case.rows:
         if made.role is Role.TOOL:
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)

@@ -23,7 +23,6 @@ from app.domain.payload.epochs import (
     Start,
     break_reason,
     factor_in,
-    keeps_prefix,
     payload_stream_of,
     requested_window,
     start_from,
@@ -36,9 +35,9 @@ from app.domain.prompt.resolved_settings import (
     RequestSettings,
 )
 from tests.domain.conversations.generated import first_version, views
-from tests.domain.payload.builders import TOOLS, frame_of
+from tests.domain.payload.builders import TOOLS, resolved_of
 
-FRAME = frame_of([], TOOLS, None)
+RESOLVED = resolved_of([], TOOLS, None)
 LIMITS = Limits(1000, 100, 0.8, 0.7, 0.95, 0.98)
 SUMMARY = Summary(Span(3, 9), "s", tokens=4)
 VIEW = View(
@@ -48,7 +47,7 @@ VIEW = View(
     trimmed_through=4,
     untrimmed=(2,),
 )
-HEAD = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
+STATE = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
 START = Start(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
@@ -69,7 +68,7 @@ EPOCH = Epoch(
 def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
     before = changes.pop("before", START)
-    resolved, state = changes.pop("resolved", FRAME), changes.pop("state", HEAD)
+    resolved, state = changes.pop("resolved", RESOLVED), changes.pop("state", STATE)
     window = changes.pop("window", OWN_WINDOW)
     return break_reason(EPOCH, before, replace(before, **changes), resolved, state, window)
 
@@ -95,7 +94,7 @@ OFFERS = st.builds(
     )
 )
 @settings(deadline=None)
-def test_a_start_comes_back_from_storage(start: Start) -> None:
+def test_a_start_is_read_as_it_was_stored(start: Start) -> None:
     """A stored frame reads back as the start it was, odd texts included.
 
     [payload.start-recorded]
@@ -142,18 +141,18 @@ def test_starts_of_the_version_before_still_read() -> None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"resolved": replace(FRAME, tools_hash="x")}, "tools_changed"),
+        ({"resolved": replace(RESOLVED, tools_hash="x")}, "tools_changed"),
         ({"tools": PayloadTools((STUB_TOOL.name,))}, "tools_changed"),
         ({"tools": PayloadTools(("read_result",))}, "tools_changed"),
         ({"tools": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
-        ({"resolved": replace(FRAME, sections_hash="x")}, "sections_changed"),
+        ({"resolved": replace(RESOLVED, sections_hash="x")}, "sections_changed"),
         ({"dynamic": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
         ({"max_output_tokens": 99}, "budget_changed"),
         ({"factor": 1.3}, "budget_changed"),
         ({"window": 1000}, "budget_changed"),
-        ({"resolved": replace(FRAME, policy_hash="x")}, "policy_changed"),
-        ({"state": replace(HEAD, view_version=3)}, "compaction"),
+        ({"resolved": replace(RESOLVED, policy_hash="x")}, "policy_changed"),
+        ({"state": replace(STATE, view_version=3)}, "compaction"),
         ({"state": ConversationState(view_version=3)}, "compaction"),
         ({"state": ConversationState(view_version=3, view_cause="undone")}, "undone"),
         ({"state": ConversationState(view_version=3, view_cause="window_moved")}, "window_moved"),
@@ -161,7 +160,7 @@ def test_starts_of_the_version_before_still_read() -> None:
             {"state": ConversationState(view_version=3, view_cause="policy_changed")},
             "policy_changed",
         ),
-        ({"state": replace(HEAD, view_cause="undone")}, None),
+        ({"state": replace(STATE, view_cause="undone")}, None),
         ({"view": replace(VIEW, summaries=(replace(SUMMARY, text="other"),))}, "compaction"),
         ({"view": replace(VIEW, summaries=(SUMMARY, SUMMARY))}, "compaction"),
         ({"view": replace(VIEW, summaries=())}, "compaction"),
@@ -180,8 +179,8 @@ def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | N
     assert reason(**changes) == expected
 
 
-def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
-    """What a model's tokens are counted by is frozen until it has moved far."""
+def test_an_epoch_keeps_its_factor_while_the_models_is_near() -> None:
+    """The factor of an epoch is frozen until the model's differs by more than 5 %."""
     start = replace(START, factor=1.2)
     assert factor_in(start, 1.25) == 1.2
     assert factor_in(start, 1.15) == 1.2
@@ -189,23 +188,18 @@ def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
     assert factor_in(start, 1.0) == 1.0
 
 
-def test_counting_by_another_factor_shows_the_same() -> None:
-    """An epoch that begins for its count alone keeps what is bound to the prefix."""
-    counted = replace(START, factor=1.3)
-    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
-    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
-    assert not keeps_prefix(
-        EPOCH, START, counted, FRAME, ConversationState(view_version=3), OWN_WINDOW
-    )
-    assert not keeps_prefix(EPOCH, START, counted, FRAME, HEAD, 7)
+def test_another_factor_is_the_last_reason_for_a_break() -> None:
+    """Without it the payload extends the last one, so what is bound to the prefix stays."""
+    assert reason(factor=1.3) == "budget_changed"
+    assert reason(factor=1.3, tools=PayloadTools(("x",))) == "tools_changed"
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:
     """Of several changes the one nearest to the payload's start is named: tools come first."""
     undone = ConversationState(view_version=3, view_cause="undone")
-    both = replace(FRAME, tools_hash="x", sections_hash="x")
+    both = replace(RESOLVED, tools_hash="x", sections_hash="x")
     assert reason(resolved=both, state=undone) == "tools_changed"
-    assert reason(resolved=replace(FRAME, sections_hash="x"), state=undone) == "sections_changed"
+    assert reason(resolved=replace(RESOLVED, sections_hash="x"), state=undone) == "sections_changed"
     changed = replace(VIEW, retain=None, trimmed_through=9)
     assert reason(state=undone, view=changed) == "undone"
     assert reason(view=changed) == "compaction"
@@ -214,25 +208,25 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
 @pytest.mark.parametrize(
     ("resolved", "limits", "version", "same"),
     [
-        (FRAME, LIMITS, 2, True),
-        (FRAME, LIMITS, 3, False),
-        (replace(FRAME, policy_hash="x"), LIMITS, 2, False),
-        (FRAME, replace(LIMITS, total=1), 2, False),
-        (FRAME, replace(LIMITS, max_output_tokens=1), 2, False),
-        (replace(FRAME, sections_hash="x", tools_hash="x"), LIMITS, 2, True),
-        (FRAME, replace(LIMITS, notice_at=0.5), 2, True),
+        (RESOLVED, LIMITS, 2, True),
+        (RESOLVED, LIMITS, 3, False),
+        (replace(RESOLVED, policy_hash="x"), LIMITS, 2, False),
+        (RESOLVED, replace(LIMITS, total=1), 2, False),
+        (RESOLVED, replace(LIMITS, max_output_tokens=1), 2, False),
+        (replace(RESOLVED, sections_hash="x", tools_hash="x"), LIMITS, 2, True),
+        (RESOLVED, replace(LIMITS, notice_at=0.5), 2, True),
     ],
 )
-def test_a_view_holds_while_state_policy_and_window_do(
+def test_a_view_is_valid_until_state_policy_or_window_changes(
     resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
-    """Other sections or tools start an epoch, but the view they show stays."""
+    """Other sections or tools start an epoch, but its view stays."""
     assert view_holds(EPOCH, START, resolved, limits, version) is same
 
 
-def test_lanes_and_windows() -> None:
-    """A lane is a format and a model; a request's own window stands apart."""
-    ask = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
-    assert payload_stream_of(ask, "claude") == "anthropic:claude"
-    assert requested_window(ask) == 500
+def test_payload_streams_and_requested_windows_are_named() -> None:
+    """A payload stream is a format and a model; a requested window is separate."""
+    settings = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
+    assert payload_stream_of(settings, "claude") == "anthropic:claude"
+    assert requested_window(settings) == 500
     assert requested_window(RequestSettings()) == OWN_WINDOW

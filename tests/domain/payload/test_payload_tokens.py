@@ -16,7 +16,7 @@ from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.domain.common.messages import FormatName
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.prompt.sections import NO_TAIL, Tail
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
@@ -47,7 +47,7 @@ def judge(case: Case, assembler: Assembler) -> None:
 def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
     """Cold and warm, whole and reduced, in every format, each text of a payload is counted."""
     rows = [row for row in rows_of(case.log, case.format, COUNT) if case.view.shows(row.seq)]
-    assembler = assembler_for(case.format, case.view, COUNT, opening=TAIL)
+    assembler = ASSEMBLERS[case.format](case.view, COUNT, opening=TAIL)
     for place, row in enumerate(rows):
         if place == cut:
             judge(case, assembler)  # a warm build goes on from here
@@ -84,13 +84,13 @@ ORIGINALS = [
 
 
 @pytest.mark.parametrize(("format", "messages"), ORIGINALS)
-def test_what_goes_back_beside_a_text_is_counted(
+def test_fields_sent_beside_a_text_are_counted(
     format: FormatName, messages: list[dict[str, Any]]
 ) -> None:
     """Citations, annotations and unknown fields of a provider's own original cost tokens."""
     log = RawLog([(format, message) for message in messages])
     for wanted in FormatName:
-        assembler = assembler_for(wanted, View(), COUNT)
+        assembler = ASSEMBLERS[wanted](View(), COUNT)
         for row in rows_of(log, wanted, COUNT):
             assembler.add(row)
         judge(Case(log, wanted, View(), 1), assembler)

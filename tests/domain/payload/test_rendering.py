@@ -19,14 +19,14 @@ from app.domain.common.messages import FormatName
 from app.domain.conversations.view import Span, View
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.payload.assembler import (
-    MAX_BREAKPOINTS,
+from app.domain.payload.assembler import MAX_BREAKPOINTS
+from app.domain.payload.assemblers import ASSEMBLERS
+from app.domain.payload.payload_items import (
     BreakpointPlace,
     MisplacedBreakpoint,
     PayloadItems,
     StablePoint,
 )
-from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
@@ -65,7 +65,7 @@ from tests.domain.payload.builders import (
     cases,
     faults,
     folded,
-    frame_of,
+    resolved_of,
 )
 from tests.domain.prompt.generated import sections
 
@@ -74,15 +74,17 @@ MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
 TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
 
 
-FRAMES = st.builds(
-    frame_of,
+RESOLVED = st.builds(
+    resolved_of,
     st.lists(sections(), max_size=5),
     st.sampled_from(((), TOOLS[:1], TOOLS)),
     st.sampled_from((None, EXACT, MARKING)),
 )
 
 
-def offer_of(case: Case, resolved: ResolvedSettings, has_calls: bool = True) -> PayloadTools:
+def payload_tools_of(
+    case: Case, resolved: ResolvedSettings, has_calls: bool = True
+) -> PayloadTools:
     """Return the tools that a payload has besides the caller's: a stub where it needs one."""
     needs_stub = case.format is ANTHROPIC and not resolved.tools and has_calls
     return PayloadTools((STUB_TOOL.name,)) if needs_stub else NO_PAYLOAD_TOOLS
@@ -92,13 +94,13 @@ def rendered(
     case: Case,
     resolved: ResolvedSettings,
     items: PayloadItems | None = None,
-    offer: PayloadTools | None = None,
-    known: StablePoint | None = None,
+    tools: PayloadTools | None = None,
+    caller_point: StablePoint | None = None,
 ) -> tuple[Payload, dict[str, Any]]:
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
-    offer = offer or offer_of(case, resolved, items.has_calls)
-    request = Request(case.format, offer, "conversation", known=known)
+    tools = tools or payload_tools_of(case, resolved, items.has_calls)
+    request = Request(case.format, tools, "conversation", caller_point=caller_point)
     payload = render_payload(request, resolved, items)
     return payload, json.loads(orjson.dumps(payload.body))
 
@@ -134,7 +136,7 @@ def count_marks(value: Any) -> int:
             return 0
 
 
-@given(cases(), FRAMES, TAILS)
+@given(cases(), RESOLVED, TAILS)
 @settings(max_examples=60, deadline=None)
 def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules."""
@@ -153,7 +155,7 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
     assert body.get("tools") != [] and body.get("config", {}).get("tools") != []
 
 
-@given(cases(), FRAMES, TAILS)
+@given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless."""
@@ -181,7 +183,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
     assert tail.texts == () or count_marks(listed[-1]["content"][-len(tail.texts) :]) == 0
 
 
-@given(cases(), FRAMES, TAILS)
+@given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_prefixes_of_an_epoch_stay_byte_identical(
     case: Case, resolved: ResolvedSettings, tail: Tail
@@ -194,8 +196,8 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
     last = folded(case).items()
     if case.view.summary_texts() and len(case.shown) // 2 < case.state:
         return
-    offer = offer_of(case, resolved)
-    (early, before), (late, after) = (rendered(case, resolved, i, offer) for i in (first, last))
+    tools = payload_tools_of(case, resolved)
+    (early, before), (late, after) = (rendered(case, resolved, i, tools) for i in (first, last))
     before, after = without_breakpoints(before), without_breakpoints(after)
     stable, key = early.stable_items, ITEMS[case.format]
     assert after[key][:stable] == before[key][:stable]
@@ -205,7 +207,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
         assert early.prefix_hash == late.prefix_hash
 
 
-@given(cases(), FRAMES, TAILS, TAILS, st.data())
+@given(cases(), RESOLVED, TAILS, TAILS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
     case: Case, resolved: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
@@ -220,11 +222,11 @@ def test_deltas_give_the_whole_payload(
     if not enough:
         return
     earlier = data.draw(st.sampled_from(enough))
-    whole, key, offer = folded(case), ITEMS[case.format], offer_of(case, resolved)
+    whole, key, tools = folded(case), ITEMS[case.format], payload_tools_of(case, resolved)
     seq = case.shown[earlier - 1].seq
-    held = rendered(case, resolved, folded(case, case.shown[:earlier]).items(tail), offer)[1][key]
-    _, full = rendered(case, resolved, whole.items(later_tail), offer)
-    delta, body = rendered(case, resolved, whole.items(later_tail), offer, whole.point_at(seq))
+    held = rendered(case, resolved, folded(case, case.shown[:earlier]).items(tail), tools)[1][key]
+    _, full = rendered(case, resolved, whole.items(later_tail), tools)
+    delta, body = rendered(case, resolved, whole.items(later_tail), tools, whole.point_at(seq))
     assert delta.is_delta
     last = json.loads(orjson.dumps(delta.tail))
     assert held[: delta.base_items] + body[key] + last == full[key]
@@ -233,7 +235,7 @@ def test_deltas_give_the_whole_payload(
     assert delta.base_items <= delta.stable_items
 
 
-@given(cases(), FRAMES)
+@given(cases(), RESOLVED)
 @QUICK
 def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSettings) -> None:
     """A payload is a function of log, view and frame. [neutral.same-bytes]"""
@@ -242,15 +244,15 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSetti
     assert one[0].prefix_hash == two[0].prefix_hash
 
 
-@given(cases(), FRAMES, TAILS)
+@given(cases(), RESOLVED, TAILS)
 @QUICK
-def test_the_budget_counts_what_is_returned(
+def test_the_budget_counts_the_returned_payload(
     case: Case, resolved: ResolvedSettings, tail: Tail
 ) -> None:
     """System, tools, messages and tail counted from scratch give the usage reported."""
     items = folded(case).items(tail)
-    offer = offer_of(case, resolved, items.has_calls)
-    _, body = rendered(case, resolved, items, offer)
+    tools = payload_tools_of(case, resolved, items.has_calls)
+    _, body = rendered(case, resolved, items, tools)
     body = without_breakpoints(body)
     listed = body[ITEMS[case.format]]
     static = system_text(static_sections(resolved.sections))
@@ -259,9 +261,9 @@ def test_the_budget_counts_what_is_returned(
     counted = count_payload_messages(case.format, listed, third)
     if static:
         counted += count_system(static, third)
-    definitions = [*resolved.tools, *([STUB_TOOL] if offer.extra else [])]
+    definitions = [*resolved.tools, *([STUB_TOOL] if tools.extra else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = resolved.extra_tokens(offer.extra)
+    extra = resolved.extra_tokens(tools.extra)
     system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
     assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
@@ -271,7 +273,7 @@ def test_the_budget_counts_what_is_returned(
 def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
     """Retain, several summaries, kept and cleared results make a valid, counted request."""
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
-    resolved = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
+    resolved = resolved_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
     _, body = rendered(
         case, resolved, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
@@ -307,8 +309,8 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
 
 def test_a_changed_prefix_changes_its_hash() -> None:
     """Sections and tools are part of the promised prefix, the tail is not [epochs.extend]."""
-    resolved = frame_of([PromptSection("a", "one")], TOOLS, None)
-    fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
+    resolved = resolved_of([PromptSection("a", "one")], TOOLS, None)
+    fewer = resolved_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
         render_payload(
             Request(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
@@ -322,7 +324,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
 
 def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
     """Return the items of an empty view."""
-    return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items(tail)
+    return ASSEMBLERS[CHAT](View(spans=(Span(1, 2),)), third).items(tail)
 
 
 def test_short_prefixes_are_not_marked() -> None:
@@ -330,7 +332,7 @@ def test_short_prefixes_are_not_marked() -> None:
     raw = {"role": "user", "content": "x" * 300}
     case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
     for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
-        resolved = frame_of(
+        resolved = resolved_of(
             [PromptSection("base", "Be brief.")],
             TOOLS,
             replace(EXACT, cache_minimum_tokens=minimum),
@@ -348,10 +350,10 @@ def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> No
         PromptSection("pad", "e", SectionKind.SCRATCHPAD),
     ]
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
-    _, body = rendered(case, frame_of(given_, TOOLS, None))
+    _, body = rendered(case, resolved_of(given_, TOOLS, None))
     assert [count_marks(block) for block in body["system"]] == [0, 1, 1, 0]
     case = replace(case, format=FormatName.OPENAI_RESPONSES)
-    _, body = rendered(case, frame_of(given_, TOOLS, MARKING))
+    _, body = rendered(case, resolved_of(given_, TOOLS, MARKING))
     assert [count_marks(part) for part in body["input"][0]["content"]] == [0, 1, 1, 0]
 
 
@@ -361,7 +363,7 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     [breakpoints.failure]
     """
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
-    resolved = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
+    resolved = resolved_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
     items = replace(folded(case).items(), breakpoints=(BreakpointPlace(0, 3, 0),))
     request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
     with pytest.raises(MisplacedBreakpoint):
@@ -390,9 +392,9 @@ def test_openai_takes_at_most_128_tools() -> None:
     [tools.provider-limit]
     """
     many = tuple(replace(TOOLS[0], name=f"t{n}") for n in range(129))
-    check_tools(frame_of([], many[:128], None), CHAT)
-    check_tools(frame_of([], many, None), ANTHROPIC)
+    check_tools(resolved_of([], many[:128], None), CHAT)
+    check_tools(resolved_of([], many, None), ANTHROPIC)
     with pytest.raises(ValidationError) as refused:
-        check_tools(frame_of([], many, None), CHAT)
+        check_tools(resolved_of([], many, None), CHAT)
     assert refused.value.problems[0].pointer == "/tools"
-    check_tools(frame_of([], tuple(replace(t, category="mcp") for t in many), None), CHAT)
+    check_tools(resolved_of([], tuple(replace(t, category="mcp") for t in many), None), CHAT)

@@ -208,21 +208,21 @@ def test_the_sdks_objects_are_read_as_they_are(
     given_object: Any, format: FormatName, expected: TokenUsage
 ) -> None:
     """Each SDK's own usage object, dumped, gives the same four disjoint numbers."""
-    given_usage = given_object.model_dump()
-    assert read_usage(given_usage, format).usage == expected
-    assert format in usage_shape(given_usage).formats
+    raw_usage = given_object.model_dump()
+    assert read_usage(raw_usage, format).usage == expected
+    assert format in usage_shape(raw_usage).formats
     sparse = given_object.model_dump(exclude_none=True)
     assert read_usage(sparse, format).usage == expected
 
 
-def test_totals_are_the_providers_own() -> None:
+def test_totals_are_those_of_the_provider() -> None:
     """Where a provider states a total, the parts sum to it. [usage.disjoint]"""
     names = ("total_tokens", "total_token_count")
     for given_object, format, _ in OBJECTS:
-        given_usage = given_object.model_dump()
-        stated = next((given_usage[name] for name in names if name in given_usage), None)
+        raw_usage = given_object.model_dump()
+        stated = next((raw_usage[name] for name in names if name in raw_usage), None)
         if stated is not None:
-            assert read_usage(given_usage, format).usage.total_tokens == stated
+            assert read_usage(raw_usage, format).usage.total_tokens == stated
 
 
 def test_gemini_in_its_wire_spelling() -> None:
@@ -240,7 +240,7 @@ def test_gemini_in_its_wire_spelling() -> None:
 
 
 @pytest.mark.parametrize(
-    "given_usage",
+    "raw_usage",
     [
         {"prompt_tokens": 95, "completion_tokens": 20, "prompt_cache_hit_tokens": 60},
         {
@@ -251,9 +251,9 @@ def test_gemini_in_its_wire_spelling() -> None:
         },
     ],
 )
-def test_cached_tokens_under_other_names(given_usage: dict[str, Any]) -> None:
+def test_cached_tokens_under_other_names(raw_usage: dict[str, Any]) -> None:
     """Providers of OpenAI's form name cached tokens in their own way."""
-    assert read_usage(given_usage, CHAT).usage == TokenUsage(35, 20, 0, 60)
+    assert read_usage(raw_usage, CHAT).usage == TokenUsage(35, 20, 0, 60)
 
 
 def test_litellms_object_for_anthropic() -> None:
@@ -261,7 +261,7 @@ def test_litellms_object_for_anthropic() -> None:
 
     This is what its `Usage` dumps; importing it takes longer than all tests here together.
     """
-    given_usage = {
+    raw_usage = {
         "completion_tokens": 20,
         "prompt_tokens": 100,
         "total_tokens": 120,
@@ -278,8 +278,8 @@ def test_litellms_object_for_anthropic() -> None:
         "cache_creation_input_tokens": 30,
         "cache_read_input_tokens": 60,
     }
-    assert usage_shape(given_usage).formats == (CHAT,)
-    assert read_usage(given_usage, CHAT).usage == TokenUsage(10, 20, 30, 60)
+    assert usage_shape(raw_usage).formats == (CHAT,)
+    assert read_usage(raw_usage, CHAT).usage == TokenUsage(10, 20, 30, 60)
 
 
 def test_steps_of_the_provider_are_noticed() -> None:
@@ -302,7 +302,7 @@ def test_steps_of_the_provider_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_usage", "format"),
+    ("raw_usage", "format"),
     [
         ({"prompt_token_count": 1}, GEMINI),
         ({"promptTokenCount": 1}, GEMINI),
@@ -318,27 +318,27 @@ def test_steps_of_the_provider_are_noticed() -> None:
         ({"input_tokens": 1, "output_tokens": 1}, None),
     ],
 )
-def test_keys_tell_whose_it_is(given_usage: dict[str, Any], format: FormatName | None) -> None:
+def test_keys_tell_whose_it_is(raw_usage: dict[str, Any], format: FormatName | None) -> None:
     """An object's keys name its provider, but for two that then mean the same."""
-    assert usage_shape(given_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
+    assert usage_shape(raw_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
     if format is None:
-        assert read_usage(given_usage, ANTHROPIC) == read_usage(given_usage, RESPONSES)
+        assert read_usage(raw_usage, ANTHROPIC) == read_usage(raw_usage, RESPONSES)
 
 
 def test_the_format_decides_between_two_meanings() -> None:
     """Fields of Anthropic and of OpenAI beside each other mean what the format means."""
-    given_usage = {
+    raw_usage = {
         "input_tokens": 100,
         "input_tokens_details": {"cached_tokens": 60},
         "cache_read_input_tokens": 60,
         "output_tokens": 20,
     }
-    assert read_usage(given_usage, ANTHROPIC).usage == TokenUsage(100, 20, 0, 60)
+    assert read_usage(raw_usage, ANTHROPIC).usage == TokenUsage(100, 20, 0, 60)
     for format in (CHAT, RESPONSES, GEMINI):
-        assert read_usage(given_usage, format).usage == TokenUsage(40, 20, 0, 60)
-    del given_usage["input_tokens_details"]
+        assert read_usage(raw_usage, format).usage == TokenUsage(40, 20, 0, 60)
+    del raw_usage["input_tokens_details"]
     for format in FormatName:
-        assert read_usage(given_usage, format).usage == TokenUsage(100, 20, 0, 60)
+        assert read_usage(raw_usage, format).usage == TokenUsage(100, 20, 0, 60)
 
 
 def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[str, Any]]:
@@ -416,9 +416,9 @@ def test_a_call_is_the_same_in_every_shape_and_format(
 ) -> None:
     """Whichever provider's object a gateway reports in whichever format, it says the same."""
     expected = CallUsage(TokenUsage(fresh, output, write, read))
-    for name, given_usage in shapes_of(fresh, output, write, read).items():
+    for name, raw_usage in shapes_of(fresh, output, write, read).items():
         for format in FormatName:
-            assert read_usage(given_usage, format) == expected, (name, format)
+            assert read_usage(raw_usage, format) == expected, (name, format)
 
 
 BIG = 10**12
@@ -483,28 +483,28 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("format", "given_usage", "pointer"), WRONG, ids=str)
+@pytest.mark.parametrize(("format", "raw_usage", "pointer"), WRONG, ids=str)
 def test_numbers_that_cannot_be(
-    format: FormatName, given_usage: dict[str, Any], pointer: str
+    format: FormatName, raw_usage: dict[str, Any], pointer: str
 ) -> None:
     """A number that is none, or contradicts another, is refused where it stands."""
     with pytest.raises(ValidationError) as caught:
-        read_usage(given_usage, format)
+        read_usage(raw_usage, format)
     assert [place.pointer for place in caught.value.problems] == [pointer]
 
 
-@pytest.mark.parametrize("given_usage", [{}, {"tokens": 5}, {"output_tokens": 5}])
-def test_nobodys_object_is_refused(given_usage: dict[str, Any]) -> None:
+@pytest.mark.parametrize("raw_usage", [{}, {"tokens": 5}, {"output_tokens": 5}])
+def test_the_object_of_no_provider_is_refused(raw_usage: dict[str, Any]) -> None:
     """Without `format`, an object that no provider sends is refused."""
     with pytest.raises(ValidationError) as caught:
-        usage_shape(given_usage)
+        usage_shape(raw_usage)
     assert caught.value.problems[0].pointer == "/usage"
 
 
-def test_what_nobody_knows_is_let_through() -> None:
-    """Fields of providers' later versions change nothing."""
-    given_usage = {"prompt_tokens": 5, "cost": 0.1, "future": {"tokens": -1}, "x": None}
-    assert read_usage(given_usage, CHAT) == CallUsage(TokenUsage(5))
+def test_unknown_fields_are_ignored() -> None:
+    """Unknown fields change nothing."""
+    raw_usage = {"prompt_tokens": 5, "cost": 0.1, "future": {"tokens": -1}, "x": None}
+    assert read_usage(raw_usage, CHAT) == CallUsage(TokenUsage(5))
 
 
 TOKEN = st.integers(-2, 2 * BIG) | st.none() | st.booleans() | st.text(max_size=2) | st.floats()
@@ -518,10 +518,10 @@ NAMES = sorted({name for shape in shapes_of(1, 1, 0, 1).values() for name in sha
     st.dictionaries(st.sampled_from(NAMES), TOKEN | NESTED | st.lists(NESTED, max_size=2)),
     st.sampled_from(FormatName),
 )
-def test_any_object_is_read_or_refused(given_usage: dict[str, Any], format: FormatName) -> None:
+def test_any_object_is_read_or_refused(raw_usage: dict[str, Any], format: FormatName) -> None:
     """Whatever comes is usage with numbers that can be, or a refusal with its place."""
     try:
-        usage = read_usage(given_usage, format).usage
+        usage = read_usage(raw_usage, format).usage
     except ValidationError as error:
         assert error.problems[0].pointer.startswith("/usage/")
     else:
@@ -558,7 +558,7 @@ def test_a_changed_view_ends_the_epoch(
     assert current_epoch(newest, ConversationState(view_version=view_version)) == expected
 
 
-def test_what_is_judged_is_told() -> None:
+def test_judged_tokens_are_the_larger_count() -> None:
     """The tokens that count are the larger of report and estimate."""
     assert judged_tokens(10, reported(600, appended=5), 4) == 605
     assert judged_tokens(700, reported(600), 4) == 700
@@ -570,6 +570,6 @@ def test_what_is_judged_is_told() -> None:
     ("tokens", "used", "suspended"),
     [(50, 700, True), (50, 949, True), (50, 950, False), (100, 700, False)],
 )
-def test_what_was_undone_rests(tokens: int, used: int, suspended: bool) -> None:
+def test_compaction_is_suspended_after_an_undo(tokens: int, used: int, suspended: bool) -> None:
     """After an undo nothing is due below the compact trigger until the log has grown (24)."""
     assert is_suspended(ConversationState(tokens=tokens, resume_at=100), used, LIMITS) is suspended

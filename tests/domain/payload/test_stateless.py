@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.results import ContextState
 from app.domain.payload.stateless import (
     CompressMiddle,
     ReuseSummary,
-    SandwichPolicy,
     ShowAll,
     assemble,
     estimate_tokens,

@@ -1,4 +1,4 @@
-"""What payloads of all kinds are told, valid ones and any JSON. [validation.any-json]"""
+"""Validation of payloads of all kinds: valid ones and any JSON. [validation.any-json]"""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import (
-    MAX_VIOLATIONS,
-    NO_CONTEXT,
-    RULES,
-    Context,
-    capacity_of,
-    read,
-    validate,
-)
-from app.domain.payload.validation.shapes import BREAKPOINT_FIELDS
-from tests.domain.payload import validation_payloads as given_
+from app.domain.payload.validation import capacity_of, validate
+from app.domain.payload.validation.rules import MAX_VIOLATIONS, NO_CONTEXT, RULES, Context
+from app.domain.payload.validation.shapes import BREAKPOINT_FIELDS, read
+from tests.domain.payload import validation_payloads as payloads
 from tests.domain.payload.validation_payloads import context_of, payload_of
 from tests.judge import anthropic, errors, refusals
 
@@ -146,8 +139,8 @@ def test_texts_alone() -> None:
 def test_continued_responses() -> None:
     """With a response or a conversation to go on from, calls may be there."""
     for state in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
-        assert validate({"input": [given_.output("r1")], **state}, RESPONSES) == []
-    calling = given_.function_call("r1")
+        assert validate({"input": [payloads.output("r1")], **state}, RESPONSES) == []
+    calling = payloads.function_call("r1")
     flagged = {"input": [{"role": "user", "content": "Go."}, calling | {"async": True}]}
     assert validate(flagged, RESPONSES) == []
 
@@ -166,7 +159,7 @@ Turn = Callable[[int, int], list[dict[str, Any]]]
 def chat_turn(number: int, calls: int) -> list[dict[str, Any]]:
     """Return a complete turn of OpenAI Chat."""
     ids = [f"t{number}_{place}" for place in range(calls)]
-    group = {"role": "assistant", "tool_calls": [given_.chat_call(call_id) for call_id in ids]}
+    group = {"role": "assistant", "tool_calls": [payloads.chat_call(call_id) for call_id in ids]}
     results = [{"role": "tool", "tool_call_id": call_id, "content": "x"} for call_id in ids]
     answer = {"role": "assistant", "content": "So."}
     return [answer, {"role": "user", "content": "Go."}, *([group] if calls else []), *results]
@@ -176,14 +169,14 @@ def responses_turn(number: int, calls: int) -> list[dict[str, Any]]:
     """Return a complete turn of OpenAI Responses."""
     ids = [f"t{number}_{place}" for place in range(calls)]
     answer = {"role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
-    made, outputs = map(given_.function_call, ids), map(given_.output, ids)
+    made, outputs = map(payloads.function_call, ids), map(payloads.output, ids)
     return [answer, {"role": "user", "content": "Go."}, *made, *outputs]
 
 
 def anthropic_turn(number: int, calls: int) -> list[dict[str, Any]]:
     """Return a complete turn of Anthropic."""
     ids = [f"t{number}_{place}" for place in range(calls)]
-    made, results = [*map(given_.tool_use, ids)], [*map(given_.tool_result, ids)]
+    made, results = [*map(payloads.tool_use, ids)], [*map(payloads.tool_result, ids)]
     group = {"role": "assistant", "content": made}
     answered = [group, {"role": "user", "content": results}] if calls else []
     return [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Go."}, *answered]
@@ -191,8 +184,8 @@ def anthropic_turn(number: int, calls: int) -> list[dict[str, Any]]:
 
 def gemini_turn(number: int, calls: int) -> list[dict[str, Any]]:
     """Return a complete turn of Gemini."""
-    made = [given_.gemini_call(signature="c2ln", id=f"t{number}_{n}") for n in range(calls)]
-    results = [given_.gemini_response(id=f"t{number}_{n}") for n in range(calls)]
+    made = [payloads.gemini_call(signature="c2ln", id=f"t{number}_{n}") for n in range(calls)]
+    results = [payloads.gemini_response(id=f"t{number}_{n}") for n in range(calls)]
     said = [
         {"role": "model", "parts": [{"text": "So."}]},
         {"role": "user", "parts": [{"text": "Go."}]},
@@ -215,9 +208,9 @@ def test_turns_are_appended(format: FormatName, turns: list[int]) -> None:
     """A valid payload stays valid when complete turns are appended [validation.any-json]."""
     payload = payload_of(format)
     if format is ANTHROPIC:  # the marks of a build stand at its end
-        payload["messages"].append({"role": "assistant", "content": [given_.text("So.")]})
+        payload["messages"].append({"role": "assistant", "content": [payloads.text("So.")]})
         payload["messages"].append(
-            {"role": "user", "content": [given_.text("Go.", cache_control=given_.MARK)]}
+            {"role": "user", "content": [payloads.text("Go.", cache_control=payloads.MARK)]}
         )
     for number, calls in enumerate(turns):
         payload[ITEMS[format]] += TURNS[format](number, calls)
@@ -254,7 +247,9 @@ def plain(format: FormatName, turns: list[int]) -> dict[str, Any]:
 
 @given(FORMATS, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
 @settings(max_examples=60, deadline=None)
-def test_another_checker_agrees(format: FormatName, turns: list[int], data: st.DataObject) -> None:
+def test_an_independent_checker_agrees(
+    format: FormatName, turns: list[int], data: st.DataObject
+) -> None:
     """Histories with items lost, doubled or moved are wrong for both checkers, or for none."""
     payload = plain(format, turns)
     items = payload[ITEMS[format]]
@@ -317,14 +312,14 @@ def _camel(name: str) -> str:
     return head + "".join(map(str.title, rest))
 
 
-def test_what_a_payload_may_have() -> None:
+def test_the_capacity_is_the_window_without_output_and_margin() -> None:
     """The window less the payload's own output limit, with the margin of the counter."""
     for format in FormatName:
         shape = read(payload_of(format), format)
         assert shape.max_output_tokens == 1000
         assert capacity_of(shape, None, None) is None
-        assert capacity_of(shape, None, given_.MODEL) == int(199_000 / 1.05)
-        exact = replace(given_.MODEL, exact=True)
+        assert capacity_of(shape, None, payloads.MODEL) == int(199_000 / 1.05)
+        exact = replace(payloads.MODEL, exact=True)
         assert capacity_of(shape, 10_000, exact) == 9_000
         assert capacity_of(shape, 500, exact) == 0
         assert capacity_of(read({ITEMS[format]: []}, format), None, exact) == 200_000

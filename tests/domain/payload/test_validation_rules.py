@@ -1,4 +1,4 @@
-"""The rules of payloads: each is broken in one place, and nothing else is said to be.
+"""The rules of payloads: each is broken in one place, and nothing else is reported.
 
 [validation.endpoint]
 """
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import NOT_JUDGED, RULES, Context, validate
-from tests.domain.payload import validation_payloads as given_
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import NOT_JUDGED, RULES, Context
+from tests.domain.payload import validation_payloads as payloads
 from tests.domain.payload.validation_payloads import context_of, payload_of
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
@@ -159,8 +160,8 @@ def user(said: str) -> dict[str, Any]:
 
 
 OTHER_MODEL = top(model="another-model")
-MARKED = given_.text("x", cache_control=given_.MARK)
-LONG = [given_.text(f"line {number}") for number in range(25)]
+MARKED = payloads.text("x", cache_control=payloads.MARK)
+LONG = [payloads.text(f"line {number}") for number in range(25)]
 THRESHOLD = {"type": "compaction", "content": "They planned."}
 EDIT = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
 ASKED = {"compaction": {"type": "summarize"}}
@@ -201,15 +202,15 @@ NEUTRAL = [
         "a result names no call",
         both(drop(4, "tool_call_id"), drop(2, "tool_calls", 0)),
     ),
-    case("N1", RESPONSES, "an output names no call", insert(8, given_.output(""))),
-    case("N1", ANTHROPIC, "a result names no call", append(6, "content", given_.tool_result(""))),
+    case("N1", RESPONSES, "an output names no call", insert(8, payloads.output(""))),
+    case("N1", ANTHROPIC, "a result names no call", append(6, "content", payloads.tool_result(""))),
     case(
         "N2",
         CHAT,
         "a second result",
         insert(5, {"role": "tool", "tool_call_id": "c1", "content": "x"}),
     ),
-    case("N2", RESPONSES, "a second output", insert(8, given_.output("r1"))),
+    case("N2", RESPONSES, "a second output", insert(8, payloads.output("r1"))),
     case("N2", RESPONSES, "the user speaks before the output", insert(15, user("Wait."))),
     case(
         "N3", CHAT, "an id again", both(put(5, "tool_calls", 0, id="c1"), put(6, tool_call_id="c1"))
@@ -265,12 +266,12 @@ NEUTRAL = [
         "N11",
         GEMINI,
         "no ref",
-        put(6, "parts", 0, "function_response", response={"output": given_.STORED[:60]}),
+        put(6, "parts", 0, "function_response", response={"output": payloads.STORED[:60]}),
     ),
-    case("N12", CHAT, "a foreign part", put(8, content=[given_.thinking(9)])),
-    case("N12", RESPONSES, "a foreign item", insert(17, given_.thinking(1))),
+    case("N12", CHAT, "a foreign part", put(8, content=[payloads.thinking(9)])),
+    case("N12", RESPONSES, "a foreign item", insert(17, payloads.thinking(1))),
     case("N12", ANTHROPIC, "a foreign block", put(3, "content", 2, type="reasoning")),
-    case("N12", GEMINI, "a foreign part", put(4, parts=[given_.thinking(1)])),
+    case("N12", GEMINI, "a foreign part", put(4, parts=[payloads.thinking(1)])),
 ]
 
 ANTHROPIC_CASES = [
@@ -283,24 +284,28 @@ ANTHROPIC_CASES = [
     a(
         "A2",
         "no results at all",
-        insert(8, {"role": "assistant", "content": [given_.tool_use("a9")]}),
+        insert(8, {"role": "assistant", "content": [payloads.tool_use("a9")]}),
     ),
     a("A2", "a system message between", insert(3, {"role": "system", "content": "x"})),
-    a("A3", "text before a result", prepend(3, given_.text("x"))),
+    a("A3", "text before a result", prepend(3, payloads.text("x"))),
     a("A3", "two messages of results", split_results),
-    a("A4", "a result of no call", prepend(8, given_.tool_result("a1"))),
-    a("A4", "a second result", append(6, "content", given_.tool_result("a3"))),
+    a("A4", "a result of no call", prepend(8, payloads.tool_result("a1"))),
+    a("A4", "a second result", append(6, "content", payloads.tool_result("a3"))),
     a(
         "A4",
         "an id again",
         both(put(5, "content", 3, id="a1"), put(6, "content", 0, tool_use_id="a1")),
     ),
-    a("A5", "a result of a server's call", append(6, "content", given_.tool_result("srvtoolu_1"))),
+    a(
+        "A5",
+        "a result of a server's call",
+        append(6, "content", payloads.tool_result("srvtoolu_1")),
+    ),
     a("A5", "a server's result alone", drop(5, "content", 1)),
     a(
         "A5",
         "a server's call alone, then text",
-        both(drop(5, "content", 2), append(6, "content", given_.text("x"))),
+        both(drop(5, "content", 2), append(6, "content", payloads.text("x"))),
     ),
     a(
         "A6",
@@ -313,17 +318,18 @@ ANTHROPIC_CASES = [
         "A7",
         "five marks",
         both(
-            put("tools", 0, cache_control=given_.HOUR), put("tools", 1, cache_control=given_.HOUR)
+            put("tools", 0, cache_control=payloads.HOUR),
+            put("tools", 1, cache_control=payloads.HOUR),
         ),
     ),
     a(
         "A7",
         "an automatic one too many",
-        both(put("tools", 0, cache_control=given_.HOUR), top(cache_control=given_.MARK)),
+        both(put("tools", 0, cache_control=payloads.HOUR), top(cache_control=payloads.MARK)),
     ),
-    a("A7", "on thinking", both(put(2, "content", 0, cache_control=given_.MARK))),
-    a("A7", "on a deferred tool", put("tools", 2, cache_control=given_.HOUR)),
-    a("A7", "an hour after minutes", put(8, "content", 0, cache_control=given_.HOUR)),
+    a("A7", "on thinking", both(put(2, "content", 0, cache_control=payloads.MARK))),
+    a("A7", "on a deferred tool", put("tools", 2, cache_control=payloads.HOUR)),
+    a("A7", "an hour after minutes", put(8, "content", 0, cache_control=payloads.HOUR)),
     a("A8", "too short a prefix", same, tokens=1000),
     a(
         "A8",
@@ -334,7 +340,7 @@ ANTHROPIC_CASES = [
     ),
     a("A9", "behind its call", move_block(5, 0, 4)),
     a("A9", "unsigned", drop(2, "content", 0, "signature")),
-    a("A9", "said by the user", prepend(8, given_.thinking(2))),
+    a("A9", "said by the user", prepend(8, payloads.thinking(2))),
     a("A10", "another prefix", put(1, content="Stop."), OTHER_MODEL),
     a("A10", "other tools", drop("tools", 0), OTHER_MODEL),
     a(
@@ -344,7 +350,7 @@ ANTHROPIC_CASES = [
         OTHER_MODEL,
     ),
     a("A12", "not the first", both(insert(0, user("Hi.")))),
-    a("A12", "two of them", append(0, "content", given_.SIGNED)),
+    a("A12", "two of them", append(0, "content", payloads.SIGNED)),
     a("A12", "without its beta", same, betas=()),
     a("A12", "with edits", top(context_management={"edits": []})),
     a(
@@ -372,7 +378,7 @@ ANTHROPIC_CASES = [
         "A16",
         "the model takes none",
         same,
-        model=replace(given_.MODEL, mid_conversation_system=False),
+        model=replace(payloads.MODEL, mid_conversation_system=False),
     ),
     a("A17", "a string", put(5, "content", 3, input="{}")),
     a(
@@ -393,7 +399,7 @@ ANTHROPIC_CASES = [
             {"type": "image", "source": {"type": "url", "url": "x"}} for _ in range(101)
         ),
     ),
-    a("A19", "too many bytes", append(8, "content", given_.text("x" * 32_000_000))),
+    a("A19", "too many bytes", append(8, "content", payloads.text("x" * 32_000_000))),
     a("A20", "another system prompt", put("system", 0, text="Be long."), same),
     a("A20", "tools in another order", lambda p: p["tools"].reverse(), same),
     a(
@@ -411,7 +417,7 @@ CHAT_CASES = [
     b(
         "B1",
         "no results at all",
-        insert(8, {"role": "assistant", "tool_calls": [given_.chat_call("c9")]}),
+        insert(8, {"role": "assistant", "tool_calls": [payloads.chat_call("c9")]}),
     ),
     b(
         "B2",
@@ -448,15 +454,15 @@ CHAT_CASES = [
         insert(1, {"role": "developer", "content": "Be kind."}),
         same,
     ),
-    b("X1", "a mark on a message", put(7, cache_control=given_.MARK)),
-    b("X1", "a mark on a tool", put("tools", 0, cache_control=given_.MARK)),
-    b("X1", "a mark on a call", put(5, "tool_calls", 0, cache_control=given_.MARK)),
+    b("X1", "a mark on a message", put(7, cache_control=payloads.MARK)),
+    b("X1", "a mark on a tool", put("tools", 0, cache_control=payloads.MARK)),
+    b("X1", "a mark on a call", put(5, "tool_calls", 0, cache_control=payloads.MARK)),
     b("X1", "the user thinks", put(8, thinking_blocks=[])),
     b("X2", "LiteLLM may change it", top(modify_params=True)),
 ]
 TRIGGER = {"type": "compaction_trigger"}
 FLAT = {"role": "assistant", "content": "Done."}
-PART = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": given_.BREAKPOINT}
+PART = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": payloads.BREAKPOINT}
 EXPLICIT = {"prompt_cache_options": {"mode": "explicit"}}
 RESPONSES_CASES = [
     c("C1", "no output", drop(7)),
@@ -465,14 +471,14 @@ RESPONSES_CASES = [
     c("C1", "an output before its call", move(9, 8)),
     c("C1", "a result as a message", put(17, role="tool")),
     c("C2", "the user follows", insert(4, user("Wait."))),
-    c("C2", "nothing follows", insert(18, given_.REASONING)),
+    c("C2", "nothing follows", insert(18, payloads.REASONING)),
     c("C3", "left out after it", both(drop(9), drop(8)), OTHER_MODEL),
     c("C4", "not the last", insert(17, TRIGGER)),
     c("C4", "two of them", insert(18, TRIGGER, TRIGGER)),
     c("C5", "two states", top(previous_response_id="resp_1", conversation="conv_1")),
     c("C5", "not sent again", same, top(instructions="Be kind.")),
     c("C6", "an odd phase", put(16, phase="middle")),
-    c("C6", "calls of a message", put(16, tool_calls=[given_.chat_call("c1")])),
+    c("C6", "calls of a message", put(16, tool_calls=[payloads.chat_call("c1")])),
     c("C6", "the assistant's input", put(16, "content", 0, type="input_text")),
     c("C7", "no search", drop(10)),
     c("C7", "nothing found", drop(11)),
@@ -481,8 +487,8 @@ RESPONSES_CASES = [
     c("C7", "the namespace lost", drop(14, "namespace")),
     c("C8", "too many breakpoints", put(17, content=[PART, PART])),
     c("C8", "too many explicit ones", both(top(**EXPLICIT), put(17, content=[PART, PART, PART]))),
-    c("C8", "on an item", put(8, prompt_cache_breakpoint=given_.BREAKPOINT)),
-    c("C8", "on a tool", put("tools", 0, prompt_cache_breakpoint=given_.BREAKPOINT)),
+    c("C8", "on an item", put(8, prompt_cache_breakpoint=payloads.BREAKPOINT)),
+    c("C8", "on a tool", put("tools", 0, prompt_cache_breakpoint=payloads.BREAKPOINT)),
     c("C8", "stable instructions", top(instructions="Be brief.")),
     c("C9", "a longer text", put(17, content="And now? Please."), same),
     c("C9", "another part", append(2, "content", {"type": "input_text", "text": "Please."}), same),
@@ -496,7 +502,7 @@ GEMINI_CASES = [
     g(
         "G1",
         "responses to nothing",
-        insert(4, {"role": "user", "parts": [given_.gemini_response()]}),
+        insert(4, {"role": "user", "parts": [payloads.gemini_response()]}),
     ),
     g("G1", "the newest calls are open", drop(6)),
     g("G2", "no signature", drop(5, "parts", 1, "thought_signature")),

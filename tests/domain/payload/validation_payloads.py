@@ -7,7 +7,7 @@ from typing import Any
 
 from app.domain.common.messages import FormatName
 from app.domain.models.limits import ModelInfo
-from app.domain.payload.validation import Context
+from app.domain.payload.validation.rules import Context
 
 TRIMMED = "[tool output trimmed; ref=blob_9f86d081; 48,231 bytes; read with tool_output_cache]"
 STORED = (

@@ -12,7 +12,7 @@ from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import entry
 from app.domain.conversations.view import ENDLESS, Span, View
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.services.payload.payload_cache import CachedPayload, PayloadCache
 
 VIEW = View(spans=(Span(1, ENDLESS),))
@@ -20,7 +20,7 @@ VIEW = View(spans=(Span(1, ENDLESS),))
 
 def window(name: str, size: int = 0) -> CachedPayload:
     """Return a window of one message with so much text."""
-    assembler = assembler_for(FormatName.OPENAI_CHAT, VIEW, len)
+    assembler = ASSEMBLERS[FormatName.OPENAI_CHAT](VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
     assembler.add(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
     return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
@@ -43,7 +43,7 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
 def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
     """It adds the output of each row, without cleared results, so no build sums over rows."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
-    folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
+    folded = CachedPayload("a", "{}", view, ASSEMBLERS[FormatName.OPENAI_CHAT](view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
     rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
     rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]

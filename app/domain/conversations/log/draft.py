@@ -38,7 +38,6 @@ from app.domain.models.tokens import (
     CountText,
     count_reasoning,
     count_visible,
-    media_message_overhead,
 )
 from app.domain.tool_output.offloading import NewBlob, OffloadRules, offload_result
 from app.domain.tool_output.stored_output import StoredOutput
@@ -139,7 +138,8 @@ def draft(
                 role=message.role,
                 body=json_text.dump_stored(shown),
                 fragment=fragment,
-                tokens=count_visible(sent, count) + media_message_overhead(sent, count),
+                tokens=count_visible(sent, count)
+                + media_overhead(FormatName.OPENAI_CHAT, sent, count),
                 reasoning_tokens=count_reasoning(cleaned, count),
                 call_ids=_call_ids(message),
                 has_media=_needs_body(sent),

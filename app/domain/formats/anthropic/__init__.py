@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from app.domain.formats.anthropic.adapting import adapt, is_sent
 from app.domain.formats.anthropic.parsing import RESULT_KEY, parse, results, split
-from app.domain.formats.anthropic.rendering import render, tools_to_wire
+from app.domain.formats.anthropic.rendering import adapt, is_sent, render, tools_to_wire
 
 __all__ = ["RESULT_KEY", "adapt", "is_sent", "parse", "render", "results", "split", "tools_to_wire"]

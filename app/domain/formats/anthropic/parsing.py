@@ -19,6 +19,7 @@ from app.domain.common.messages import (
     ToolCall,
 )
 from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats.json_fields import Fields
 
 RESULT_KEY = "content"
 """The field of a result that holds its content."""
@@ -31,13 +32,12 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
     Raises `ValidationError` at the field below `pointer` that is wrong, also for a tool result
     after other blocks [anthropic.results-first].
     """
-    raw = json_fields.object_at(raw, pointer)
-    match raw.get("role"):
+    message = Fields(raw, pointer)
+    match message.get("role"):
         case "user":
-            return _parse_user(_blocks(raw, pointer), f"{pointer}/content")
+            return _parse_user(_blocks(message))
         case "assistant":
-            blocks = _blocks(raw, pointer)
-            return (Message(Role.ASSISTANT, _parse_assistant(blocks, f"{pointer}/content")),)
+            return (Message(Role.ASSISTANT, _parse_assistant(_blocks(message))),)
         case role:
             json_fields.refuse_role(role, pointer, "user, assistant")
 
@@ -70,137 +70,116 @@ def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and block.get("type") == "tool_result"
 
 
-def _blocks(raw: Mapping[str, Any], pointer: str) -> list[Any]:
-    match raw.get("content"):
-        case str(text):
-            return [{"type": "text", "text": text}]
-        case list(blocks):
-            return blocks
-        case other:
-            detail = f"must be a string or a list of blocks, not {json_fields.json_type(other)}"
-            raise ValidationError.at(f"{pointer}/content", detail)
+def _blocks(holder: Fields) -> list[tuple[Any, str]]:
+    """Return the blocks of a content with their JSON pointers."""
+    content = holder.get("content")
+    if isinstance(content, str):
+        return [({"type": "text", "text": content}, f"{holder.at}/content/0")]
+    if not isinstance(content, list):
+        kind = json_fields.json_type(content)
+        raise holder.error("content", f"must be a string or a list of blocks, not {kind}")
+    return holder.items("content")
 
 
-def _parse_user(blocks: list[Any], pointer: str) -> tuple[Message, ...]:
-    results = sum(map(_is_result, blocks))
-    for index, block in enumerate(blocks[:results]):
+def _parse_user(blocks: list[tuple[Any, str]]) -> tuple[Message, ...]:
+    results = sum(_is_result(block) for block, _ in blocks)
+    for block, at in blocks[:results]:
         if not _is_result(block):
             detail = "tool_result blocks must come before all other blocks of their message"
-            raise ValidationError.at(f"{pointer}/{index}", detail)
-    tools = [_parse_result(block, f"{pointer}/{i}") for i, block in enumerate(blocks[:results])]
-    if results and len(blocks) == results:
-        return tuple(tools)
-    rest = enumerate(blocks[results:], results)
-    parts = tuple(_parse_content(block, f"{pointer}/{i}", Role.USER) for i, block in rest)
-    return (*tools, Message(Role.USER, parts))
+            raise ValidationError.at(at, detail)
+    messages = [_parse_result(Fields(block, at)) for block, at in blocks[:results]]
+    if not results or len(blocks) > results:
+        parts = (_parse_content(block, at, Role.USER) for block, at in blocks[results:])
+        messages.append(Message(Role.USER, tuple(parts)))
+    return tuple(messages)
 
 
-def _parse_assistant(blocks: list[Any], pointer: str) -> tuple[Part, ...]:
+def _parse_assistant(blocks: list[tuple[Any, str]]) -> tuple[Part, ...]:
     parts: list[Part] = []
     seen: set[str] = set()
-    for index, block in enumerate(blocks):
-        part = _parse_content(block, f"{pointer}/{index}", Role.ASSISTANT)
+    for block, at in blocks:
+        part = _parse_content(block, at, Role.ASSISTANT)
         if isinstance(part, ToolCall):
-            tool_calls.add_call_id(part.id, seen, f"{pointer}/{index}/id")
+            tool_calls.add_call_id(part.id, seen, f"{at}/id")
         parts.append(part)
     return tuple(parts)
 
 
-def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
-    call_id = json_fields.filled_text_at(raw, "tool_use_id", pointer)
-    is_error = json_fields.optional_boolean_at(raw, "is_error", pointer)
-    blocks = _blocks(raw, pointer) if raw.get("content") is not None else []
-    at = f"{pointer}/content"
-    parts = (_parse_content(block, f"{at}/{i}", Role.TOOL) for i, block in enumerate(blocks))
-    return Message(Role.TOOL, tuple(parts), call_id, is_error=bool(is_error))
+def _parse_result(result: Fields) -> Message:
+    call_id = result.filled_text("tool_use_id")
+    is_error = bool(result.optional_boolean("is_error"))
+    blocks = _blocks(result) if result.get("content") is not None else []
+    parts = tuple(_parse_content(block, at, Role.TOOL) for block, at in blocks)
+    return Message(Role.TOOL, parts, call_id, is_error=is_error)
 
 
 def _parse_content(value: object, pointer: str, role: Role) -> Part:
-    raw = json_fields.object_at(value, pointer)
-    match json_fields.filled_text_at(raw, "type", pointer), role:
+    block = Fields(value, pointer)
+    match block.filled_text("type"), role:
         case "text", _:
-            return _parse_text(raw, pointer)
+            return _parse_text(block)
         case "image", _:
-            return _parse_image(raw, pointer)
+            return _parse_image(block)
         case "document", _:
-            return _parse_document(raw, pointer)
+            return _parse_document(block)
         case "tool_use", Role.ASSISTANT:
-            return _parse_call(raw, pointer)
+            call_id, name = block.filled_text("id"), block.text("name")
+            return ToolCall(call_id, name, json_fields.compact(block.object("input").json()))
         case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
-            return _parse_thinking(raw, pointer)
+            return _parse_thinking(block)
         case ("tool_use" | "tool_result" | "thinking" | "redacted_thinking") as kind, _:
-            detail = f"a {kind} block is not allowed here"
-            raise ValidationError.at(f"{pointer}/type", detail)
-    return _opaque(raw, pointer)
+            raise block.error("type", f"a {kind} block is not allowed here")
+    return _opaque(block)
 
 
-def _parse_text(raw: Mapping[str, Any], pointer: str) -> Text:
-    text = json_fields.text_at(raw, "text", pointer)
-    if any(raw[key] for key in raw if key not in ("type", "text", "cache_control")):
-        return Text(text, _opaque(raw, pointer).block, _FORMAT)
+def _parse_text(block: Fields) -> Text:
+    text = block.text("text")
+    if any(item for key, item in block.raw.items() if key not in ("type", "text", "cache_control")):
+        return Text(text, _opaque(block).block, _FORMAT)
     return Text(text)
 
 
-def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
+def _opaque(block: Fields) -> Opaque:
     """Keep a block as it is, but for cache breakpoints, which each payload places itself."""
-    block = {key: item for key, item in raw.items() if key != "cache_control"}
-    return Opaque(json_fields.json_at(block, pointer), _FORMAT)
+    return Opaque(block.json("cache_control"), _FORMAT)
 
 
-def _parse_call(raw: Mapping[str, Any], pointer: str) -> ToolCall:
-    call_id = json_fields.filled_text_at(raw, "id", pointer)
-    name = json_fields.text_at(raw, "name", pointer)
-    at = f"{pointer}/input"
-    arguments = json_fields.json_at(json_fields.object_at(raw.get("input"), at), at)
-    return ToolCall(call_id, name, json_fields.compact(arguments))
+def _parse_thinking(block: Fields) -> Reasoning:
+    original = block.json()
+    if block.raw["type"] == "redacted_thinking":
+        block.text("data")
+        return Reasoning("", original, _FORMAT)
+    text = block.text("thinking")
+    is_signed = bool(block.optional_text("signature"))
+    return Reasoning(text, original, _FORMAT) if is_signed else Reasoning(text)
 
 
-def _parse_thinking(raw: Mapping[str, Any], pointer: str) -> Reasoning:
-    block = json_fields.json_at(dict(raw), pointer)
-    if raw["type"] == "redacted_thinking":
-        json_fields.text_at(raw, "data", pointer)
-        return Reasoning("", block, _FORMAT)
-    text = json_fields.text_at(raw, "thinking", pointer)
-    signed = bool(json_fields.optional_text_at(raw, "signature", pointer))
-    return Reasoning(text, block, _FORMAT) if signed else Reasoning(text)
-
-
-def _parse_image(raw: Mapping[str, Any], pointer: str) -> Image | Opaque:
-    at = f"{pointer}/source"
-    source = json_fields.object_at(raw.get("source"), at)
-    match json_fields.filled_text_at(source, "type", at):
+def _parse_image(block: Fields) -> Image | Opaque:
+    source = block.object("source")
+    match source.filled_text("type"):
         case "base64":
-            media_type = json_fields.optional_text_at(source, "media_type", at)
-            return Image(media_type=media_type, data=json_fields.filled_text_at(source, "data", at))
+            media_type = source.optional_text("media_type")
+            return Image(media_type=media_type, data=source.filled_text("data"))
         case "url":
-            return inline_media.image_from_url(
-                json_fields.filled_text_at(source, "url", at), f"{at}/url"
-            )
+            return inline_media.image_from_url(source.filled_text("url"), f"{source.at}/url")
         case _:
-            return _opaque(raw, pointer)
+            return _opaque(block)
 
 
-def _parse_document(raw: Mapping[str, Any], pointer: str) -> File | Opaque:
-    at = f"{pointer}/source"
-    source = json_fields.object_at(raw.get("source"), at)
-    name = json_fields.optional_text_at(raw, "title", pointer)
-    media_type = json_fields.optional_text_at(source, "media_type", at)
-    match json_fields.filled_text_at(source, "type", at):
+def _parse_document(block: Fields) -> File | Opaque:
+    source = block.object("source")
+    name, media_type = block.optional_text("title"), source.optional_text("media_type")
+    match source.filled_text("type"):
         case "base64":
-            data = json_fields.filled_text_at(source, "data", at)
-            return File(media_type=media_type, data=data, name=name)
+            return File(media_type=media_type, data=source.filled_text("data"), name=name)
         case "text":
-            text = json_fields.text_at(source, "data", at)
-            return File(media_type=media_type, text=text, name=name)
+            return File(media_type=media_type, text=source.text("data"), name=name)
         case "url":
-            return _file_from_url(json_fields.filled_text_at(source, "url", at), name)
+            url = source.filled_text("url")
+            if (inline := inline_media.split_data_url(url)) is not None:
+                return File(*inline, name=name)
+            return File(url=url, name=name)
         case "file":
-            file_id = json_fields.filled_text_at(source, "file_id", at)
-            return File(file_id=file_id, name=name, format=_FORMAT)
+            return File(file_id=source.filled_text("file_id"), name=name, format=_FORMAT)
         case _:
-            return _opaque(raw, pointer)
-
-
-def _file_from_url(url: str, name: str | None) -> File:
-    inline = inline_media.split_data_url(url)
-    return File(url=url, name=name) if inline is None else File(inline[0], inline[1], name=name)
+            return _opaque(block)

@@ -1,8 +1,13 @@
-"""Renders neutral messages and tools for Anthropic Messages."""
+"""Renders neutral messages and tools for Anthropic Messages.
+
+`adapt` returns a message as the format can carry it; `render` writes it.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from app.domain.common.messages import (
@@ -16,12 +21,77 @@ from app.domain.common.messages import (
     Role,
     Text,
     ToolCall,
+    sendable,
 )
-from app.domain.formats import tool_calls
-from app.domain.formats.anthropic.adapting import adapt, is_sent
+from app.domain.formats import adapting, inline_media, labels, tool_calls
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
 _FORMAT = FormatName.ANTHROPIC
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_PDF = "application/pdf"
+
+
+def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
+    """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: _adapt_call(call, ids),
+        _adapt_image,
+        _adapt_file,
+    )
+    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+
+
+def is_sent(part: Part) -> bool:
+    """Return whether a part may be sent: of reasoning only blocks that Anthropic made."""
+    if not isinstance(part, Reasoning):
+        return True
+    return part.format is _FORMAT and part.block is not None
+
+
+def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
+    sent, name = tool_calls.sent_id(call.id, ids), tool_calls.tool_name(call.name)
+    arguments = tool_calls.object_arguments(call.arguments)
+    if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
+        return call
+    return ToolCall(sent, name, arguments)
+
+
+def _adapt_image(image: Image) -> Image | Text:
+    if image.data is None:
+        return image if inline_media.is_web_url(image.url) else labels.label_for(image)
+    declared = inline_media.media_type_of(image)
+    media_type = "image/jpeg" if declared == "image/jpg" else declared
+    if media_type not in _IMAGE_TYPES:
+        return labels.label_for(image)
+    return image if media_type == image.media_type else replace(image, media_type=media_type)
+
+
+def _adapt_file(file: File) -> File | Text:
+    if file.data is not None:
+        return _adapt_file_data(file, file.data)
+    has_text = file.text is not None and bool(file.text.strip())
+    is_uploaded = file.file_id is not None and file.format is _FORMAT
+    is_sendable = has_text or is_uploaded or inline_media.is_web_url(file.url)
+    return file if is_sendable else labels.label_for(file)
+
+
+def _adapt_file_data(file: File, data: str) -> File | Text:
+    media_type = inline_media.media_type_of(file)
+    if media_type == _PDF:
+        return file if file.media_type == _PDF else replace(file, media_type=_PDF)
+    text = _decoded(data) if (media_type or "").startswith("text/") else ""
+    if not text.strip():
+        return labels.label_for(file)
+    return File(media_type="text/plain", text=sendable(text), name=file.name)
+
+
+def _decoded(data: str) -> str:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def render(
@@ -51,7 +121,7 @@ def render(
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `ToolParam` dicts, in their order."""
-    return [_tool(tool) for tool in tools]
+    return [wire_fields(tool, "input_schema", strict=tool.strict) for tool in tools]
 
 
 def _wire_block(part: Part) -> dict[str, Any]:
@@ -93,8 +163,3 @@ def _wire_result(message: Message, blocks: list[dict[str, Any]]) -> dict[str, An
     content = blocks[0]["text"] if is_text else blocks
     result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
     return result | {"is_error": True} if message.is_error else result
-
-
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    strict = {} if tool.strict is None else {"strict": tool.strict}
-    return wire_fields(tool, "input_schema") | strict

@@ -17,17 +17,23 @@
 
 from __future__ import annotations
 
-from app.domain.formats.gemini.adapting import adapt, for_payload
-from app.domain.formats.gemini.fields import STAND_IN_SIGNATURE, signature_in
-from app.domain.formats.gemini.function_responses import (
+from app.domain.formats.gemini.fields import (
     RESULT_KEY,
+    STAND_IN_SIGNATURE,
     response_json,
     response_name,
+    signature_in,
     text_key,
     tool_media,
 )
 from app.domain.formats.gemini.parsing import parse, results, split
-from app.domain.formats.gemini.rendering import function_calls, render, tools_to_wire
+from app.domain.formats.gemini.rendering import (
+    adapt,
+    for_payload,
+    function_calls,
+    render,
+    tools_to_wire,
+)
 
 __all__ = [
     "RESULT_KEY",

@@ -20,16 +20,14 @@ from app.domain.common.messages import (
 )
 from app.domain.formats import inline_media, json_fields, tool_calls
 from app.domain.formats.gemini.fields import (
+    RESULT_KEY,
     derived_id,
-    field_in,
     is_own_file,
     is_response,
     key_in,
-)
-from app.domain.formats.gemini.function_responses import (
-    RESULT_KEY,
     response_text,
 )
+from app.domain.formats.json_fields import Fields
 
 _FORMAT = FormatName.GEMINI
 _RESPONSE_FIELDS = (
@@ -44,19 +42,15 @@ _RESPONSE_FIELDS = (
 
 
 def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
-    """Read one content as one or more neutral messages .
+    """Read one content as one or more neutral messages.
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = json_fields.object_at(raw, pointer)
-    role = raw.get("role")
+    content = Fields(raw, pointer)
+    role = content.get("role")
     if role not in ("user", "model", "function"):
         json_fields.refuse_role(role, pointer, "user, model, function")
-    at = f"{pointer}/parts"
-    parts = [
-        (json_fields.object_at(part, f"{at}/{index}"), f"{at}/{index}")
-        for index, part in enumerate(json_fields.list_at(raw.get("parts"), at))
-    ]
+    parts = [Fields(part, at) for part, at in content.items("parts")]
     if role == "model":
         return (Message(Role.ASSISTANT, _parse_model(parts)),)
     return _parse_user(parts)
@@ -88,135 +82,115 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return responses
 
 
-def _parse_user(parts: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[Message, ...]:
+def _parse_user(parts: Sequence[Fields]) -> tuple[Message, ...]:
     counts: dict[str, int] = {}
-    messages = [_parse_response(part, at, counts) for part, at in parts if is_response(part)]
-    rest = [(part, at) for part, at in parts if not is_response(part)]
+    messages = [_parse_response(part, counts) for part in parts if is_response(part.raw)]
+    rest = [part for part in parts if not is_response(part.raw)]
     if rest or not messages:
-        content = tuple(_parse_part(part, at, Role.USER) for part, at in rest)
+        content = tuple(_parse_part(part, Role.USER) for part in rest)
         messages.append(Message(Role.USER, content))
     return tuple(messages)
 
 
-def _parse_model(parts: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[Part, ...]:
+def _parse_model(parts: Sequence[Fields]) -> tuple[Part, ...]:
     parsed: list[Part] = []
     counts: dict[str, int] = {}
     seen: set[str] = set()
-    for raw, at in parts:
-        if field_in(raw, "functionCall") is None:
-            parsed.append(_parse_part(raw, at, Role.ASSISTANT))
+    for part in parts:
+        key = key_in(part.raw, "functionCall")
+        if part.get(key) is None:
+            parsed.append(_parse_part(part, Role.ASSISTANT))
             continue
-        call = _parse_call(raw, at, counts)
-        tool_calls.add_call_id(call.id, seen, f"{at}/{key_in(raw, 'functionCall')}/id")
+        call = _parse_call(part, part.object(key), counts)
+        tool_calls.add_call_id(call.id, seen, f"{part.at}/{key}/id")
         parsed.append(call)
     return tuple(parsed)
 
 
-def _parse_call(raw: Mapping[str, Any], pointer: str, counts: dict[str, int]) -> ToolCall:
-    _has_signature(raw, pointer)
-    at = f"{pointer}/{key_in(raw, 'functionCall')}"
-    call = json_fields.object_at(field_in(raw, "functionCall"), at)
-    name = json_fields.filled_text_at(call, "name", at)
-    args = json_fields.object_at(call["args"], f"{at}/args") if call.get("args") is not None else {}
-    arguments = json_fields.compact(json_fields.json_at(args, f"{at}/args"))
-    call_id = json_fields.optional_text_at(call, "id", at)
-    if not call_id:
-        call_id = derived_id(name, counts)
-    block = json_fields.json_at(dict(raw), pointer)
-    return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
+def _parse_call(part: Fields, call: Fields, counts: dict[str, int]) -> ToolCall:
+    _has_signature(part)
+    name = call.filled_text("name")
+    args = call.object("args").json() if call.get("args") is not None else {}
+    call_id = call.optional_text("id") or derived_id(name, counts)
+    return ToolCall(call_id, name, json_fields.compact(args), block=part.json(), format=_FORMAT)
 
 
-def _parse_response(raw: Mapping[str, Any], pointer: str, counts: dict[str, int]) -> Message:
-    key = key_in(raw, "functionResponse")
-    at = f"{pointer}/{key}"
-    answer = json_fields.object_at(raw[key], at)
-    name = json_fields.filled_text_at(answer, "name", at)
-    call_id = json_fields.optional_text_at(answer, "id", at)
-    if not call_id:
-        call_id = derived_id(name, counts)
+def _parse_response(part: Fields, counts: dict[str, int]) -> Message:
+    key = key_in(part.raw, "functionResponse")
+    answer = part.object(key)
+    name = answer.filled_text("name")
+    call_id = answer.optional_text("id") or derived_id(name, counts)
     response: Mapping[str, Any] = {}
     if answer.get(RESULT_KEY) is not None:
-        response = json_fields.object_at(answer[RESULT_KEY], f"{at}/{RESULT_KEY}")
-    known = {field: value for field, value in answer.items() if field in _RESPONSE_FIELDS}
-    block = json_fields.json_at({**raw, key: known}, pointer)
+        response = answer.object(RESULT_KEY).raw
+    fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
+    block = json_fields.json_at({**part.raw, key: fields}, part.at)
     parts: list[Part] = [Text(response_text(response), block, _FORMAT)]
     if answer.get("parts") is not None:
-        for index, item in enumerate(json_fields.list_at(answer["parts"], f"{at}/parts")):
-            place = f"{at}/parts/{index}"
-            parts.append(_parse_part(json_fields.object_at(item, place), place, Role.TOOL))
+        items = answer.items("parts")
+        parts += [_parse_part(Fields(item, at), Role.TOOL) for item, at in items]
     is_error = isinstance(response.get("error"), str) and len(response) == 1
     return Message(Role.TOOL, tuple(parts), call_id, name, is_error)
 
 
-def _parse_part(raw: Mapping[str, Any], pointer: str, role: Role) -> Part:
-    signed = _has_signature(raw, pointer)
-    if field_in(raw, "functionCall") is not None or is_response(raw):
-        key = "functionResponse" if is_response(raw) else "functionCall"
-        raise ValidationError.at(f"{pointer}/{key_in(raw, key)}", "is not allowed here")
-    if raw.get("text") is not None:
-        return _parse_text(raw, pointer, role, signed=signed)
-    for name in ("inlineData", "fileData"):
-        key = key_in(raw, name)
-        if raw.get(key) is not None:
-            at = f"{pointer}/{key}"
-            media = json_fields.object_at(raw[key], at)
-            read = _parse_inline if name == "inlineData" else _parse_uri
-            part = read(media, at)
-            return part if not _has_more_fields(raw, key) else _opaque(raw, pointer)
-    if not _has_more_fields(raw):
-        raise ValidationError.at(pointer, "a part must have content")
-    return _opaque(raw, pointer)
+def _parse_part(part: Fields, role: Role) -> Part:
+    is_signed = _has_signature(part)
+    for name in ("functionResponse", "functionCall"):
+        if part.get(key := key_in(part.raw, name)) is not None:
+            raise part.error(key, "is not allowed here")
+    if part.get("text") is not None:
+        return _parse_text(part, role, is_signed=is_signed)
+    for name, read in (("inlineData", _parse_inline), ("fileData", _parse_uri)):
+        if part.get(key := key_in(part.raw, name)) is not None:
+            media = read(part.object(key))
+            return media if not _has_more_fields(part, key) else _opaque(part)
+    if not _has_more_fields(part):
+        raise ValidationError.at(part.at, "a part must have content")
+    return _opaque(part)
 
 
-def _has_more_fields(raw: Mapping[str, Any], *known: str) -> bool:
-    return any(value for key, value in raw.items() if key not in known)
+def _has_more_fields(part: Fields, *names: str) -> bool:
+    return any(value for key, value in part.raw.items() if key not in names)
 
 
-def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
-    return Opaque(json_fields.json_at(dict(raw), pointer), _FORMAT)
+def _opaque(part: Fields) -> Opaque:
+    return Opaque(part.json(), _FORMAT)
 
 
-def _has_signature(raw: Mapping[str, Any], pointer: str) -> bool:
+def _has_signature(part: Fields) -> bool:
     """Check a part's signature, which must be base64; return whether there is one."""
-    signature = _optional_text(raw, "thoughtSignature", pointer)
+    key = key_in(part.raw, "thoughtSignature")
+    signature = part.optional_text(key)
     if signature and not inline_media.is_base64(signature):
-        at = f"{pointer}/{key_in(raw, 'thoughtSignature')}"
-        raise ValidationError.at(at, "must be base64")
+        raise part.error(key, "must be base64")
     return bool(signature)
 
 
-def _parse_text(
-    raw: Mapping[str, Any], pointer: str, role: Role, *, signed: bool
-) -> Text | Reasoning:
-    text = json_fields.text_at(raw, "text", pointer)
-    block = json_fields.json_at(dict(raw), pointer)
-    is_thought = role is Role.ASSISTANT and raw.get("thought") is True
-    if is_thought or (signed and not text.strip()):
-        return Reasoning(text, block, _FORMAT) if signed else Reasoning(text)
-    return Text(text, block, _FORMAT) if _has_more_fields(raw, "text") else Text(text)
+def _parse_text(part: Fields, role: Role, *, is_signed: bool) -> Text | Reasoning:
+    text, block = part.text("text"), part.json()
+    is_thought = role is Role.ASSISTANT and part.get("thought") is True
+    if is_thought or (is_signed and not text.strip()):
+        return Reasoning(text, block, _FORMAT) if is_signed else Reasoning(text)
+    return Text(text, block, _FORMAT) if _has_more_fields(part, "text") else Text(text)
 
 
-def _parse_inline(media: Mapping[str, Any], pointer: str) -> Image | File:
-    data = json_fields.filled_text_at(media, "data", pointer)
+def _parse_inline(media: Fields) -> Image | File:
+    data = media.filled_text("data")
     if not inline_media.is_base64(data):
-        raise ValidationError.at(f"{pointer}/data", "must be base64")
-    media_type = json_fields.filled_text_at(media, key_in(media, "mimeType"), pointer)
-    name = _optional_text(media, "displayName", pointer)
+        raise media.error("data", "must be base64")
+    media_type = media.filled_text(key_in(media.raw, "mimeType"))
+    name = media.optional_text(key_in(media.raw, "displayName"))
     if media_type.lower().startswith("image/"):
         return Image(media_type, data)
     return File(media_type, data, name=name)
 
 
-def _parse_uri(media: Mapping[str, Any], pointer: str) -> Image | File:
-    uri = json_fields.filled_text_at(media, key_in(media, "fileUri"), pointer)
-    media_type = _optional_text(media, "mimeType", pointer)
-    name = _optional_text(media, "displayName", pointer)
+def _parse_uri(media: Fields) -> Image | File:
+    uri = media.filled_text(key_in(media.raw, "fileUri"))
+    media_type = media.optional_text(key_in(media.raw, "mimeType"))
+    name = media.optional_text(key_in(media.raw, "displayName"))
     if not inline_media.is_web_url(uri) or is_own_file(uri):
         return File(media_type, file_id=uri, name=name, format=_FORMAT)
     if (media_type or "").lower().startswith("image/"):
         return Image(media_type, url=uri)
     return File(media_type, url=uri, name=name)
-
-
-def _optional_text(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
-    return json_fields.optional_text_at(raw, key_in(raw, name), pointer)

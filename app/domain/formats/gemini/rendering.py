@@ -1,4 +1,7 @@
-"""Renders neutral messages as Gemini contents, and tools as function declarations."""
+"""Renders neutral messages as Gemini contents, and tools as function declarations.
+
+`adapt` returns a message as the format can carry it; `render` writes it.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,176 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import adapting, tool_calls
-from app.domain.formats.gemini.adapting import for_payload
+from app.domain.formats import adapting, inline_media, labels, tool_calls
 from app.domain.formats.gemini.fields import (
+    RESULT_KEY,
     STAND_IN_SIGNATURE,
+    derived_id,
     field_in,
+    function_name,
+    is_own_file,
     key_in,
     original_call,
-    unsigned,
-)
-from app.domain.formats.gemini.function_responses import (
-    RESULT_KEY,
     original_part,
     response_name,
     response_of,
+    response_text,
     tool_media,
+    unsigned,
 )
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
 _FORMAT = FormatName.GEMINI
+_IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
+_FILE_TYPES = ("text/", "audio/", "video/")
+_PDF = "application/pdf"
+_TYPES_BY_SUFFIX = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "heic": "image/heic",
+    "heif": "image/heif",
+}
+
+
+def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
+    """Adapt a clean message, as `Format.adapt`; a derived call id stays as it is (rule 3)."""
+    parts = [new for part in message.parts for new in _adapt_part(part, message, ids)]
+    if message.role is Role.TOOL and original_part(message) is None:
+        parts = _joined_texts(parts)
+    elif message.role is Role.TOOL:
+        parts = _with_sent_text(parts)
+    elif message.role is Role.ASSISTANT:
+        parts = _with_derived_ids(parts)
+    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+
+
+def for_payload(
+    message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS, *, keep_reasoning: bool = False
+) -> Message:
+    """Adapt a clean message and leave out the parts that a payload does not have.
+
+    With `keep_reasoning`, signed thoughts that Gemini made stay (rule 5).
+    """
+    message = adapt(message, ids)
+    parts = [new for part in message.parts for new in _payload_parts(part, keep_reasoning)]
+    return adapting.with_parts(message, parts)
+
+
+def _adapt_part(part: Part, message: Message, ids: Mapping[str, str]) -> Iterable[Part]:
+    match part:
+        case ToolCall():
+            return (_adapt_call(part, ids),) if message.role is Role.ASSISTANT else ()
+        case Image() | File() if original_part(message) is not None:
+            return (part,)
+        case Image():
+            return (_adapt_image(part),)
+        case File():
+            return (_adapt_file(part),)
+        case Opaque():
+            is_allowed = message.role is not Role.TOOL or original_part(message) is not None
+            return (part if part.format is _FORMAT and is_allowed else labels.label_for(part),)
+        case _:
+            return (part,)
+
+
+def _has_no_id(call: ToolCall) -> bool:
+    own = original_call(call)
+    return own is not None and not own.get("id")
+
+
+def _with_derived_ids(parts: list[Part]) -> list[Part]:
+    """Give calls without an id the ids that `parse` would derive from these parts (rule 3)."""
+    counts: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        if isinstance(part, ToolCall) and _has_no_id(part):
+            call_id = derived_id(part.name, counts)
+            if call_id != part.id:
+                parts[place] = replace(part, id=call_id)
+    return parts
+
+
+def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
+    sent = call.id if _has_no_id(call) else tool_calls.sent_id(call.id, ids)
+    name = function_name(call.name)
+    arguments = tool_calls.object_arguments(call.arguments)
+    if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
+        return call
+    return replace(call, id=sent, name=name, arguments=arguments, custom=False)
+
+
+def _adapt_image(image: Image) -> Image | Text:
+    declared = inline_media.media_type_of(image)
+    if image.data is None and declared is None:
+        suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
+        declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
+    media_type = "image/jpeg" if declared == "image/jpg" else declared
+    data = _base64(image.data) if image.data is not None else None
+    is_fetched = image.data is None and inline_media.is_web_url(image.url)
+    if media_type not in _IMAGE_TYPES or not (data or is_fetched):
+        return labels.label_for(image)
+    if media_type == image.media_type and data is image.data:
+        return image
+    return replace(image, media_type=media_type, data=data)
+
+
+def _base64(data: str) -> str | None:
+    """Return base64 in one line, as Gemini accepts it; None for other text."""
+    if inline_media.is_base64(data):
+        return data
+    joined = "".join(data.split())
+    return joined if inline_media.is_base64(joined) else None
+
+
+def _adapt_file(file: File) -> File | Image | Text:
+    media_type = inline_media.media_type_of(file)
+    if file.data is not None:
+        if (media_type or "").startswith("image/"):
+            return _adapt_image(Image(media_type, file.data))
+        data = _base64(file.data)
+        if not data or not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
+            return labels.label_for(file)
+        same = data is file.data and media_type == file.media_type
+        return file if same else replace(file, data=data, media_type=media_type)
+    if (document := labels.document_text(file)) is not None:
+        return document
+    if file.file_id is not None and file.format is _FORMAT:
+        return file
+    if not inline_media.is_web_url(file.url) or is_own_file(file.url or ""):
+        return labels.label_for(file)
+    if (media_type or "").startswith("image/"):
+        return _adapt_image(Image(media_type, url=file.url))
+    return file
+
+
+def _with_sent_text(parts: list[Part]) -> list[Part]:
+    """Take the text from the response that is sent, whose escaped characters `clean` replaced."""
+    answer, *others = parts
+    if not isinstance(answer, Text) or "\\u" not in answer.text or answer.block is None:
+        return parts
+    text = response_text(
+        answer.block[key_in(answer.block, "functionResponse")].get(RESULT_KEY) or {}
+    )
+    return parts if text == answer.text else [replace(answer, text=text), *others]
+
+
+def _joined_texts(parts: list[Part]) -> list[Part]:
+    texts = [part for part in parts if isinstance(part, Text)]
+    if len(texts) < 2:
+        return parts
+    return [adapting.joined(texts), *(part for part in parts if not isinstance(part, Text))]
+
+
+def _payload_parts(part: Part, keep_reasoning: bool) -> Iterable[Part]:
+    match part:
+        case Reasoning():
+            is_own = part.format is _FORMAT and part.block is not None
+            return (part,) if keep_reasoning and is_own else ()
+        case Opaque() if not keep_reasoning and field_in(part.block, "thoughtSignature"):
+            return (replace(part, block=unsigned(part.block)),)
+        case _:
+            return (part,)
 
 
 def render(

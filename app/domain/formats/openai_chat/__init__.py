@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
-from app.domain.formats.openai_chat.adapting import adapt, tool_media
 from app.domain.formats.openai_chat.parsing import RESULT_KEY, parse, results, split
 from app.domain.formats.openai_chat.rendering import (
+    adapt,
     is_faithful,
     render,
     render_media,
+    tool_media,
     tools_to_wire,
 )
 

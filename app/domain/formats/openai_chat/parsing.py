@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
-    File,
     FormatName,
     Image,
     Message,
@@ -18,7 +16,8 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats import inline_media, json_fields, openai_shared, tool_calls
+from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_chat import reasoning_fields
 
 RESULT_KEY = "content"
@@ -31,14 +30,14 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = json_fields.object_at(raw, pointer)
-    match raw.get("role"):
+    message = Fields(raw, pointer)
+    match message.get("role"):
         case "user":
-            return (_parse_user(raw, pointer),)
+            return (_parse_user(message),)
         case "assistant":
-            return (_parse_assistant(raw, pointer),)
+            return (_parse_assistant(message),)
         case "tool":
-            return (_parse_tool(raw, pointer),)
+            return (_parse_tool(message),)
         case role:
             json_fields.refuse_role(role, pointer, "user, assistant, tool")
 
@@ -53,44 +52,42 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [("", raw)] if raw.get("role") == "tool" else []
 
 
-def _parse_user(raw: Mapping[str, Any], pointer: str) -> Message:
-    if raw.get("content") is None:
-        raise ValidationError.at(f"{pointer}/content", "user content must not be null")
-    _refuse_calls(raw, pointer)
-    name = json_fields.optional_text_at(raw, "name", pointer)
-    return Message(Role.USER, _parse_content(raw, pointer), name=name)
+def _parse_user(message: Fields) -> Message:
+    if message.get("content") is None:
+        raise message.error("content", "user content must not be null")
+    _refuse_calls(message)
+    name = message.optional_text("name")
+    return Message(Role.USER, _parse_content(message), name=name)
 
 
-def _parse_assistant(raw: Mapping[str, Any], pointer: str) -> Message:
-    if raw.get("function_call") is not None:
-        detail = "function_call is deprecated: send tool_calls"
-        raise ValidationError.at(f"{pointer}/function_call", detail)
-    parts = [*_parse_reasoning(raw, pointer), *_parse_content(raw, pointer, Role.ASSISTANT)]
-    refusal = json_fields.optional_text_at(raw, "refusal", pointer)
-    if refusal:
+def _parse_assistant(message: Fields) -> Message:
+    if message.get("function_call") is not None:
+        raise message.error("function_call", "function_call is deprecated: send tool_calls")
+    parts = [*_parse_reasoning(message), *_parse_content(message, Role.ASSISTANT)]
+    if refusal := message.optional_text("refusal"):
         parts.append(Opaque({"type": "refusal", "refusal": refusal}, _FORMAT))
-    parts.extend(_parse_generated_media(raw))
-    parts.extend(_parse_calls(raw.get("tool_calls"), f"{pointer}/tool_calls"))
-    name = json_fields.optional_text_at(raw, "name", pointer)
-    return Message(Role.ASSISTANT, tuple(parts), name=name)
+    parts.extend(_parse_generated_media(message.raw))
+    if message.get("tool_calls") is not None:
+        parts.extend(_parse_calls(message.items("tool_calls")))
+    return Message(Role.ASSISTANT, tuple(parts), name=message.optional_text("name"))
 
 
-def _parse_tool(raw: Mapping[str, Any], pointer: str) -> Message:
-    call_id = json_fields.filled_text_at(raw, "tool_call_id", pointer)
-    _refuse_calls(raw, pointer)
-    name = json_fields.optional_text_at(raw, "name", pointer)
-    return Message(Role.TOOL, _parse_content(raw, pointer), call_id, name)
+def _parse_tool(message: Fields) -> Message:
+    call_id = message.filled_text("tool_call_id")
+    _refuse_calls(message)
+    name = message.optional_text("name")
+    return Message(Role.TOOL, _parse_content(message), call_id, name)
 
 
-def _refuse_calls(raw: Mapping[str, Any], pointer: str) -> None:
-    if raw.get("tool_calls"):
-        raise ValidationError.at(f"{pointer}/tool_calls", "only assistant messages call tools")
+def _refuse_calls(message: Fields) -> None:
+    if message.get("tool_calls"):
+        raise message.error("tool_calls", "only assistant messages call tools")
 
 
-def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> list[Reasoning]:
+def _parse_reasoning(message: Fields) -> list[Part]:
     for key in ("reasoning_content", "reasoning"):
-        json_fields.optional_text_at(raw, key, pointer)
-    fields = reasoning_fields.fields_of(raw)
+        message.optional_text(key)
+    fields = reasoning_fields.fields_of(message.raw)
     return [Reasoning(reasoning_fields.text_of(fields), fields, _FORMAT)] if fields else []
 
 
@@ -111,86 +108,55 @@ def _parse_generated_media(raw: Mapping[str, Any]) -> Iterable[Part]:
             yield Image(url=url) if data is None else Image(media_type=media_type, data=data)
 
 
-def _parse_content(
-    raw: Mapping[str, Any], pointer: str, role: Role | None = None
-) -> tuple[Part, ...]:
-    match raw.get("content"):
-        case None:
-            return ()
-        case str(text):
-            return (Text(text),)
-        case list(items):
-            at = f"{pointer}/content"
-            return tuple(_parse_part(item, f"{at}/{i}", role) for i, item in enumerate(items))
-        case other:
-            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
-            raise ValidationError.at(f"{pointer}/content", detail)
+def _parse_content(message: Fields, role: Role | None = None) -> tuple[Part, ...]:
+    content, at = message.get("content"), f"{message.at}/content"
+    if content is None:
+        return ()
+    return openai_shared.parts_at(content, at, lambda item, at: _parse_part(item, at, role))
 
 
 def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
-    raw = json_fields.object_at(value, pointer)
-    if role is Role.ASSISTANT and (thought := reasoning_fields.part_of(raw, pointer)) is not None:
+    part = Fields(value, pointer)
+    thought = reasoning_fields.part_of(part) if role is Role.ASSISTANT else None
+    if thought is not None:
         return thought
-    match json_fields.filled_text_at(raw, "type", pointer):
+    match part.filled_text("type"):
         case "text":
-            return Text(json_fields.text_at(raw, "text", pointer))
+            return Text(part.text("text"))
         case "image_url":
-            return _parse_image(raw.get("image_url"), f"{pointer}/image_url")
+            source = part.get("image_url")
+            image = Fields(
+                {"url": source} if isinstance(source, str) else source, f"{pointer}/image_url"
+            )
+            url, detail = image.filled_text("url"), image.optional_text("detail")
+            return inline_media.image_from_url(url, f"{image.at}/url", detail)
         case "file":
-            return _parse_file(raw.get("file"), f"{pointer}/file")
+            return openai_shared.file_at(part.object("file"), _FORMAT)
         case "refusal":
-            json_fields.text_at(raw, "refusal", pointer)
-    block = {key: item for key, item in raw.items() if key != "prompt_cache_breakpoint"}
-    return Opaque(json_fields.json_at(block, pointer), _FORMAT)
+            part.text("refusal")
+    return Opaque(part.json("prompt_cache_breakpoint"), _FORMAT)
 
 
-def _parse_image(value: object, pointer: str) -> Image:
-    raw = {"url": value} if isinstance(value, str) else json_fields.object_at(value, pointer)
-    url = json_fields.filled_text_at(raw, "url", pointer)
-    detail = json_fields.optional_text_at(raw, "detail", pointer)
-    return inline_media.image_from_url(url, f"{pointer}/url", detail)
-
-
-def _parse_file(value: object, pointer: str) -> File:
-    raw = json_fields.object_at(value, pointer)
-    name = json_fields.optional_text_at(raw, "filename", pointer)
-    file_data = json_fields.optional_text_at(raw, "file_data", pointer)
-    if file_data:
-        media_type, data = inline_media.split_data_url(file_data) or (None, file_data)
-        return File(media_type=media_type, data=data, name=name)
-    file_id = json_fields.optional_text_at(raw, "file_id", pointer)
-    if not file_id:
-        raise ValidationError.at(pointer, "must have file_data or file_id")
-    return File(file_id=file_id, name=name, format=_FORMAT)
-
-
-def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:
-    if value is None:
-        return []
-    items = json_fields.list_at(value, pointer)
-    calls = [_parse_call(item, f"{pointer}/{index}") for index, item in enumerate(items)]
+def _parse_calls(items: list[tuple[Any, str]]) -> list[ToolCall]:
+    calls = [_parse_call(Fields(item, at)) for item, at in items]
     seen: set[str] = set()
-    for index, call in enumerate(calls):
-        tool_calls.add_call_id(call.id, seen, f"{pointer}/{index}/id")
+    for call, (_, at) in zip(calls, items, strict=True):
+        tool_calls.add_call_id(call.id, seen, f"{at}/id")
     return calls
 
 
-def _parse_call(value: object, pointer: str) -> ToolCall:
-    raw = json_fields.object_at(value, pointer)
-    call_id = json_fields.filled_text_at(raw, "id", pointer)
-    block = reasoning_fields.call_fields_of(raw) or None
-    format = _FORMAT if block else None
-    match raw.get("type", "function"):
+def _parse_call(call: Fields) -> ToolCall:
+    call_id = call.filled_text("id")
+    match call.raw.get("type", "function"):
         case "function":
-            at = f"{pointer}/function"
-            function = json_fields.object_at(raw.get("function"), at)
-            arguments = json_fields.text_at(function, "arguments", at)
-            name = json_fields.text_at(function, "name", at)
+            function = call.object("function")
+            arguments, name = function.text("arguments"), function.text("name")
+            block = reasoning_fields.call_fields_of(call.raw) or None
+            format = _FORMAT if block else None
             return ToolCall(call_id, name, arguments, block=block, format=format)
         case "custom":
-            at = f"{pointer}/custom"
-            custom = json_fields.object_at(raw.get("custom"), at)
-            text = json_fields.text_at(custom, "input", at)
-            return ToolCall(call_id, json_fields.text_at(custom, "name", at), text, custom=True)
+            custom = call.object("custom")
+            arguments, name = custom.text("input"), custom.text("name")
+            return ToolCall(call_id, name, arguments, custom=True)
         case _:
-            raise ValidationError.at(f"{pointer}/type", 'must be "function" or "custom"')
+            raise call.error("type", 'must be "function" or "custom"')

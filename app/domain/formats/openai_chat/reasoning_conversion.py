@@ -6,15 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.common.messages import (
-    FormatName,
-    Message,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.domain.common.messages import FormatName, Message, Part, Reasoning, Role, Text, ToolCall
 from app.domain.formats import inline_media
 from app.domain.formats.json_fields import text_in
 from app.domain.formats.openai_chat.reasoning_fields import (
@@ -98,7 +90,7 @@ def _signed(parts: list[Part], message: Message) -> list[Part]:
 
 def _gemini_signatures(message: Message) -> tuple[dict[str, str], str]:
     """Return the signatures of calls by call id, and that of the text."""
-    of_calls = {call.id: found for call in message.calls if (found := signature_of(call))}
+    of_calls = {call.id: text for call in message.calls if (text := signature_of(call))}
     fields = message_fields(message)
     of_message = (item for item in signatures_in(fields) if isinstance(item, str))
     of_text = google_signature(fields) or next(filter(None, of_message), "")

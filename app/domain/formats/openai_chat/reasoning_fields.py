@@ -18,7 +18,7 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Reasoning, ToolCall
 from app.domain.formats import json_fields
 from app.domain.formats.gemini.fields import STAND_IN_SIGNATURE
-from app.domain.formats.json_fields import object_in, text_in
+from app.domain.formats.json_fields import Fields, object_in, text_in
 from app.domain.formats.reasoning_families import (
     ANTHROPIC,
     GEMINI,
@@ -105,12 +105,12 @@ def text_of(fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def part_of(raw: Mapping[str, Any], pointer: str) -> Reasoning | None:
+def part_of(part: Fields) -> Reasoning | None:
     """Read a content part of an assistant that is reasoning; None for any other part."""
-    if raw.get("type") not in PART_TYPES:
+    if part.get("type") not in PART_TYPES:
         return None
-    block = json_fields.json_at({key: raw[key] for key in raw if key != "cache_control"}, pointer)
-    thinking = raw.get("thinking")
+    block = part.json("cache_control")
+    thinking = part.get("thinking")
     items = thinking if isinstance(thinking, list) else [{"text": thinking}]
     texts = (text_in(item, "text") for item in items)
     return Reasoning("\n".join(filter(None, texts)), block, _FORMAT)

@@ -1,11 +1,16 @@
-"""Renders neutral messages and tools for OpenAI Chat Completions."""
+"""Renders neutral messages and tools for OpenAI Chat Completions.
+
+`adapt` returns a message as the format can carry it; `render` writes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from app.domain.common.messages import (
+    OPENAI_FORMATS,
     File,
     FormatName,
     Image,
@@ -19,12 +24,62 @@ from app.domain.common.messages import (
     clean,
     is_sendable,
 )
-from app.domain.formats import adapting, inline_media, tool_calls
+from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
 from app.domain.formats.openai_chat import reasoning_fields
-from app.domain.formats.openai_chat.adapting import adapt, tool_media
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
 _FORMAT = FormatName.OPENAI_CHAT
+_DETAILS = ("auto", "low", "high")
+
+
+def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
+    """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: openai_shared.adapt_call(call, ids),
+        lambda image: openai_shared.adapt_image(image, _DETAILS),
+        _adapt_file,
+    )
+    is_assistant = message.role is Role.ASSISTANT
+    parts = [_refusal_or_label(part, is_assistant) for part in parts]
+    if is_assistant:
+        parts = _join_texts(parts)
+    keeps_name = message.role is Role.TOOL or tool_calls.is_name(message.name or "")
+    return adapting.adapted(message, parts, ids, message.name if keeps_name else None)
+
+
+def tool_media(message: Message) -> tuple[Part, ...]:
+    """List the parts of a tool message that are sent in a user message after it."""
+    if message.role is not Role.TOOL:
+        return ()
+    return tuple(part for part in message.parts if isinstance(part, Image | File | Opaque))
+
+
+def _refusal_or_label(part: Part, is_assistant: bool) -> Part:
+    """Return a part, with a label where it is one that the role does not have."""
+    if isinstance(part, Opaque) and (part.block.get("type") == "refusal") != is_assistant:
+        return labels.label_for(part)
+    return part
+
+
+def _adapt_file(file: File) -> File | Text:
+    if (content := openai_shared.adapt_content(file)) is not None:
+        return content
+    if file.file_id is not None and file.format in OPENAI_FORMATS:
+        return file
+    return labels.label_for(replace(file, name=None) if file.url else file)
+
+
+def _join_texts(parts: list[Part]) -> list[Part]:
+    """Assistant content is one string, unless a refusal makes it a list of parts."""
+    texts = [part for part in parts if isinstance(part, Text)]
+    if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
+        return parts
+    joined = adapting.joined(texts)
+    first = parts.index(texts[0])
+    rest = [part for part in parts[first:] if not isinstance(part, Text)]
+    return [*parts[:first], joined, *rest]
 
 
 def render(
@@ -48,7 +103,11 @@ def render(
         case Role.ASSISTANT:
             if not is_replayed:
                 return _render_assistant(message)
-            return _with_reasoning(message) if keep_reasoning else _with_stand_ins(message)
+            if keep_reasoning:
+                return _with_reasoning(message)
+            calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
+            fields = reasoning_fields.stand_in_fields(message)
+            return _with_fields(_render_assistant(message), fields, calls)
         case Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
             content = _content(texts) if texts else adapting.MEDIA_FOLLOWS
@@ -87,7 +146,10 @@ def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
-    return [{"type": "function", "function": _function(tool)} for tool in tools]
+    return [
+        {"type": "function", "function": wire_fields(tool, "parameters", strict=tool.strict)}
+        for tool in tools
+    ]
 
 
 def _render_assistant(message: Message) -> dict[str, Any]:
@@ -102,25 +164,19 @@ def _render_assistant(message: Message) -> dict[str, Any]:
 def _with_reasoning(message: Message) -> dict[str, Any]:
     """Render an assistant message with the fields of its reasoning as they came."""
     rendered = _render_assistant(message)
-    content = [part for part in message.parts if not isinstance(part, ToolCall)]
-    thoughts = [
-        reasoning_fields.content_part(part) for part in content if isinstance(part, Reasoning)
-    ]
-    if any(thoughts):
-        wired = (
-            reasoning_fields.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
-            for part in content
-        )
-        rendered["content"] = [dict(part) for part in wired if part is not None]
+    thoughts = {
+        index: thought
+        for index, part in enumerate(message.parts)
+        if isinstance(part, Reasoning) and (thought := reasoning_fields.content_part(part))
+    }
+    if thoughts:
+        rendered["content"] = [
+            dict(thoughts[index]) if index in thoughts else _wire_part(part)
+            for index, part in enumerate(message.parts)
+            if index in thoughts or not isinstance(part, Reasoning | ToolCall)
+        ]
     calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
     return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
-
-
-def _with_stand_ins(message: Message) -> dict[str, Any]:
-    calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-    return _with_fields(
-        _render_assistant(message), reasoning_fields.stand_in_fields(message), calls
-    )
 
 
 def _with_fields(
@@ -173,10 +229,4 @@ def _wire_part(part: Part) -> dict[str, Any]:
 def _wire_file(file: File) -> dict[str, Any]:
     if file.data is not None:
         return {"file_data": inline_media.url_of(file), "filename": file.name}
-    name = {"filename": file.name} if file.name else {}
-    return {"file_id": file.file_id} | name
-
-
-def _function(tool: ToolDefinition) -> dict[str, Any]:
-    strict = {} if tool.strict is None else {"strict": tool.strict}
-    return wire_fields(tool, "parameters") | strict
+    return {"file_id": file.file_id} | ({"filename": file.name} if file.name else {})

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-from app.domain.formats.openai_responses.adapting import adapt, for_payload
 from app.domain.formats.openai_responses.items import (
     FUNCTION,
     OUTPUT_TYPES,
@@ -27,7 +26,7 @@ from app.domain.formats.openai_responses.items import (
     is_item_group,
 )
 from app.domain.formats.openai_responses.parsing import parse, results, split
-from app.domain.formats.openai_responses.rendering import render, tools_to_wire
+from app.domain.formats.openai_responses.rendering import adapt, for_payload, render, tools_to_wire
 
 __all__ = [
     "FUNCTION",

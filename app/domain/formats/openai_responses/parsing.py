@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
-    File,
     FormatName,
     Message,
     Opaque,
@@ -17,7 +15,8 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, labels, tool_calls
+from app.domain.formats import inline_media, json_fields, labels, openai_shared, tool_calls
+from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
@@ -59,17 +58,17 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = json_fields.object_at(raw, pointer)
-    if is_item_group(raw):
-        return (Message(Role.ASSISTANT, _parse_output(raw["output"], f"{pointer}/output")),)
-    kind = item_type(raw)
-    if kind == "message" and raw.get("role") == "user":
-        return (Message(Role.USER, _parse_content(raw, "content", pointer)),)
+    item = Fields(raw, pointer)
+    if is_item_group(item.raw):
+        return (Message(Role.ASSISTANT, _parse_output(item)),)
+    kind = item_type(item.raw)
+    if kind == "message" and item.get("role") == "user":
+        return (Message(Role.USER, _parse_content(item, "content")),)
     if kind == "mcp_approval_response":
-        return (Message(Role.USER, (_opaque(raw, pointer),)),)
-    if kind in OUTPUT_FIELDS and not is_hosted(raw):
-        return (_parse_result(raw, pointer),)
-    return (Message(Role.ASSISTANT, (_parse_item(raw, pointer),)),)
+        return (Message(Role.USER, (_opaque(item),)),)
+    if kind in OUTPUT_FIELDS and not is_hosted(item.raw):
+        return (_parse_result(item),)
+    return (Message(Role.ASSISTANT, (_parse_item(item),)),)
 
 
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -82,134 +81,115 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [("", raw)] if item_type(raw) in OUTPUT_FIELDS and not is_hosted(raw) else []
 
 
-def _parse_output(items: list[Any], pointer: str) -> tuple[Part, ...]:
+def _parse_output(group: Fields) -> tuple[Part, ...]:
     parts: list[Part] = []
     seen: set[str] = set()
-    for index, item in enumerate(items):
-        at = f"{pointer}/{index}"
-        raw = json_fields.object_at(item, at)
-        if is_item_group(raw) or (not is_model_made(raw) and item_type(raw) in OUTPUT_FIELDS):
-            raise ValidationError.at(
-                f"{at}/type", "only items that the model made are allowed here"
-            )
-        part = _parse_item(raw, at)
+    for value, at in group.items("output"):
+        item = Fields(value, at)
+        is_output = not is_model_made(item.raw) and item_type(item.raw) in OUTPUT_FIELDS
+        if is_item_group(item.raw) or is_output:
+            raise item.error("type", "only items that the model made are allowed here")
+        part = _parse_item(item)
         if isinstance(part, ToolCall):
             tool_calls.add_call_id(part.id, seen, f"{at}/call_id")
         parts.append(part)
     return tuple(parts)
 
 
-def _parse_item(raw: Mapping[str, Any], pointer: str) -> Part:
+def _parse_item(item: Fields) -> Part:
     """Read an item that the model made."""
-    kind = item_type(raw)
-    if kind == "additional_tools" or (kind == "message" and raw.get("role") != "assistant"):
-        json_fields.refuse_role(raw.get("role"), pointer, "user, assistant")
+    kind, role = item_type(item.raw), item.get("role")
+    if kind == "additional_tools" or (kind == "message" and role != "assistant"):
+        json_fields.refuse_role(role, item.at, "user, assistant")
     if not kind:
-        raise ValidationError.at(f"{pointer}/type", "must name the type of the item")
+        raise item.error("type", "must name the type of the item")
     if kind in REFUSED_TYPES:
-        raise ValidationError.at(f"{pointer}/type", REFUSED_TYPES[kind])
+        raise item.error("type", REFUSED_TYPES[kind])
     match kind:
         case "message":
-            return _parse_message(raw, pointer)
+            return _parse_message(item)
         case "reasoning":
-            return _parse_reasoning(raw, pointer)
+            return _parse_reasoning(item)
         case "compaction":
-            json_fields.text_at(raw, "encrypted_content", pointer)
-            return Reasoning("", _original(raw, pointer), _FORMAT)
-    if kind in OUTPUT_TYPES and not is_hosted(raw):
-        return _parse_call(raw, kind, pointer)
-    return _opaque(raw, pointer)
+            item.text("encrypted_content")
+            return Reasoning("", _original(item), _FORMAT)
+    if kind in OUTPUT_TYPES and not is_hosted(item.raw):
+        return _parse_call(item, kind)
+    return _opaque(item)
 
 
-def _original(raw: Mapping[str, Any], pointer: str) -> Any:
-    excluded = _LOG_FIELDS if item_type(raw) == "message" else (*_LOG_FIELDS, "role")
-    return json_fields.json_at(
-        {key: item for key, item in raw.items() if key not in excluded}, pointer
-    )
+def _original(item: Fields, *excluded: str) -> dict[str, Any]:
+    role = () if item_type(item.raw) == "message" else ("role",)
+    return item.json(*_LOG_FIELDS, *role, *excluded)
 
 
-def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
+def _opaque(item: Fields) -> Opaque:
     """Keep an item as it is, but for cache breakpoints, which each payload places itself."""
-    block = {key: item for key, item in raw.items() if key != "prompt_cache_breakpoint"}
-    return Opaque(_original(block, pointer), _FORMAT)
+    return Opaque(_original(item, "prompt_cache_breakpoint"), _FORMAT)
 
 
-def _parse_message(raw: Mapping[str, Any], pointer: str) -> Text | Opaque:
-    block = _original(raw, pointer)
-    content = raw.get("content")
-    if isinstance(content, str):
+def _parse_message(message: Fields) -> Text | Opaque:
+    block = _original(message)
+    if isinstance(content := message.get("content"), str):
         return Text(content, block, _FORMAT)
-    at = f"{pointer}/content"
     texts: list[str] = []
     labelled: list[str] = []
-    items = json_fields.list_at(content, at)
-    for index, item in enumerate(items):
-        part = json_fields.object_at(item, f"{at}/{index}")
-        match json_fields.filled_text_at(part, "type", f"{at}/{index}"):
+    for value, at in message.items("content"):
+        part = Fields(value, at)
+        match part.filled_text("type"):
             case "output_text":
-                texts.append(json_fields.text_at(part, "text", f"{at}/{index}"))
+                texts.append(part.text("text"))
+                continue
             case "refusal":
-                json_fields.text_at(part, "refusal", f"{at}/{index}")
-                labelled.append("refusal")
-                texts.append(labels.block_label(part))
+                part.text("refusal")
             case "input_text" | "input_image" | "input_file":
-                detail = "content of the assistant is output_text or refusal"
-                raise ValidationError.at(f"{at}/{index}/type", detail)
-            case _:
-                labelled.append(labels.kind_of(part))
-                texts.append(labels.block_label(part))
-    if items and len(labelled) == len(items) and "refusal" not in labelled:
+                raise part.error("type", "content of the assistant is output_text or refusal")
+        labelled.append(labels.kind_of(part.raw))
+        texts.append(labels.block_label(part.raw))
+    if texts and len(labelled) == len(texts) and "refusal" not in labelled:
         return Opaque(block, _FORMAT)
     return Text("\n".join(texts), block, _FORMAT, tuple(labelled))
 
 
-def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> Reasoning:
+def _parse_reasoning(item: Fields) -> Reasoning:
     texts: list[str] = []
     for key in ("summary", "content"):
-        if key != "summary" and raw.get(key) is None:
-            continue
-        at = f"{pointer}/{key}"
-        of_key = [
-            json_fields.text_at(
-                json_fields.object_at(item, f"{at}/{index}"), "text", f"{at}/{index}"
-            )
-            for index, item in enumerate(json_fields.list_at(raw.get(key), at))
-        ]
-        texts = texts or of_key
-    return Reasoning("\n".join(texts), _original(raw, pointer), _FORMAT)
+        if key == "summary" or item.get(key) is not None:
+            of_key = [Fields(value, at).text("text") for value, at in item.items(key)]
+            texts = texts or of_key
+    return Reasoning("\n".join(texts), _original(item), _FORMAT)
 
 
-def _parse_call(raw: Mapping[str, Any], kind: str, pointer: str) -> ToolCall:
-    call_id = json_fields.filled_text_at(raw, "call_id", pointer)
-    block = _original(raw, pointer)
+def _parse_call(item: Fields, kind: str) -> ToolCall:
+    call_id = item.filled_text("call_id")
+    block = _original(item)
     if kind in BUILT_IN_CALLS:
         name, _ = BUILT_IN_CALLS[kind]
         arguments = built_in_arguments(block, kind)
         return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
     is_custom = kind != FUNCTION
-    name = json_fields.text_at(raw, "name", pointer)
-    text = json_fields.text_at(raw, "input" if is_custom else "arguments", pointer)
-    return ToolCall(call_id, name, text, is_custom, block, _FORMAT)
+    name, arguments = item.text("name"), item.text("input" if is_custom else "arguments")
+    return ToolCall(call_id, name, arguments, is_custom, block, _FORMAT)
 
 
-def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
-    kind = raw["type"]
-    key = "id" if kind == "local_shell_call_output" and "call_id" not in raw else "call_id"
-    call_id = json_fields.filled_text_at(raw, key, pointer)
-    fields = {key: raw[key] for key in OUTPUT_FIELDS[kind] if raw.get(key) is not None}
-    envelope = json_fields.json_at({"type": kind, **fields}, pointer)
+def _parse_result(result: Fields) -> Message:
+    kind = result.raw["type"]
+    has_id = kind == "local_shell_call_output" and "call_id" not in result.raw
+    call_id = result.filled_text("id" if has_id else "call_id")
+    fields = {key: item for key in OUTPUT_FIELDS[kind] if (item := result.get(key)) is not None}
+    envelope = json_fields.json_at({"type": kind, **fields}, result.at)
     name = None
     parts: Sequence[Part]
     match kind:
         case "tool_search_output":
-            parts = (_parse_list(raw, "tools", pointer),)
+            parts = (_parse_list(result, "tools"),)
         case "shell_call_output":
-            parts = (_parse_list(raw, "output", pointer),)
+            parts = (_parse_list(result, "output"),)
         case "computer_call_output":
-            parts = (_parse_screenshot(raw, pointer),)
+            parts = (_parse_screenshot(result.object("output")),)
         case _:
-            name = json_fields.optional_text_at(raw, "name", pointer)
-            parts = _parse_content(raw, "output", pointer)
+            name = result.optional_text("name")
+            parts = _parse_content(result, "output")
     if len(envelope) > 1 or kind != OUTPUT_TYPES[FUNCTION]:
         parts = _with_envelope(parts, envelope)
     return Message(Role.TOOL, tuple(parts), call_id, name)
@@ -217,64 +197,42 @@ def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
 
 def _with_envelope(parts: Sequence[Part], envelope: Mapping[str, Any]) -> list[Part]:
     """Put the fields beside the content on the first text."""
-    first = next((index for index, part in enumerate(parts) if isinstance(part, Text)), -1)
-    return [
-        Text(part.text, envelope, _FORMAT) if index == first and isinstance(part, Text) else part
-        for index, part in enumerate(parts)
-    ]
+    changed = list(parts)
+    for index, part in enumerate(parts):
+        if isinstance(part, Text):
+            changed[index] = Text(part.text, envelope, _FORMAT)
+            break
+    return changed
 
 
-def _parse_list(raw: Mapping[str, Any], key: str, pointer: str) -> Text:
-    items = json_fields.list_at(raw.get(key), f"{pointer}/{key}")
-    return Text(json_fields.compact(json_fields.json_at(items, pointer)))
+def _parse_list(result: Fields, key: str) -> Text:
+    items = [item for item, _ in result.items(key)]
+    return Text(json_fields.compact(json_fields.json_at(items, result.at)))
 
 
-def _parse_screenshot(raw: Mapping[str, Any], pointer: str) -> Part:
-    at = f"{pointer}/output"
-    output = json_fields.object_at(raw.get("output"), at)
-    if url := json_fields.optional_text_at(output, "image_url", at):
-        return inline_media.image_from_url(url, f"{at}/image_url")
-    file_id = json_fields.filled_text_at(output, "file_id", at)
+def _parse_screenshot(output: Fields) -> Part:
+    if url := output.optional_text("image_url"):
+        return inline_media.image_from_url(url, f"{output.at}/image_url")
+    file_id = output.filled_text("file_id")
     return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, _FORMAT)
 
 
-def _parse_content(raw: Mapping[str, Any], key: str, pointer: str) -> tuple[Part, ...]:
-    at = f"{pointer}/{key}"
-    match raw.get(key):
-        case None if key == RESULT_KEY:
-            return ()
-        case str(text):
-            return (Text(text),)
-        case list(items):
-            return tuple(_parse_part(item, f"{at}/{index}") for index, item in enumerate(items))
-        case other:
-            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
-            raise ValidationError.at(at, detail)
+def _parse_content(item: Fields, key: str) -> tuple[Part, ...]:
+    content = item.get(key)
+    if content is None and key == RESULT_KEY:
+        return ()
+    return openai_shared.parts_at(content, f"{item.at}/{key}", _parse_part)
 
 
 def _parse_part(value: object, pointer: str) -> Part:
-    raw = json_fields.object_at(value, pointer)
-    match json_fields.filled_text_at(raw, "type", pointer):
+    part = Fields(value, pointer)
+    match part.filled_text("type"):
         case "input_text":
-            return Text(json_fields.text_at(raw, "text", pointer))
-        case "input_image" if raw.get("file_id") is None:
-            url = json_fields.filled_text_at(raw, "image_url", pointer)
-            detail = json_fields.optional_text_at(raw, "detail", pointer)
+            return Text(part.text("text"))
+        case "input_image" if part.get("file_id") is None:
+            url, detail = part.filled_text("image_url"), part.optional_text("detail")
             explicit = detail if detail != "auto" else None
             return inline_media.image_from_url(url, f"{pointer}/image_url", explicit)
         case "input_file":
-            return _parse_file(raw, pointer)
-    return _opaque(raw, pointer)
-
-
-def _parse_file(raw: Mapping[str, Any], pointer: str) -> File:
-    name = json_fields.optional_text_at(raw, "filename", pointer)
-    data = json_fields.optional_text_at(raw, "file_data", pointer)
-    if data:
-        media_type, data = inline_media.split_data_url(data) or (None, data)
-        return File(media_type=media_type, data=data, name=name)
-    if url := json_fields.optional_text_at(raw, "file_url", pointer):
-        return File(url=url, name=name)
-    if file_id := json_fields.optional_text_at(raw, "file_id", pointer):
-        return File(file_id=file_id, name=name, format=_FORMAT)
-    raise ValidationError.at(pointer, "must have file_data, file_url or file_id")
+            return openai_shared.file_at(part, _FORMAT)
+    return _opaque(part)

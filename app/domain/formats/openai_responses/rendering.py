@@ -1,12 +1,17 @@
-"""Renders neutral messages as OpenAI Responses items, and tools as function tools."""
+"""Renders neutral messages as OpenAI Responses items, and tools as function tools.
+
+`adapt` returns a message as the format can carry it; `render` writes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from app.domain.common import json_text
 from app.domain.common.messages import (
+    ONLY_REASONING,
     OPENAI_FORMATS,
     File,
     FormatName,
@@ -19,22 +24,108 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, tool_calls
-from app.domain.formats.openai_responses.adapting import for_payload
+from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
     OUTPUT_TYPES,
+    TOOL_SEARCH_TYPES,
+    built_in_arguments,
 )
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
 _FORMAT = FormatName.OPENAI_RESPONSES
+_DETAILS = ("low", "high", "original")
+_ID_REQUIRED = ("computer_call", "local_shell_call")
 _ID_PREFIXES = {"message": "msg", FUNCTION: "fc", "custom_tool_call": "ctc"}
 _NO_SCREENSHOT = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQ"
     "EAHLCMmQAAAABJRU5ErkJggg=="
 )
 """One white pixel."""
+
+
+def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
+    """Adapt a clean message, as `Format.adapt`; `for_payload` decides about its reasoning."""
+    parts = adapting.adapt_parts(
+        message,
+        _FORMAT,
+        lambda call: _with_sent_arguments(openai_shared.adapt_call(call, ids)),
+        lambda image: openai_shared.adapt_image(image, _DETAILS),
+        _adapt_file,
+    )
+    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+
+
+def for_payload(
+    message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS, *, keep_reasoning: bool = False
+) -> Message:
+    """Adapt a clean message and leave out the parts that a payload does not have (rule 4).
+
+    With `keep_reasoning`, reasoning and compaction that OpenAI made stay.
+    """
+    message = adapt(message, ids)
+    if message.role is not Role.ASSISTANT:
+        return message
+    adapted: Sequence[Part] = message.parts
+    is_only_reasoning = all(isinstance(part, Reasoning) for part in adapted[:-1])
+    if len(adapted) > 1 and is_only_reasoning and adapted[-1] == Text(ONLY_REASONING):
+        adapted = adapted[:-1]
+    parts: list[Part] = []
+    is_unbound = False
+    for part in adapted:
+        if not isinstance(part, Reasoning):
+            parts.append(_without_id(part) if is_unbound else part)
+        elif part.block is not None and part.format is _FORMAT:
+            if keep_reasoning:
+                parts.append(part)
+            is_unbound = not keep_reasoning
+    while parts and isinstance(parts[-1], Reasoning) and not _is_compaction(parts[-1]):
+        parts.pop()
+    if not parts:
+        parts.append(Text(ONLY_REASONING))
+    return adapting.with_parts(message, parts)
+
+
+def _with_sent_arguments(call: ToolCall) -> ToolCall:
+    """Take the arguments from the object that is sent, whose escaped characters were replaced."""
+    kind = call.block.get("type") if call.block and call.format is _FORMAT else None
+    if kind not in BUILT_IN_CALLS or "\\u" not in call.arguments or call.block is None:
+        return call
+    return replace(call, arguments=built_in_arguments(call.block, kind))
+
+
+def _adapt_file(file: File) -> File | Text:
+    if (content := openai_shared.adapt_content(file)) is not None:
+        return content
+    is_uploaded = file.file_id is not None and file.format in OPENAI_FORMATS
+    is_sendable = is_uploaded or inline_media.is_web_url(file.url)
+    return file if is_sendable else labels.label_for(file)
+
+
+def _is_compaction(part: Part) -> bool:
+    return isinstance(part, Reasoning) and (part.block or {}).get("type") == "compaction"
+
+
+def _without_id(part: Part) -> Part:
+    """Return a part as the provider accepts it without the reasoning before it (rule 4)."""
+    match part:
+        case Text(block=Mapping()) | ToolCall(block=Mapping()) if part.format is _FORMAT:
+            block = part.block or {}
+            if block.get("type") in _ID_REQUIRED:
+                return replace(part, block=None, format=None)
+            return part if "id" not in block else replace(part, block=_block_without_id(block))
+        case Opaque():
+            if part.block.get("type") not in TOOL_SEARCH_TYPES:
+                return labels.label_for(part)
+            has_id = "id" in part.block
+            return replace(part, block=_block_without_id(part.block)) if has_id else part
+        case _:
+            return part
+
+
+def _block_without_id(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in block.items() if key != "id"}
 
 
 def render(
@@ -66,7 +157,7 @@ def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     The default of `strict` is true there, and requires every argument.
     """
     return [
-        {"type": "function"} | wire_fields(tool, "parameters") | {"strict": bool(tool.strict)}
+        {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
         for tool in tools
     ]
 
@@ -77,9 +168,8 @@ def _user_items(message: Message) -> list[dict[str, Any]]:
         for part in message.parts
         if isinstance(part, Opaque) and part.block.get("type") == "mcp_approval_response"
     ]
-    content = [_wire_part(part) for part in message.parts if part not in approvals]
-    items: list[dict[str, Any]] = [dict(part.block) for part in approvals]
-    if content:
+    items = [dict(part.block) for part in approvals]
+    if content := [_wire_part(part) for part in message.parts if part not in approvals]:
         items.append({"type": "message", "role": "user", "content": content})
     return items
 
@@ -141,7 +231,9 @@ def _wire_result(message: Message, call_type: str | None) -> dict[str, Any]:
         case "apply_patch_call_output":
             return identity | {"status": "completed"} | fields | {"output": message.text}
         case _:
-            return identity | {"output": _wire_output(message)} | fields
+            output = [_wire_part(part) for part in message.parts]
+            is_text = len(output) == 1 and isinstance(message.parts[0], Text)
+            return identity | {"output": message.text if is_text else output} | fields
 
 
 def _envelope(message: Message) -> Mapping[str, Any]:
@@ -163,14 +255,6 @@ def _wire_screenshot(message: Message) -> dict[str, Any]:
         if isinstance(part, Opaque) and "file_id" in part.block:
             return {"type": "computer_screenshot", "file_id": part.block["file_id"]}
     return {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT}
-
-
-def _wire_output(message: Message) -> str | list[dict[str, Any]]:
-    match message.parts:
-        case (Text(text),):
-            return text
-        case parts:
-            return [_wire_part(part) for part in parts]
 
 
 def _wire_part(part: Part) -> dict[str, Any]:

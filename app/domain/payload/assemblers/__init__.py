@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from app.domain.common.messages import FormatName
-from app.domain.conversations.view import View
-from app.domain.models.tokens import CountText
-from app.domain.payload.assembler import ALL_TOOLS, NO_NAMES, Assembler
+from app.domain.payload.assembler import Assembler
 from app.domain.payload.assemblers import anthropic, openai_responses
 from app.domain.payload.assemblers.anthropic import AnthropicAssembler
 from app.domain.payload.assemblers.gemini import GeminiAssembler
 from app.domain.payload.assemblers.openai_chat import ChatAssembler
 from app.domain.payload.assemblers.openai_responses import ResponsesAssembler
-from app.domain.prompt.sections import NO_TAIL, Tail
 
 ASSEMBLERS: Final[Mapping[FormatName, type[Assembler]]] = MappingProxyType(
     {
@@ -32,15 +29,3 @@ BREAKPOINTS_JSON: Final[Mapping[FormatName, bytes]] = MappingProxyType(
     }
 )
 """The JSON that makes a block a breakpoint, in formats whose items have places for it."""
-
-
-def assembler_for(
-    format: FormatName,
-    view: View,
-    count: CountText,
-    tools: Collection[str] = ALL_TOOLS,
-    opening: Tail = NO_TAIL,
-    defined: Collection[str] = NO_NAMES,
-) -> Assembler:
-    """Return a new assembler for a format; its text may name these own tools."""
-    return ASSEMBLERS[format](view, count, tools, opening, defined)

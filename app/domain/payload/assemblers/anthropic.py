@@ -12,26 +12,18 @@ from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Message, Opaque, Part, Role, Text
 from app.domain.conversations.log.row import LogRow
 from app.domain.formats import anthropic
-from app.domain.models.tokens import (
-    MESSAGE_OVERHEAD,
-    count_message,
-    count_rendered,
-    count_replayed,
-    counts_as_stored,
-    reasoning_of,
-)
+from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
 from app.domain.prompt.sections import Tail
 
 BREAKPOINT_JSON = b',"cache_control":{"type":"ephemeral"}'
-_FORMAT = FormatName.ANTHROPIC
 _THINKING = ("thinking", "redacted_thinking")
 
 
 class AnthropicAssembler(MergingAssembler):
     """Items for Anthropic Messages."""
 
-    user = "user"
+    format = FormatName.ANTHROPIC
 
     def _head(self, role: str) -> bytes:
         return b'{"role":"%s","content":[' % role.encode()
@@ -42,31 +34,29 @@ class AnthropicAssembler(MergingAssembler):
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
         message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
         _, (block,) = anthropic.render(message)
-        tokens = count_message(message, self.count).visible - MESSAGE_OVERHEAD
+        tokens = count_visible(message, self.count) - MESSAGE_OVERHEAD
         return json_text.dump_payload(block), tokens
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        given, is_plain = self._message(row), self._is_plain(row)
-        stored = self._with_known_tools(given)
-        message = self._in_format(row, stored, _FORMAT)
+        original = self._message(row)
+        stored = self._with_known_tools(original)
+        message = self._in_format(row, stored)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
-        tokens = row.tokens
-        # With ids the message is counted again, so that the comparison below sees no replaced id.
+        # With ids the message is counted again: the comparison with the stored one sees no new id.
         adapted = anthropic.adapt(message, ids)
-        is_other = ids or row.has_media or is_plain or stored is not given
-        if is_other or not counts_as_stored(message, adapted, _FORMAT):
-            tokens = count_rendered(_FORMAT, message, self.count, ids)
+        is_changed = bool(ids) or stored is not original
+        tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         if replays and row.reasoning_tokens:
             sent = filter(anthropic.is_sent, reasoning_of(message).parts)
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        self._note_labels(adapted, _FORMAT)
+        self._note_labels(adapted)
         wire = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
 
     def _with_known_tools(self, message: Message) -> Message:
-        """Show tools that a search found: defined ones by reference, others by name."""
+        """Show the tools of a search result: defined ones by reference, others by name."""
         names = [_referenced(part) for part in message.parts]
         if not any(names):
             return message

@@ -9,44 +9,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Text
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import View
 from app.domain.formats import gemini
-from app.domain.models.tokens import (
-    MESSAGE_OVERHEAD,
-    CountText,
-    count_message,
-    count_rendered,
-    count_replayed,
-    counts_as_stored,
-)
-from app.domain.payload.assembler import ALL_TOOLS, NO_NAMES
-from app.domain.payload.assemblers.merging import Block, MergingAssembler
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.models.tokens import MESSAGE_OVERHEAD, count_rendered, count_replayed, count_visible
+from app.domain.payload.assemblers.merging import USER, Block, MergingAssembler
 
 
 class GeminiAssembler(MergingAssembler):
     """Contents for Gemini."""
 
-    user = "user"
+    format = FormatName.GEMINI
 
-    def __init__(
-        self,
-        view: View,
-        count: CountText,
-        tools: Collection[str] = ALL_TOOLS,
-        opening: Tail = NO_TAIL,
-        defined: Collection[str] = NO_NAMES,
-    ) -> None:
-        super().__init__(view, count, tools, opening, defined)
-        self._asked: dict[str, Mapping[str, Any]] = {}
-        self._known_as: dict[str, str] = {}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # By the ids to send: the rendered calls of the open group, their ids before rendering, and
+        # the results so far.
+        self._calls: dict[str, Mapping[str, Any]] = {}
+        self._adapted_ids: dict[str, str] = {}
         self._results: dict[str, tuple[bytes, int]] = {}
         self._media: dict[str, list[bytes]] = {}
 
@@ -60,32 +45,24 @@ class GeminiAssembler(MergingAssembler):
         """Do nothing (rule 4)."""
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
-        known, asked = self._known_as.get(wire_id, wire_id), self._asked.get(wire_id)
-        message = Message(Role.TOOL, (Text(text),), known, _name_of(asked))
-        _, (part,) = gemini.render(message, call=asked)
-        tokens = count_message(message, self.count, FormatName.GEMINI).visible
+        call_id, call = self._adapted_ids.get(wire_id, wire_id), self._calls.get(wire_id)
+        message = Message(Role.TOOL, (Text(text),), call_id, _name_of(call))
+        _, (part,) = gemini.render(message, call=call)
+        tokens = count_visible(message, self.count, self.format)
         return json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        stored, is_plain = self._message(row), self._is_plain(row)
-        message = self._in_format(row, stored, FormatName.GEMINI)
+        stored = self._message(row)
+        message = self._in_format(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = gemini.for_payload(message, ids, keep_reasoning=replays)
-        self._note_labels(shown, FormatName.GEMINI)
+        self._note_labels(shown)
         role, parts = gemini.render(shown, keep_reasoning=replays)
-        calls = [self._open[call_id] for call_id in row.call_ids]
-        if calls:
-            self._asked = dict(zip(calls, gemini.function_calls(parts), strict=True))
-            known = (call.id for call in shown.calls)
-            self._known_as = dict(zip(calls, known, strict=True))
-        tokens = row.tokens
-        if (
-            ids
-            or row.has_media
-            or is_plain
-            or not counts_as_stored(message, shown, FormatName.GEMINI)
-        ):
-            tokens = count_message(shown, self.count, FormatName.GEMINI).visible
+        if wire_ids := [self._open[call_id] for call_id in row.call_ids]:
+            self._calls = dict(zip(wire_ids, gemini.function_calls(parts), strict=True))
+            adapted_ids = (call.id for call in shown.calls)
+            self._adapted_ids = dict(zip(wire_ids, adapted_ids, strict=True))
+        tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
         if replays:
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
         blocks = [Block(json_text.dump_payload(part), cacheable=False) for part in parts]
@@ -101,12 +78,12 @@ class GeminiAssembler(MergingAssembler):
             self._flush_media()
 
     def _keep_result(self, row: LogRow, wire_id: str) -> None:
-        message, known = self._message(row), self._known_as.get(wire_id, wire_id)
-        asked, ids = self._asked.get(wire_id), {message.tool_call_id or "": known}
-        self._note_labels(gemini.adapt(message, ids), FormatName.GEMINI)
-        _, (part, *media) = gemini.render(message, ids, call=asked)
-        named = replace(message, name=_name_of(asked) or message.name)
-        tokens = count_rendered(FormatName.GEMINI, named, self.count, ids)
+        message, call = self._message(row), self._calls.get(wire_id)
+        ids = {message.tool_call_id or "": self._adapted_ids.get(wire_id, wire_id)}
+        self._note_labels(gemini.adapt(message, ids))
+        _, (part, *media) = gemini.render(message, ids, call=call)
+        named = replace(message, name=_name_of(call) or message.name)
+        tokens = count_rendered(self.format, named, self.count, ids)
         self._results[wire_id] = json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD
         self._media[wire_id] = [json_text.dump_payload(item) for item in media]
 
@@ -115,21 +92,21 @@ class GeminiAssembler(MergingAssembler):
 
     def _flush_media(self) -> None:
         for block, tokens in self._closing():
-            self._put(self.user, [Block(block, cacheable=False)], tokens)
-        self._asked, self._known_as = {}, {}
+            self._put(USER, [Block(block, cacheable=False)], tokens)
+        self._calls, self._adapted_ids = {}, {}
         self._results, self._media = {}, {}
 
     def _closing(self) -> list[tuple[bytes, int]]:
         if not (self._results or self._open):
             return []
-        found = [
+        results = [
             self._results.get(wire_id) or self._result_block(wire_id, NO_RESULT)
-            for wire_id in self._asked
+            for wire_id in self._calls
         ]
-        media = [block for wire_id in self._asked for block in self._media.get(wire_id, ())]
-        return found + [(block, 0) for block in media]  # the results' counts hold them
+        media = [block for wire_id in self._calls for block in self._media.get(wire_id, ())]
+        return results + [(block, 0) for block in media]  # the results' counts include them
 
 
-def _name_of(asked: Mapping[str, Any] | None) -> str | None:
+def _name_of(call: Mapping[str, Any] | None) -> str | None:
     """Return the name that a response to a call is sent with."""
-    return asked["name"] if asked is not None else None
+    return call["name"] if call is not None else None

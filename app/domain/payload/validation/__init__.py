@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,31 +17,8 @@ from app.domain.common.messages import FormatName
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_context_window
 from app.domain.payload.validation import anthropic, gemini, neutral, openai_chat, openai_responses
 from app.domain.payload.validation.neutral import Dialect
-from app.domain.payload.validation.rules import (
-    MAX_VIOLATIONS,
-    NO_CONTEXT,
-    NOT_JUDGED,
-    RULES,
-    Context,
-    Findings,
-    Severity,
-    Violation,
-)
+from app.domain.payload.validation.rules import NO_CONTEXT, Check, Context, Violation
 from app.domain.payload.validation.shapes import Shape, read
-
-__all__ = [
-    "MAX_VIOLATIONS",
-    "NOT_JUDGED",
-    "NO_CONTEXT",
-    "RULES",
-    "Context",
-    "Severity",
-    "Shape",
-    "Violation",
-    "capacity_of",
-    "read",
-    "validate",
-]
 
 DIALECTS: Final[Mapping[FormatName, Dialect]] = MappingProxyType(
     {
@@ -59,12 +37,14 @@ def validate(
 
     Raises ValidationError for a payload, or a previous one, that has no list of items.
     """
-    shape, found = read(payload, format), Findings()
-    old = read(context.previous, format) if context.previous is not None else None
+    shape = read(payload, format)
+    previous = read(context.previous, format) if context.previous is not None else None
+    parts = {part.name: getattr(shape, part.name) for part in fields(shape)}
+    check = Check(**parts, previous=previous, context=context)
     dialect = DIALECTS[format]
-    dialect.judge(shape, context, found)
-    neutral.judge(shape, old, dialect, context, found)
-    return found.violations
+    dialect.judge(check)
+    neutral.judge(dialect, check)
+    return check.violations
 
 
 def capacity_of(shape: Shape, requested: int | None, info: ModelInfo | None) -> int | None:

@@ -14,7 +14,7 @@ from app.domain.formats.tool_calls import TOOL_NAME_PATTERN, is_name
 from app.domain.payload.validation import anthropic_breakpoints, anthropic_pairs, anthropic_thinking
 from app.domain.payload.validation.anthropic_pairs import SERVER_CALLS, is_server_result
 from app.domain.payload.validation.neutral import Dialect, Result, call_key
-from app.domain.payload.validation.rules import Context, Findings
+from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     Object,
     Shape,
@@ -23,7 +23,6 @@ from app.domain.payload.validation.shapes import (
     is_empty,
     list_of,
     object_of,
-    read,
     sent,
     sent_with_breakpoints,
     texts_in,
@@ -43,140 +42,129 @@ _CHANGES = ("tool_addition", "tool_removal")
 _GEMINI = frozenset(("thought_signature", "thoughtSignature"))
 
 
-def judge(shape: Shape, context: Context, found: Findings) -> None:
+def judge(check: Check) -> None:
     """Judge messages, tools and the settings that concern them."""
-    _judge_ends(shape, context, found)
-    anthropic_pairs.judge(shape, found)
-    for index, item in enumerate(shape.items):
-        _judge_message(item, f"{shape.at}/{index}", found)
-        if index and object_of(item).get("role") == "system":
-            _judge_system(shape, index, context, found)
-    for index, value in enumerate(list_of(shape.system)):
-        _judge_text(object_of(value), f"{shape.system_at}/{index}", found)
-    _judge_tools(shape, found)
-    _judge_sizes(shape, context, found)
-    _judge_edits(shape, found)
-    if shape.payload.get("compaction"):
-        _judge_compaction_request(shape, found)
-    anthropic_thinking.judge(shape, context, found)
-    anthropic_breakpoints.judge(shape, context, found)
-    _judge_restated(shape, context, found)
+    _judge_ends(check)
+    anthropic_pairs.judge(check)
+    for index, (at, raw) in enumerate(check.objects()):
+        _judge_message(raw, at, check)
+        if index and raw.get("role") == "system":
+            _judge_system(index, check)
+    for index, value in enumerate(list_of(check.system)):
+        _judge_text(object_of(value), f"{check.system_at}/{index}", check)
+    _judge_tools(check)
+    _judge_sizes(check)
+    _judge_settings(check)
+    anthropic_thinking.judge(check)
+    anthropic_breakpoints.judge(check)
+    _judge_restated(check)
 
 
-def _judge_ends(shape: Shape, context: Context, found: Findings) -> None:
+def _judge_ends(check: Check) -> None:
     """`A1`: roles, and the first and last of them; `A18`: the end of the assistant's text."""
-    if not shape.items:
-        found.add("A1", shape.at, "there is no message")
+    if not check.items:
+        check.add("A1", check.at, "there is no message")
         return
-    for index, item in enumerate(shape.items):
-        if object_of(item).get("role") not in _ROLES:
-            found.add("A1", f"{shape.at}/{index}", "a role is user, assistant or system")
-    first, last = object_of(shape.items[0]), object_of(shape.items[-1])
+    for at, raw in check.objects():
+        if raw.get("role") not in _ROLES:
+            check.add("A1", at, "a role is user, assistant or system")
+    first, last = object_of(check.items[0]), object_of(check.items[-1])
     opening = [block.get("type") for _, block in blocks_of(first)][:1]
     if first.get("role") == "system":
-        found.add("A1", f"{shape.at}/0", "system text that comes first stands in `system`")
+        check.add("A1", f"{check.at}/0", "system text that comes first stands in `system`")
     elif first.get("role") == "assistant" and opening != ["compaction"]:
-        found.add("A1", f"{shape.at}/0", "the conversation starts with the assistant")
-    if last.get("role") != "assistant" or len(shape.items) == 1:
+        check.add("A1", f"{check.at}/0", "the conversation starts with the assistant")
+    if last.get("role") != "assistant" or len(check.items) == 1:
         return
-    at, blocks = f"{shape.at}/{len(shape.items) - 1}", blocks_of(last)
-    if not (context.prefill or _may_be_last(shape, blocks)):
-        found.add("A1", at, "the conversation ends with the assistant")
+    at, blocks = f"{check.at}/{len(check.items) - 1}", blocks_of(last)
+    in_progress = {word(block.get("type")) for _, block in blocks} & {"tool_use", *SERVER_CALLS}
+    if not (check.context.prefill or in_progress or check.payload.get("compaction")):
+        check.add("A1", at, "the conversation ends with the assistant")
     text = word(blocks[-1][1].get("text")) if blocks else ""
     if text[-1:].isspace() and not is_blank(text):
-        found.add("A18", f"{at}{blocks[-1][0]}", "the last text ends with white space")
+        check.add("A18", f"{at}{blocks[-1][0]}", "the last text ends with white space")
 
 
-def _may_be_last(shape: Shape, blocks: list[tuple[str, Object]]) -> bool:
-    """Whether the assistant may be last: with tools under way, or to be compacted."""
-    under_way = {word(block.get("type")) for _, block in blocks} & {"tool_use", *SERVER_CALLS}
-    return bool(under_way or shape.payload.get("compaction"))
-
-
-def _judge_system(shape: Shape, index: int, context: Context, found: Findings) -> None:
+def _judge_system(index: int, check: Check) -> None:
     """`A16`: a system message follows the user or a server's tool, and precedes the assistant."""
-    at, before = f"{shape.at}/{index}", shape.items[index - 1]
-    roles = [object_of(item).get("role") for item in shape.items[index - 1 : index + 2]]
+    at, before = f"{check.at}/{index}", check.items[index - 1]
+    roles = [object_of(item).get("role") for item in check.items[index - 1 : index + 2]]
     ending = [block for _, block in blocks_of(before)][-1:]
     is_hosted = any(
         block.get("type") in SERVER_CALLS or is_server_result(block) for block in ending
     )
-    if context.model is not None and not context.model.mid_conversation_system:
-        found.add("A16", at, "the model takes no system message inside a conversation")
+    if check.context.model is not None and not check.context.model.mid_conversation_system:
+        check.add("A16", at, "the model takes no system message inside a conversation")
     elif any(block.get("type") == "tool_use" for _, block in blocks_of(before)):
         return  # stands between a call and its result: `A2`
     elif roles[0] != "user" and not (roles[0] == "assistant" and is_hosted):
-        found.add("A16", at, "a system message follows a user message")
+        check.add("A16", at, "a system message follows a user message")
     elif roles[2:] == ["user"]:
-        found.add("A16", at, "a system message comes last, or before the assistant")
+        check.add("A16", at, "a system message comes last, or before the assistant")
 
 
-def _judge_message(item: Any, at: str, found: Findings) -> None:
-    raw = object_of(item)
-    content = raw.get("content")
-    if raw.get("role") in _ROLES and is_empty(content):
-        found.add("N6", f"{at}/content", "the message is empty")
+def _judge_message(raw: Object, at: str, check: Check) -> None:
+    if raw.get("role") in _ROLES and is_empty(raw.get("content")):
+        check.add("N6", f"{at}/content", "the message is empty")
         return
-    for place, block in blocks_of(item):
+    for place, block in blocks_of(raw):
         pointer, kind = f"{at}{place}", word(block.get("type"))
         if not kind:
-            found.add("N6", pointer, "is no block")
+            check.add("N6", pointer, "is no block")
         elif owners_of(kind, FormatName.ANTHROPIC) or _GEMINI & block.keys():
-            found.add("N12", pointer, "only another provider understands this")
-        _judge_text(block, pointer, found)
+            check.add("N12", pointer, "only another provider understands this")
+        _judge_text(block, pointer, check)
         if kind == "tool_use":
             if not isinstance(block.get("input"), dict):
-                found.add("A17", f"{pointer}/input", "the input is an object")
-            _judge_name(block, pointer, found)
+                check.add("A17", f"{pointer}/input", "the input is an object")
+            _judge_name(block, pointer, check)
         for index, nested in enumerate(list_of(block.get("content"))):
-            _judge_text(object_of(nested), f"{pointer}/content/{index}", found)
+            _judge_text(object_of(nested), f"{pointer}/content/{index}", check)
 
 
-def _judge_text(block: Object, pointer: str, found: Findings) -> None:
+def _judge_text(block: Object, pointer: str, check: Check) -> None:
     if block.get("type") == "text" and is_blank(block.get("text", "")):
-        found.add("A18", pointer, "the text is empty")
+        check.add("A18", pointer, "the text is empty")
 
 
-def _judge_name(raw: Object, pointer: str, found: Findings) -> None:
+def _judge_name(raw: Object, pointer: str, check: Check) -> None:
     if not is_name(word(raw.get("name"))):
-        found.add("A19", f"{pointer}/name", f"a name matches {TOOL_NAME_PATTERN}")
+        check.add("A19", f"{pointer}/name", f"a name matches {TOOL_NAME_PATTERN}")
 
 
-def _judge_tools(shape: Shape, found: Findings) -> None:
+def _judge_tools(check: Check) -> None:
     """`A6`: the tools that a history needs; `A19`: their names."""
     names: set[str] = set()
     loaded = 0
-    for index, item in enumerate(shape.tools):
-        tool, at = object_of(item), f"{shape.tools_at}/{index}"
+    for at, tool in check.tool_objects():
         if "name" in tool or tool.get("type") in (None, "custom"):
-            _judge_name(tool, at, found)
+            _judge_name(tool, at, check)
         if word(tool.get("name")) in names:
-            found.add("A19", f"{at}/name", "another tool has this name")
+            check.add("A19", f"{at}/name", "another tool has this name")
         names |= {word(tool.get("name"))} - {""}
         loaded += not tool.get("defer_loading")
-    if shape.tools and not loaded:
-        found.add("A6", shape.tools_at, "at least one tool is not deferred")
-    used, references = _used(shape, names)
-    if used and not shape.tools and not shape.payload.get("mcp_servers"):
-        found.add("A6", shape.tools_at, "the history calls tools, and none is defined")
+    if check.tools and not loaded:
+        check.add("A6", check.tools_at, "at least one tool is not deferred")
+    used, references = _used(check, names)
+    if used and not check.tools and not check.payload.get("mcp_servers"):
+        check.add("A6", check.tools_at, "the history calls tools, and none is defined")
     for pointer, name in references:
         if name not in names:
-            found.add("A6", pointer, f"no tool is named {name!r}")
+            check.add("A6", pointer, f"no tool is named {name!r}")
 
 
 def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
     """Return whether tools are called, and the references; `names` gets what was added inline."""
     used, references = False, []
-    for index, item in enumerate(shape.items):
-        for place, block in blocks_of(item):
+    for pointer, raw in shape.objects():
+        for place, block in blocks_of(raw):
             used = used or block.get("type") in ("tool_use", "tool_result")
             if block.get("type") == "tool_addition":
-                names.add(
-                    word(object_of(object_of(block.get("tool")).get("definition")).get("name"))
-                )
+                definition = object_of(object_of(block.get("tool")).get("definition"))
+                names.add(word(definition.get("name")))
             content = block.get("content")
-            at = f"{shape.at}/{index}{place}/content"
-            if isinstance(content, dict):  # what the provider's own search found
+            at = f"{pointer}{place}/content"
+            if isinstance(content, dict):  # the result of the provider's own search
                 content, at = content.get("tool_references"), f"{at}/tool_references"
             for step, nested in enumerate(map(object_of, list_of(content))):
                 if nested.get("type") == "tool_reference":
@@ -184,57 +172,50 @@ def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
     return used, references
 
 
-def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
+def _judge_sizes(check: Check) -> None:
     """`A19`: messages, bytes and images."""
-    if len(shape.items) > MAX_MESSAGES:
-        found.add("A19", shape.at, f"at most {MAX_MESSAGES:,} messages are taken")
-    if len(sent_with_breakpoints(shape.payload)) > MAX_BYTES:
-        found.add("A19", "", f"at most {MAX_BYTES:,} bytes are taken")
-    window = context.model.context_window if context.model is not None else None
-    most = MAX_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MAX_IMAGES
+    if len(check.items) > MAX_MESSAGES:
+        check.add("A19", check.at, f"at most {MAX_MESSAGES:,} messages are taken")
+    if len(sent_with_breakpoints(check.payload)) > MAX_BYTES:
+        check.add("A19", "", f"at most {MAX_BYTES:,} bytes are taken")
+    window = check.context.model.context_window if check.context.model is not None else None
+    max_images = MAX_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MAX_IMAGES
     images = 0
-    for item in shape.items:
+    for item in check.items:
         for _, block in blocks_of(item):
             nested = (object_of(part) for part in list_of(block.get("content")))
             images += sum(part.get("type") == "image" for part in (block, *nested))
-    if images > most:
-        found.add("A19", shape.at, f"{images} images, and at most {most} are taken")
+    if images > max_images:
+        check.add("A19", check.at, f"{images} images, and at most {max_images} are taken")
 
 
-def _judge_edits(shape: Shape, found: Findings) -> None:
-    """`A15`: thinking is cleared before anything else."""
-    edits = list_of(object_of(shape.payload.get("context_management")).get("edits"))
+def _judge_settings(check: Check) -> None:
+    """`A15`: thinking is cleared first; `A14`: no setting of a reply goes with a compaction."""
+    payload = check.payload
+    edits = list_of(object_of(payload.get("context_management")).get("edits"))
     for index, edit in enumerate(edits):
         if index and object_of(edit).get("type") == CLEAR_THINKING_EDIT:
-            found.add(
-                "A15", f"/context_management/edits/{index}", "clears thinking, so comes first"
-            )
-
-
-def _judge_compaction_request(shape: Shape, found: Findings) -> None:
-    """`A14`: no setting that shapes a reply goes with a compaction."""
-    payload = shape.payload
-    if payload.get("stop_sequences"):
-        found.add("A14", "/stop_sequences", "does not go with a compaction")
-    if object_of(payload.get("output_config")).get("format") is not None:
-        found.add("A14", "/output_config/format", "does not go with a compaction")
-    if object_of(payload.get("tool_choice")).get("type") in ("any", "tool"):
-        found.add("A14", "/tool_choice", "no call is forced in a compaction")
-
-
-def _judge_restated(shape: Shape, context: Context, found: Findings) -> None:
-    """`A21`: system text and tool changes that were summarised are repeated."""
-    if context.previous is None:
+            at = f"/context_management/edits/{index}"
+            check.add("A15", at, "clears thinking, so comes first")
+    if not payload.get("compaction"):
         return
-    old = read(context.previous, FormatName.ANTHROPIC)
-    promised = (
-        old.items if context.previous_stable is None else old.items[: context.previous_stable]
-    )
-    missing = {key for item in promised for key in _directives(item)}
-    kept = {key for item in shape.items for key in (*_directives(item), *_restated(item))}
-    found.add_all(
+    if payload.get("stop_sequences"):
+        check.add("A14", "/stop_sequences", "does not go with a compaction")
+    if object_of(payload.get("output_config")).get("format") is not None:
+        check.add("A14", "/output_config/format", "does not go with a compaction")
+    if object_of(payload.get("tool_choice")).get("type") in ("any", "tool"):
+        check.add("A14", "/tool_choice", "no call is forced in a compaction")
+
+
+def _judge_restated(check: Check) -> None:
+    """`A21`: system text and tool changes that were summarised are repeated."""
+    missing = {key for item in check.previous_stable_items for key in _directives(item)}
+    if not missing:
+        return
+    repeated = {key for item in check.items for key in (*_directives(item), *_restated(item))}
+    check.add_all(
         "A21",
-        [shape.at] * len(missing - kept),
+        [check.at] * len(missing - repeated),
         "an instruction of an earlier build is neither there nor restated",
     )
 
@@ -274,4 +255,4 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
             yield tuple(map(call_key, calls))
 
 
-DIALECT = Dialect(judge, _results, _groups, frame_rule="A20")
+DIALECT = Dialect(judge, _results, _groups, prefix_rule="A20")

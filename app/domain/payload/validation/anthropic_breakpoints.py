@@ -9,13 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from app.domain.common.messages import FormatName
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.validation.anthropic_thinking import THINKING
-from app.domain.payload.validation.neutral import has_other_model
-from app.domain.payload.validation.rules import Context, Findings
+from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     Object,
     Shape,
@@ -23,7 +21,6 @@ from app.domain.payload.validation.shapes import (
     is_blank,
     list_of,
     object_of,
-    read,
     word,
 )
 
@@ -39,77 +36,68 @@ class _Breakpoint(NamedTuple):
     block: Object
 
 
-def judge(shape: Shape, context: Context, found: Findings) -> None:
+def judge(check: Check) -> None:
     """Judge the breakpoints, and whether they reach those of the build before."""
-    breakpoints = list(_breakpoints(shape))
-    _judge_each(breakpoints, found)
-    automatic = shape.payload.get("cache_control")
+    breakpoints = list(_breakpoints(check))
+    _judge_each(breakpoints, check)
+    automatic = check.payload.get("cache_control")
     if len(breakpoints) + bool(automatic) > MAX_BREAKPOINTS:
         where = "/cache_control" if automatic else breakpoints[MAX_BREAKPOINTS].pointer
-        found.add("A7", where, f"at most {MAX_BREAKPOINTS} cache breakpoints are taken")
-    least = context.model.cache_minimum_tokens if context.model is not None else None
-    if breakpoints and least and context.tokens is not None and context.tokens < least:
-        found.add("A8", breakpoints[-1].pointer, f"fewer than {least:,} tokens are not cached")
-    if context.previous is not None and not automatic:
-        _judge_reach(shape, breakpoints, context, found)
+        check.add("A7", where, f"at most {MAX_BREAKPOINTS} cache breakpoints are taken")
+    model, tokens = check.context.model, check.context.tokens
+    minimum = model.cache_minimum_tokens if model is not None else None
+    if breakpoints and minimum and tokens is not None and tokens < minimum:
+        check.add("A8", breakpoints[-1].pointer, f"fewer than {minimum:,} tokens are not cached")
+    if check.previous is not None and not automatic and not check.has_other_model:
+        _judge_reach(breakpoints, check.previous, check)
 
 
-def _judge_each(breakpoints: list[_Breakpoint], found: Findings) -> None:
+def _judge_each(breakpoints: list[_Breakpoint], check: Check) -> None:
     is_short = False
     for breakpoint in breakpoints:
         kind = breakpoint.block.get("type")
         if kind in THINKING:
-            found.add("A7", breakpoint.pointer, "thinking takes no cache breakpoint")
+            check.add("A7", breakpoint.pointer, "thinking takes no cache breakpoint")
         elif kind == "text" and is_blank(breakpoint.block.get("text")):
-            found.add("A7", breakpoint.pointer, "an empty text takes no cache breakpoint")
+            check.add("A7", breakpoint.pointer, "an empty text takes no cache breakpoint")
         elif breakpoint.block.get("defer_loading"):
-            found.add("A7", breakpoint.pointer, "a deferred tool takes no cache breakpoint")
+            check.add("A7", breakpoint.pointer, "a deferred tool takes no cache breakpoint")
         if breakpoint.ttl == "1h" and is_short:
-            found.add(
+            check.add(
                 "A7", breakpoint.pointer, "breakpoints of an hour stand before those of 5 minutes"
             )
         is_short = is_short or breakpoint.ttl != "1h"
 
 
-def _judge_reach(
-    shape: Shape, breakpoints: list[_Breakpoint], context: Context, found: Findings
-) -> None:
-    """`A8`: a breakpoint reaches back to what the build before wrote."""
-    assert context.previous is not None
-    old = read(context.previous, FormatName.ANTHROPIC)
+def _judge_reach(breakpoints: list[_Breakpoint], old: Shape, check: Check) -> None:
+    """`A8`: a breakpoint reaches back to those that the previous build wrote."""
     written = [breakpoint.position for breakpoint in _breakpoints(old)]
-    if has_other_model(shape, old) or not written:
+    if not written:
         return
-    last, end = written[-1], sum(1 for _ in _blocks(shape))
-    reach = (
-        breakpoint for breakpoint in breakpoints if last <= breakpoint.position <= last + LOOK_BACK
-    )
-    if end - last >= LOOK_BACK and next(reach, None) is None:
+    last, end = written[-1], sum(1 for _ in _blocks(check))
+    is_reached = any(0 <= item.position - last <= LOOK_BACK for item in breakpoints)
+    if end - last >= LOOK_BACK and not is_reached:
         message = f"no breakpoint within {LOOK_BACK} blocks of the one that the build before wrote"
-        found.add("A8", breakpoints[-1].pointer if breakpoints else shape.at, message)
+        check.add("A8", breakpoints[-1].pointer if breakpoints else check.at, message)
 
 
 def _blocks(shape: Shape) -> Iterator[tuple[str, Object]]:
     """Yield the blocks of the prefix in its order."""
-    for index, tool in enumerate(shape.tools):
-        yield f"{shape.tools_at}/{index}", object_of(tool)
+    yield from shape.tool_objects()
     for index, block in enumerate(list_of(shape.system)):
         yield f"{shape.system_at}/{index}", object_of(block)
-    for index, item in enumerate(shape.items):
-        for place, block in blocks_of(item):
-            yield f"{shape.at}/{index}{place}", block
+    for at, raw in shape.objects():
+        for place, block in blocks_of(raw):
+            yield f"{at}{place}", block
 
 
 def _breakpoints(shape: Shape) -> Iterator[_Breakpoint]:
     for position, (pointer, block) in enumerate(_blocks(shape), 1):
-        if breakpoint := block.get("cache_control"):
-            yield _Breakpoint(position, pointer, _ttl(breakpoint), block)
-        for place, nested in enumerate(list_of(block.get("content"))):
-            if breakpoint := object_of(nested).get("cache_control"):
-                yield _Breakpoint(
-                    position, f"{pointer}/content/{place}", _ttl(breakpoint), object_of(nested)
-                )
-
-
-def _ttl(breakpoint: Any) -> str:
-    return word(object_of(breakpoint).get("ttl")) or "5m"
+        nested = (
+            (f"{pointer}/content/{place}", object_of(item))
+            for place, item in enumerate(list_of(block.get("content")))
+        )
+        for at, holder in ((pointer, block), *nested):
+            if breakpoint := holder.get("cache_control"):
+                ttl = word(object_of(breakpoint).get("ttl")) or "5m"
+                yield _Breakpoint(position, at, ttl, holder)

@@ -12,19 +12,20 @@ from typing import Any, Final, NamedTuple
 
 from app.domain.common.messages import FormatName
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation.neutral import Dialect, Result, call_key, has_other_model
-from app.domain.payload.validation.rules import Context, Findings
+from app.domain.formats.openai_responses import OUTPUT_TYPES
+from app.domain.payload.validation.neutral import Dialect, Result, call_key
+from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     BREAKPOINT_FIELDS,
     Object,
     Shape,
     alike,
+    first_difference,
     is_blank,
     is_empty,
     is_summary,
     list_of,
     object_of,
-    read,
     texts_in,
     word,
 )
@@ -32,12 +33,9 @@ from app.domain.payload.validation.shapes import (
 MAX_ID: Final = 64
 MAX_WRITES: Final = 4
 """How many cache breakpoints a request writes, an implicit one included (`C8`)."""
+_NOT_PAIRED: Final = ("tool_search_call", "local_shell_call")
 OUTPUT_OF: Final[Mapping[str, str]] = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "computer_call": "computer_call_output",
-    "shell_call": "shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
+    call: output for call, output in OUTPUT_TYPES.items() if call not in _NOT_PAIRED
 }
 OUTPUTS: Final = frozenset(OUTPUT_OF.values())
 PRODUCED: Final = frozenset(OUTPUT_OF) | {
@@ -67,22 +65,18 @@ class _Call(NamedTuple):
     is_async: bool
 
 
-def judge(shape: Shape, context: Context, found: Findings) -> None:
+def judge(check: Check) -> None:
     """Judge the items of a payload."""
-    chained = _is_chained(shape.payload)
-    _judge_start(shape, chained, found)
-    _judge_pairs(shape, chained, found)
-    for index, item in enumerate(shape.items):
-        _judge_item(item, f"{shape.at}/{index}", found)
-    _judge_order(shape, found)
-    _judge_searches(shape, found)
-    _judge_namespaces(shape, found)
-    _judge_state(shape, context, found)
-    _judge_breakpoints(shape, context, found)
-
-
-def _is_chained(payload: Object) -> bool:
-    return bool(payload.get("previous_response_id") or payload.get("conversation"))
+    chained = bool(check.payload.get("previous_response_id") or check.payload.get("conversation"))
+    _judge_start(chained, check)
+    _judge_pairs(chained, check)
+    for at, raw in check.objects():
+        _judge_item(raw, at, check)
+    _judge_order(check)
+    _judge_searches(check)
+    _judge_namespaces(check)
+    _judge_state(check)
+    _judge_breakpoints(check)
 
 
 def kind_of(item: object) -> str:
@@ -91,182 +85,177 @@ def kind_of(item: object) -> str:
     return word(raw.get("type")) or ("message" if "role" in raw else "")
 
 
-def _judge_start(shape: Shape, chained: bool, found: Findings) -> None:
+def _judge_start(chained: bool, check: Check) -> None:
     if chained:
         return
-    if not shape.items:
-        found.add("N5", shape.at, "there is no item")
-    for index, item in enumerate(shape.items):
-        kind, role = kind_of(item), object_of(item).get("role")
+    if not check.items:
+        check.add("N5", check.at, "there is no item")
+    for at, raw in check.objects():
+        kind, role = kind_of(raw), raw.get("role")
         if role == "assistant" or kind in OUTPUT_OF or kind == "reasoning":
-            found.add("N5", f"{shape.at}/{index}", "the conversation starts with the assistant")
-        if (kind != "additional_tools" and role not in _SYSTEM) or is_summary(item):
+            check.add("N5", at, "the conversation starts with the assistant")
+        if (kind != "additional_tools" and role not in _SYSTEM) or is_summary(raw):
             return
 
 
-def _judge_pairs(shape: Shape, chained: bool, found: Findings) -> None:
+def _judge_pairs(chained: bool, check: Check) -> None:
     """`C1`: every call has its output and every output its call, of types that match."""
     calls: dict[str, _Call] = {}
     answered: set[str] = set()
     last_user = -1
-    for index, item in enumerate(shape.items):
-        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
+    for index, (at, raw) in enumerate(check.objects()):
+        kind = kind_of(raw)
         call_id = word(raw.get("call_id"))
         if raw.get("role") == "user":
             last_user = index
         elif kind in OUTPUT_OF:
-            _judge_call_id(call_id, at, call_id in calls, found)
+            _judge_call_id(call_id, at, call_id in calls, check)
             calls.setdefault(call_id, _Call(index, kind, raw.get("async") is True))
         elif kind in OUTPUTS and not call_id:
-            found.add("N1", at, "the output names no call")
+            check.add("N1", at, "the output names no call")
         elif kind in OUTPUTS and call_id in answered:
-            found.add("N2", at, "the call has an output already")
+            check.add("N2", at, "the call has an output already")
         elif kind in OUTPUTS:
             answered.add(call_id)
             if call_id in calls:
-                _judge_output(calls[call_id], kind, at, last_user, found)
+                _judge_output(calls[call_id], kind, at, last_user, check)
             elif not chained:
-                found.add("C1", at, "no call before it has this call_id")
+                check.add("C1", at, "no call before it has this call_id")
     for call_id, call in calls.items():
         if call_id and call_id not in answered and not call.is_async:
-            found.add("C1", f"{shape.at}/{call.place}", "the call has no output")
+            check.add("C1", f"{check.at}/{call.place}", "the call has no output")
 
 
-def _judge_call_id(call_id: str, at: str, is_known: bool, found: Findings) -> None:
+def _judge_call_id(call_id: str, at: str, is_known: bool, check: Check) -> None:
     if not call_id:
-        found.add("C1", at, "the call has no call_id")
+        check.add("C1", at, "the call has no call_id")
     elif is_known:
-        found.add("N3", f"{at}/call_id", "another call has this call_id")
+        check.add("N3", f"{at}/call_id", "another call has this call_id")
     elif len(call_id) > MAX_ID:
-        found.add("N3", f"{at}/call_id", f"a call_id has at most {MAX_ID} characters")
+        check.add("N3", f"{at}/call_id", f"a call_id has at most {MAX_ID} characters")
 
 
-def _judge_output(call: _Call, kind: str, at: str, last_user: int, found: Findings) -> None:
+def _judge_output(call: _Call, kind: str, at: str, last_user: int, check: Check) -> None:
     if OUTPUT_OF[call.kind] != kind:
-        found.add("C1", at, f"a {call.kind} is answered by a {OUTPUT_OF[call.kind]}")
+        check.add("C1", at, f"a {call.kind} is answered by a {OUTPUT_OF[call.kind]}")
     elif last_user > call.place and not call.is_async:
-        found.add("N2", at, "a user message stands between the call and its output")
+        check.add("N2", at, "a user message stands between the call and its output")
 
 
-def _judge_item(item: Any, at: str, found: Findings) -> None:
-    raw, kind = object_of(item), kind_of(item)
+def _judge_item(raw: Object, at: str, check: Check) -> None:
+    kind = kind_of(raw)
     if not kind:
-        found.add("N6", at, "is no item")
+        check.add("N6", at, "is no item")
     elif owners_of(kind, FormatName.OPENAI_RESPONSES):
-        found.add("N12", at, f"only another provider understands a {kind}")
+        check.add("N12", at, f"only another provider understands a {kind}")
     elif kind == "message":
-        _judge_message(raw, at, found)
+        _judge_message(raw, at, check)
     elif kind in OUTPUTS and raw.get("output") in (None, []):
-        found.add("N6", at, "the output is empty")
+        check.add("N6", at, "the output is empty")
 
 
-def _judge_message(raw: Object, at: str, found: Findings) -> None:
+def _judge_message(raw: Object, at: str, check: Check) -> None:
     role, content = raw.get("role"), raw.get("content")
     if role == "tool":
-        found.add("C1", at, "a result is an item of type function_call_output")
+        check.add("C1", at, "a result is an item of type function_call_output")
         return
     if role not in _ROLES:
-        found.add("N5", f"{at}/role", f"a role is one of {', '.join(_ROLES)}")
+        check.add("N5", f"{at}/role", f"a role is one of {', '.join(_ROLES)}")
     if is_empty(content):
-        found.add("N6", f"{at}/content", "the message is empty")
+        check.add("N6", f"{at}/content", "the message is empty")
     for index, value in enumerate(content if isinstance(content, list) else ()):
         part, pointer = object_of(value), f"{at}/content/{index}"
         kind = word(part.get("type"))
         if not part or is_blank(part.get("text")):
-            found.add("N6", pointer, "the part is empty")
+            check.add("N6", pointer, "the part is empty")
         elif role == "assistant" and kind in ("text", "input_text"):
-            found.add("C6", pointer, "what the assistant said is output_text")
+            check.add("C6", pointer, "what the assistant said is output_text")
         elif owners_of(kind, FormatName.OPENAI_RESPONSES):
-            found.add("N12", pointer, f"only another provider understands a {kind} part")
+            check.add("N12", pointer, f"only another provider understands a {kind} part")
     if role == "assistant" and "tool_calls" in raw:
-        found.add("C6", f"{at}/tool_calls", "calls are items of their own")
+        check.add("C6", f"{at}/tool_calls", "calls are items of their own")
     if raw.get("phase") not in _PHASES:
-        found.add("C6", f"{at}/phase", "a phase is commentary or final_answer")
+        check.add("C6", f"{at}/phase", "a phase is commentary or final_answer")
 
 
-def _judge_order(shape: Shape, found: Findings) -> None:
+def _judge_order(check: Check) -> None:
     """`C2`, `C4`: what follows a reasoning item, and that nothing follows a compaction trigger."""
-    last = len(shape.items) - 1
-    for index, item in enumerate(shape.items):
-        at, kind = f"{shape.at}/{index}", kind_of(item)
+    last = len(check.items) - 1
+    for index, (at, raw) in enumerate(check.objects()):
+        kind = kind_of(raw)
         if kind == "compaction_trigger" and index != last:
-            found.add("C4", at, "a compaction trigger is the last item")
+            check.add("C4", at, "a compaction trigger is the last item")
         elif kind == "reasoning":
-            following = shape.items[index + 1] if index < last else None
+            following = check.items[index + 1] if index < last else None
             is_answer = object_of(following).get("role") == "assistant"
             if not is_answer and kind_of(following) not in PRODUCED:
-                found.add("C2", at, "the item that the reasoning led to does not follow it")
+                check.add("C2", at, "the item that the reasoning led to does not follow it")
 
 
-def _judge_searches(shape: Shape, found: Findings) -> None:
+def _judge_searches(check: Check) -> None:
     """`C7`: tool searches and their outputs come in pairs, hosted ones next to each other."""
     waiting: dict[str, str] = {}
     hosted: str | None = None
-    for index, item in enumerate(shape.items):
-        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
+    for at, raw in check.objects():
+        kind = kind_of(raw)
         call_id = word(raw.get("call_id"))
         if kind == "tool_search_call" and call_id:
             waiting[call_id] = at
         elif kind == "tool_search_output" and call_id:
             if waiting.pop(call_id, None) is None:
-                found.add("C7", at, "no tool search before it has this call_id")
+                check.add("C7", at, "no tool search before it has this call_id")
         elif kind == "tool_search_output":
             if hosted is None:
-                found.add("C7", at, "the hosted tool search that found this is gone")
+                check.add("C7", at, "the hosted tool search that found this is gone")
             hosted = None
         elif kind == "tool_search_call":
             if hosted is not None:
-                found.add("C7", hosted, "what the hosted tool search found is gone")
+                check.add("C7", hosted, "what the hosted tool search found is gone")
             hosted = at
     rest = waiting.values() if hosted is None else (*waiting.values(), hosted)
-    found.add_all("C7", rest, "the tool search has no output")
+    check.add_all("C7", rest, "the tool search has no output")
 
 
-def _judge_namespaces(shape: Shape, found: Findings) -> None:
+def _judge_namespaces(check: Check) -> None:
     """`C7`: a call of a tool that only a namespace has names that namespace."""
     plain: set[str] = set()
     inside: set[str] = set()
-    lists = [shape.tools, *(list_of(object_of(item).get("tools")) for item in shape.items)]
+    lists = [check.tools, *(list_of(object_of(item).get("tools")) for item in check.items)]
     for tool in map(object_of, (tool for tools in lists for tool in tools)):
         if tool.get("type") == "namespace":
             inside |= {word(object_of(nested).get("name")) for nested in list_of(tool.get("tools"))}
         else:
             plain.add(word(tool.get("name")))
-    for index, item in enumerate(shape.items if inside else ()):
+    for index, item in enumerate(check.items if inside else ()):
         raw = object_of(item)
         is_bare = kind_of(item) == "function_call" and not raw.get("namespace")
         if is_bare and word(raw.get("name")) in inside - plain:
-            found.add("C7", f"{shape.at}/{index}", "the call does not name its namespace")
+            check.add("C7", f"{check.at}/{index}", "the call does not name its namespace")
 
 
-def _judge_state(shape: Shape, context: Context, found: Findings) -> None:
-    """`C5`, `C3`: what is kept at the provider, and what a compaction item stands for."""
-    payload = shape.payload
+def _judge_state(check: Check) -> None:
+    """`C5`, `C3`: the state at the provider, and the items that a compaction item replaces."""
+    payload = check.payload
     if payload.get("previous_response_id") and payload.get("conversation"):
-        found.add("C5", "/conversation", "goes on from a response and from a conversation")
-    if context.previous is None:
+        check.add("C5", "/conversation", "goes on from a response and from a conversation")
+    if check.previous is None:
         return
-    if context.previous.get("instructions") and not payload.get("instructions"):
-        found.add("C5", "/instructions", "the instructions are not sent again")
-    old = read(context.previous, FormatName.OPENAI_RESPONSES)
-    if has_other_model(shape, old):
-        _judge_after_compaction(shape, old, context.previous_stable, found)
+    if check.previous.payload.get("instructions") and not payload.get("instructions"):
+        check.add("C5", "/instructions", "the instructions are not sent again")
+    if check.has_other_model:
+        _judge_after_compaction(check)
 
 
-def _judge_after_compaction(shape: Shape, old: Shape, stable: int | None, found: Findings) -> None:
+def _judge_after_compaction(check: Check) -> None:
     """`C3`: only what stands before the latest compaction item may be left out."""
-    before = list(old.items if stable is None else old.items[:stable])
-    start, start_before = _latest_compaction(shape.items), _latest_compaction(before)
-    if start is None or start_before is None:
+    items, before = check.items, check.previous_stable_items
+    start, start_before = _latest_compaction(items), _latest_compaction(before)
+    if start is None or start_before is None or not alike(items[start], before[start_before]):
         return
-    if not alike(shape.items[start], before[start_before]):
-        return
-    for step, item in enumerate(before[start_before:]):
-        index = start + step
-        if index >= len(shape.items) or not alike(shape.items[index], item):
-            pointer = f"{shape.at}/{index}" if index < len(shape.items) else shape.at
-            found.add("C3", pointer, "an item after the compaction was left out or changed")
-            return
+    step = first_difference(items[start:], before[start_before:])
+    if step is not None:
+        pointer = f"{check.at}/{start + step}" if start + step < len(items) else check.at
+        check.add("C3", pointer, "an item after the compaction was left out or changed")
 
 
 def _latest_compaction(items: Any) -> int | None:
@@ -274,57 +263,50 @@ def _latest_compaction(items: Any) -> int | None:
     return max(places, default=None)
 
 
-def _judge_breakpoints(shape: Shape, context: Context, found: Findings) -> None:
+def _judge_breakpoints(check: Check) -> None:
     """`C8`: at most four cache writes, and breakpoints where the provider reads them."""
-    breakpoints = _breakpoints(shape)
-    if not isinstance(shape.system, str | None):
-        found.add("C8", shape.system_at, "instructions are a string, and take no breakpoint")
-    elif breakpoints and shape.system:
-        found.add("C8", shape.system_at, "stable text stands in a developer message")
-    written = set()
-    if context.previous is not None:
-        written = {
-            at for at, _ in _breakpoints(read(context.previous, FormatName.OPENAI_RESPONSES))
-        }
+    breakpoints = _breakpoints(check)
+    if not isinstance(check.system, str | None):
+        check.add("C8", check.system_at, "instructions are a string, and take no breakpoint")
+    elif breakpoints and check.system:
+        check.add("C8", check.system_at, "stable text stands in a developer message")
+    written = (
+        {at for at, _ in _breakpoints(check.previous)} if check.previous is not None else set()
+    )
     new = [at for at, is_part in breakpoints if is_part and at not in written]
-    options = object_of(shape.payload.get("prompt_cache_options"))
-    most = MAX_WRITES if options.get("mode") == "explicit" else MAX_WRITES - 1
-    if len(new) > most:
-        found.add("C8", new[most], f"a request writes {most} explicit breakpoints at most")
+    options = object_of(check.payload.get("prompt_cache_options"))
+    max_writes = MAX_WRITES if options.get("mode") == "explicit" else MAX_WRITES - 1
+    if len(new) > max_writes:
+        check.add(
+            "C8", new[max_writes], f"a request writes {max_writes} explicit breakpoints at most"
+        )
     misplaced = (at for at, is_part in breakpoints if not is_part)
-    found.add_all("C8", misplaced, "a breakpoint stands on a content part")
+    check.add_all("C8", misplaced, "a breakpoint stands on a content part")
 
 
 def _breakpoints(shape: Shape) -> list[tuple[str, bool]]:
     """Return where cache breakpoints stand, and whether that is on a content part."""
-    found = [
-        (f"{shape.tools_at}/{index}", False)
-        for index, tool in enumerate(shape.tools)
-        if BREAKPOINT_FIELDS & object_of(tool).keys()
-    ]
-    for index, item in enumerate(shape.items):
-        at, raw = f"{shape.at}/{index}", object_of(item)
+    places = [(at, False) for at, tool in shape.tool_objects() if BREAKPOINT_FIELDS & tool.keys()]
+    for at, raw in shape.objects():
         if BREAKPOINT_FIELDS & raw.keys():
-            found.append((at, False))
+            places.append((at, False))
         for field in ("content", "output", "tools"):
-            for place, part in enumerate(list_of(raw.get(field))):
+            for index, part in enumerate(list_of(raw.get(field))):
                 if BREAKPOINT_FIELDS & object_of(part).keys():
-                    found.append((f"{at}/{field}/{place}", field != "tools"))
-    return found
+                    places.append((f"{at}/{field}/{index}", field != "tools"))
+    return places
 
 
 def _results(shape: Shape) -> Iterator[Result]:
-    for index, item in enumerate(shape.items):
-        raw = object_of(item)
-        if kind_of(item) in OUTPUTS:
-            text = "\n".join(texts_in(raw.get("output")))
-            yield f"{shape.at}/{index}", text
+    for at, raw in shape.objects():
+        if kind_of(raw) in OUTPUTS:
+            yield at, "\n".join(texts_in(raw.get("output")))
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
     group: list[bytes] = []
-    for item in shape.items:
-        raw, kind = object_of(item), kind_of(item)
+    for _, raw in shape.objects():
+        kind = kind_of(raw)
         if kind in OUTPUT_OF:
             group.append(call_key(raw.get("call_id"), raw.get("name"), raw.get("arguments")))
         elif group and kind in OUTPUTS:

@@ -5,7 +5,7 @@
 2. The provider answers an error with a 400. A warning costs cache or quality.
 3. A violation of a provider's own rule is reported under that rule, and under the neutral one only
    where the provider has none. One mistake is one violation.
-4. A rule is not judged where a fact that it needs is not given.
+4. A rule is not judged where a fact that it needs is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from app.domain.models.limits import ModelInfo
+from app.domain.payload.validation.shapes import Shape
 
 Severity = Literal["error", "warning"]
 
@@ -64,7 +65,7 @@ class Violation:
 class Context:
     """Facts beside the payload; each may be left out (rule 4).
 
-    `previous` is the payload of the build before. For the same model, the first `previous_stable`
+    `previous` is the payload of the previous build. For the same model, the first `previous_stable`
     of its items have to stay, all of them by default. `tokens` is the estimate of the input and
     `capacity` its limit, without output limit and margin. `betas` are Anthropic's beta headers.
     With `prefill` the model continues an assistant message at the end.
@@ -83,26 +84,35 @@ NO_CONTEXT: Final = Context()
 """No facts beside the payload."""
 
 
-@dataclass(slots=True)
-class Findings:
-    """Collects violations, up to MAX_VIOLATIONS of them."""
+@dataclass(frozen=True, slots=True)
+class Check(Shape):
+    """A payload that is checked: its parts, those of the previous build, and the violations."""
 
+    previous: Shape | None
+    context: Context
     violations: list[Violation] = field(default_factory=list)
 
+    @property
+    def has_other_model(self) -> bool:
+        """Whether the previous build was for another model, so that none of it has to stay."""
+        old = self.previous
+        return old is not None and bool(self.payload.get("model") != old.payload.get("model"))
+
+    @property
+    def previous_stable_items(self) -> Sequence[Any]:
+        """The items of the previous build that have to stay for the same model."""
+        return self.previous.items[: self.context.previous_stable] if self.previous else ()
+
     def add(self, rule: str, pointer: str, message: str) -> None:
-        """Note that a rule is broken at a place."""
+        """Add a violation at a place."""
         if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(Violation(rule, RULES[rule], pointer, message))
 
     def add_all(self, rule: str, pointers: Iterable[str], message: str) -> None:
-        """Note that a rule is broken in the same way at several places."""
+        """Add the same violation at several places."""
         for pointer in pointers:
             self.add(rule, pointer, message)
 
     def touches(self, pointer: str) -> bool:
-        """Whether anything was noted at a place or inside it."""
-        inside = f"{pointer}/"
-        return any(
-            noted.pointer == pointer or noted.pointer.startswith(inside)
-            for noted in self.violations
-        )
+        """Whether there is a violation at a place or inside it."""
+        return any(f"{item.pointer}/".startswith(f"{pointer}/") for item in self.violations)

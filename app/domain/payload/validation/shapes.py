@@ -38,12 +38,22 @@ class Shape:
     system: Any
     system_at: str
 
+    def objects(self) -> Iterator[tuple[str, Object]]:
+        """Yield the items with their pointers; one that is no object is an empty one."""
+        for index, item in enumerate(self.items):
+            yield f"{self.at}/{index}", object_of(item)
+
+    def tool_objects(self) -> Iterator[tuple[str, Object]]:
+        """Yield the tools with their pointers; one that is no object is an empty one."""
+        for index, tool in enumerate(self.tools):
+            yield f"{self.tools_at}/{index}", object_of(tool)
+
     @property
     def max_output_tokens(self) -> int | None:
         """The output limit, under any of its names."""
         config = object_of(self.payload.get("config"))
-        found = (holder.get(name) for holder in (self.payload, config) for name in _LIMITS)
-        return next((limit for limit in found if type(limit) is int), None)
+        limits = (holder.get(name) for holder in (self.payload, config) for name in _LIMITS)
+        return next((limit for limit in limits if type(limit) is int), None)
 
 
 def read(payload: object, format: FormatName, root: str = "") -> Shape:
@@ -56,11 +66,10 @@ def read(payload: object, format: FormatName, root: str = "") -> Shape:
         case FormatName.ANTHROPIC:
             return _shape(payload, "messages", root, payload.get("system"), "/system")
         case FormatName.OPENAI_RESPONSES:
-            said = payload.get("instructions")
-            return _shape(payload, "input", root, said, "/instructions")
+            return _shape(payload, "input", root, payload.get("instructions"), "/instructions")
         case FormatName.GEMINI:
-            at, said = _gemini_field(payload, "system_instruction", "systemInstruction")
-            return _shape(payload, "contents", root, said, at)
+            at, system = _gemini_field(payload, "system_instruction", "systemInstruction")
+            return _shape(payload, "contents", root, system, at)
         case _:
             assert_never(format)
 
@@ -68,11 +77,11 @@ def read(payload: object, format: FormatName, root: str = "") -> Shape:
 def _shape(payload: Object, name: str, root: str, system: Any, system_at: str) -> Shape:
     items = payload.get(name)
     if isinstance(items, str) and name != "messages":
-        said = {"parts": [{"text": items}]} if name == "contents" else {"content": items}
-        items = [{"role": "user", **said}]
+        content = {"parts": [{"text": items}]} if name == "contents" else {"content": items}
+        items = [{"role": "user", **content}]
     if not isinstance(items, list | tuple):
-        wanted = "must be a list" if name in payload else "is required: the list of items"
-        raise ValidationError.at(f"{root}/{name}", wanted)
+        detail = "must be a list" if name in payload else "is required: the list of items"
+        raise ValidationError.at(f"{root}/{name}", detail)
     tools_at, tools = "/tools", payload.get("tools")
     if name == "contents":
         tools_at, tools = _gemini_field(payload, "tools", "tools")
@@ -134,8 +143,8 @@ def texts_in(value: object) -> Iterator[str]:
 
 def is_summary(item: object) -> bool:
     """Whether a message is a summary of earlier ones."""
-    said = next(texts_in(object_of(item).get("content")), "")
-    return said.startswith((SUMMARY_PREFIX, RETAIN_PREFIX))
+    text = next(texts_in(object_of(item).get("content")), "")
+    return text.startswith((SUMMARY_PREFIX, RETAIN_PREFIX))
 
 
 def sent(value: object) -> bytes:
@@ -172,11 +181,10 @@ def alike(left: object, right: object) -> bool:
     return left is right or sent(left) == sent(right)
 
 
-def first_difference(shape: Shape, old: Shape, stable: int | None) -> int | None:
-    """Return the first of the promised items of `old` that is not in its place any more."""
-    promised = old.items if stable is None else old.items[:stable]
-    for index, item in enumerate(promised):
-        if index >= len(shape.items) or not alike(shape.items[index], item):
+def first_difference(items: Sequence[Any], old: Sequence[Any]) -> int | None:
+    """Return the index of the first old item that is not in its place any more."""
+    for index, item in enumerate(old):
+        if index >= len(items) or not alike(items[index], item):
             return index
     return None
 

@@ -13,7 +13,6 @@ from app.domain.payload.epochs import (
     BuildName,
     Start,
     break_reason,
-    keeps_prefix,
     model_in,
     payload_stream_of,
     requested_window,
@@ -63,13 +62,14 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         after = _new_start(state, kept)
         window = requested_window(state.attempt.settings)
         visible = state.read.conversation.state
-        changes = (last, before, after, state.resolved, visible, window, state.read.pins)
-        reason = break_reason(*changes)
+        present = (state.resolved, visible, window, state.read.pins)
+        reason = break_reason(last, before, after, *present)
         has_left = previous is not None and previous.leaves_prefix
         if not (state.drops_reasoning or has_left):
             if reason is None:
                 return EpochChoice(last, before, None, kept)
-            if keeps_prefix(*changes):
+            counted = replace(after, factor=before.factor)
+            if break_reason(last, before, counted, *present) is None:  # the prefix stays
                 view = before.view
                 start = _bound(after, view.reasoning_after, view.reasoning_of)
                 return EpochChoice(last, start, reason, kept)

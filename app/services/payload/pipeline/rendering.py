@@ -11,7 +11,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View, spans_through
-from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.domain.prompt.resolved_settings import STUB_TOOL
 from app.domain.tool_output.preview import COMPACT_CONTEXT
@@ -72,8 +72,7 @@ async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayloa
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     resolved = state.resolved
-    assembler = assembler_for(
-        state.format,
+    assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
         resolved.nameable,

@@ -8,7 +8,7 @@ from typing import Any
 from app.domain.common.messages import takes_system
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
-from app.domain.payload.assembler import MisplacedBreakpoint, StablePoint
+from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.services.payload.pipeline.epoch import RecordedBuild
 from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState

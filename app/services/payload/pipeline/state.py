@@ -21,8 +21,8 @@ from app.domain.conversations.epoch import ContextRead
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
-from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.epochs import requested_window
+from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.service_notes import Notes
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
