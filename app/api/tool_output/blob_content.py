@@ -67,7 +67,7 @@ async def read_content(
     Takes one `Range`, with `If-Range`. The `ETag` is the content's hash and never changes.
     """
     source = await source_of(request, conversation_id, ref)
-    total, etag = source.ref.byte_size, f'"{source.sha256}"'
+    total, etag = source.blob.byte_size, f'"{source.blob.sha256}"'
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": etag,
@@ -91,7 +91,7 @@ async def read_content(
         status = 206
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
     # Set as a header, because the response would add a charset to a `media_type`.
-    headers |= {"Content-Type": source.media_type, "Content-Length": str(end - start)}
+    headers |= {"Content-Type": source.blob.media_type, "Content-Length": str(end - start)}
     pieces = await _started(services(request).blobs.content(source, start, end))
     return StreamingResponse(pieces, status, headers)
 

@@ -98,7 +98,7 @@ async def upload_blob(
             tool_call_id=tool_call_id,
             declared_bytes=_declared_bytes(request),
         )
-    item = _item(uploaded.blob) | {"view": uploaded.preview}
+    item = _item(uploaded.blob) | {"view": uploaded.preview.texts[0]}
     location = f"/v1/conversations/{known_id}/blobs/{uploaded.blob.id}"
     return Json(item, 201, headers={"Location": location})
 
@@ -162,22 +162,7 @@ async def collect_blobs(
 )
 async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Response:
     """Return the metadata of an output: its size, lines, hash and media type."""
-    source = await source_of(request, conversation_id, ref)
-    if source.blob is not None:
-        return Json(_item(source.blob))
-    return Json(
-        {
-            "id": source.ref.id,
-            "byte_size": source.ref.byte_size,
-            "line_count": source.ref.line_count,
-            "sha256": source.sha256,
-            "media_type": source.media_type,
-            "tool_name": None,
-            "tool_call_id": None,
-            "attached": True,
-            "created_at": None,
-        }
-    )
+    return Json(_item((await source_of(request, conversation_id, ref)).blob))
 
 
 @router.delete(
@@ -219,14 +204,4 @@ def _declared_bytes(request: Request) -> int:
 
 
 def _item(blob: blobs.Blob) -> dict[str, Any]:
-    return {
-        "id": blob.id,
-        "byte_size": blob.byte_size,
-        "line_count": blob.line_count,
-        "sha256": blob.sha256,
-        "media_type": blob.media_type,
-        "tool_name": blob.tool_name,
-        "tool_call_id": blob.tool_call_id,
-        "attached": blob.attached,
-        "created_at": blob.created_at,
-    }
+    return {name: getattr(blob, name) for name in Blob.model_fields}

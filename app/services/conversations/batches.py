@@ -20,8 +20,8 @@ from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import (
-    AttachedBlob,
     OffloadRules,
+    PreviewedBlob,
 )
 from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.ports import Database, Repositories
@@ -95,7 +95,7 @@ class Batches:
         if not has_results:
             drafts = await self._drafts(conversation_id, request, settings.counter, NO_TERMS)
             return Batch(drafts, [], (), frozenset(), has_results, ())
-        attached: Mapping[str, AttachedBlob] = {}
+        attached: Mapping[str, PreviewedBlob] = {}
         refs = _attached_refs(request)
         if refs:
             attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)

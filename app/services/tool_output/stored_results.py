@@ -17,8 +17,8 @@ from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
-from app.domain.tool_output.offloading import AttachedBlob
-from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolPreview
+from app.domain.tool_output.offloading import PreviewedBlob
+from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.domain.tool_output.restoring import restore_result
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
@@ -112,7 +112,7 @@ class StoredResults:
 
     async def attached_blobs(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
-    ) -> Mapping[str, AttachedBlob]:
+    ) -> Mapping[str, PreviewedBlob]:
         """Return the blobs that exist, each with its preview.
 
         A collected blob has an empty preview: only a message that refers to it already may name it.
@@ -123,9 +123,9 @@ class StoredResults:
 
     async def _with_preview(
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
-    ) -> AttachedBlob:
+    ) -> PreviewedBlob:
         while blob.collected_at is None:
-            builder = PreviewBuilder(PreviewRules.of(policy))
+            builder = PreviewBuilder(policy)
             try:
                 await self._feed(conversation_id, blob, builder)
             except Gone:
@@ -136,8 +136,8 @@ class StoredResults:
                     raise
                 blob = current
             else:
-                return AttachedBlob(blob, builder.finish(blob.ref, blob.tool_name))
-        return AttachedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
+                return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
+        return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
 
     async def _feed(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
         chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)

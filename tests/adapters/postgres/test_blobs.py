@@ -23,7 +23,8 @@ from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.common.errors import NotFound
 from app.domain.conversations.settings import StoredSettings
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
+from app.services.ports import Repositories
 
 TENANT = "default"
 NOW = datetime.now(UTC)
@@ -44,18 +45,8 @@ async def blob_of(data: bytes, *, attached: bool = False) -> Stored:
     chunks = [*chunker.feed(data), *chunker.finish()]
     async with RowStore().writer(TENANT, "any", "any") as writer:
         stored = await writer.write(chunks)
-    blob = Blob(
-        id=blob_id(chunker.sha256),
-        content_id=new_id(),
-        byte_size=chunker.byte_size,
-        line_count=chunker.line_count,
-        sha256=chunker.sha256,
-        media_type=TEXT,
-        tool_name="shell",
-        tool_call_id="call_1",
-        attached=attached,
-    )
-    return blob, stored
+    blob = chunker.blob(TEXT, "shell", "call_1")
+    return replace(blob, content_id=new_id(), attached=attached), stored
 
 
 @pytest_asyncio.fixture
@@ -94,11 +85,22 @@ async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> by
 async def put(
     database: PostgresDatabase, conversation_id: str, data: bytes, *, attached: bool = False
 ) -> Blob:
-    """Store some bytes, and return their blob as it was offered."""
+    """Store some bytes, and return the blob that was passed to the repository."""
     blob, chunks = await blob_of(data, attached=attached)
     async with database.session() as session:
-        await session.blobs.add(conversation_id, blob, chunks)
+        await upload(session, conversation_id, blob, chunks)
     return blob
+
+
+async def upload(
+    session: Repositories, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
+) -> str:
+    """Upload a blob, attach it if it is `attached`, and return the content id of its bytes."""
+    await session.blobs.begin_upload(TENANT, conversation_id, blob.content_id)
+    await session.blobs.add_chunks(conversation_id, blob.content_id, chunks)
+    content_id = await session.blobs.end_upload(conversation_id, blob)
+    await session.blobs.attach(conversation_id, [blob.id] if blob.attached else [])
+    return content_id
 
 
 async def collect(
@@ -183,7 +185,7 @@ async def test_a_blob_comes_back_as_it_was(
     """What is known of a blob and each of its bytes are stored and come back."""
     blob, chunks = await blob_of(data)
     async with database.session() as session:
-        assert await session.blobs.add(cid, blob, chunks) == blob.content_id
+        assert await upload(session, cid, blob, chunks) == blob.content_id
         found = await session.blobs.find(cid, blob.id)
         assert found is not None and found.created_at is not None
         assert replace(found, created_at=None) == blob
@@ -199,7 +201,7 @@ async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: st
     blob = replace(blob, object_key="default/a/b", attached=True)
     chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
     async with database.session() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert replace(found, created_at=None) == blob
@@ -214,7 +216,7 @@ async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) ->
     strange = "a\x00b\ud800"
     blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
     async with database.session() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
@@ -230,8 +232,8 @@ async def test_the_same_content_is_stored_once(
     first = await put(database, cid, data)
     second, chunks = await blob_of(data, attached=True)
     async with database.session() as session:
-        assert await session.blobs.add(cid, second, chunks) == first.content_id
-        assert await session.blobs.add(cid, replace(second, attached=False), chunks)
+        assert await upload(session, cid, second, chunks) == first.content_id
+        assert await upload(session, cid, replace(second, attached=False), chunks)
         found = await session.blobs.find(cid, first.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(first, attached=True)
@@ -250,7 +252,7 @@ async def test_two_who_store_the_same_at_once(
 
     async def add(blob: Blob, chunks: list[StoredChunk]) -> str:
         async with database.session() as session:
-            return await session.blobs.add(cid, blob, chunks)
+            return await upload(session, cid, blob, chunks)
 
     contents = await asyncio.gather(*(add(blob, chunks) for blob, chunks in made))
     assert len(set(contents)) == 1
@@ -316,7 +318,7 @@ async def test_a_collected_blob_comes_back_to_life(
     again, chunks = await blob_of(data)
     again = replace(again, object_key="default/x/y", tool_name="other")
     async with database.session() as session:
-        assert await session.blobs.add(cid, again, chunks) == again.content_id
+        assert await upload(session, cid, again, chunks) == again.content_id
         found = await session.blobs.find(cid, again.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(again, attached=True)
@@ -349,7 +351,7 @@ async def test_a_collection_waits_for_who_stores(
     """A collection that comes while bytes are being stored sees them, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.transaction() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         late = asyncio.create_task(collect(database, cid))
         await waited_for(connection)
     assert await late == [blob.id]
@@ -360,31 +362,34 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
     """Who waits for a deletion to end finds no conversation, and stores nothing."""
-    upload = new_id()
-    ended = replace((await blob_of(b"an upload"))[0], content_id=upload)
+    content_id = new_id()
+    blob = replace((await blob_of(b"an upload"))[0], content_id=content_id)
     _, chunks = await blob_of(b"more")
-    async with database.session() as session:
-        assert await session.blobs.begin_upload(TENANT, cid, upload)
+
+    async def begin(new_content_id: str) -> bool:
+        async with database.session() as session:
+            return await session.blobs.begin_upload(TENANT, cid, new_content_id)
+
+    assert await begin(content_id)
 
     async def add_chunks() -> None:
         async with database.session() as session:
-            await session.blobs.add_chunks(cid, upload, chunks)
+            await session.blobs.add_chunks(cid, content_id, chunks)
 
     async def end() -> None:
         async with database.session() as session:
-            await session.blobs.end_upload(cid, ended)
+            await session.blobs.end_upload(cid, blob)
 
     async with database.transaction() as session:
         await session.log.lock(TENANT, cid, None)
         await session.conversations.remove(cid)
-        tasks = [asyncio.create_task(work) for work in (put(database, cid, b"x"), end())]
-        tasks.append(asyncio.create_task(add_chunks()))
+        works = (begin(new_id()), end(), add_chunks())
+        tasks = [asyncio.create_task(work) for work in works]
         await waited_for(connection, 3)
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(item) for item in found] == [Blob, NotFound, type(None)]
+    begun, ended, added = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (begun, type(ended), added) == (False, NotFound, None)
     assert await counts(connection) == (0, 0, 0)
-    async with database.session() as session:
-        assert not await session.blobs.begin_upload(TENANT, cid, new_id())
+    assert not await begin(new_id())
 
 
 async def test_deleting_a_conversation_takes_its_blobs(
@@ -422,27 +427,6 @@ async def test_an_upload_becomes_a_blob(
     assert await counts(connection) == (1, 4, 0)
 
 
-async def upload(database: PostgresDatabase, cid: str, stored: Stored) -> str:
-    """Upload a blob from beginning to end, and return the content that holds it."""
-    blob, chunks = stored
-    async with database.session() as session:
-        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
-        await session.blobs.add_chunks(cid, blob.content_id, chunks)
-        return await session.blobs.end_upload(cid, blob)
-
-
-async def test_uploads_of_the_same_content_keep_one(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Of many uploads of the same bytes at once the chunks of one stay."""
-    data = b"line\n" * 50_000
-    made = [await blob_of(data) for _ in range(6)]
-    contents = await asyncio.gather(*(upload(database, cid, one) for one in made))
-    assert len(set(contents)) == 1
-    assert await counts(connection) == (1, 4, 0)
-    assert await read(database, cid, made[0][0].id) == data
-
-
 async def test_an_upload_revives_a_collected_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
@@ -450,8 +434,9 @@ async def test_an_upload_revives_a_collected_blob(
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     await collect(database, cid)
-    again = await blob_of(data)
-    assert await upload(database, cid, again) == again[0].content_id
+    again, chunks = await blob_of(data)
+    async with database.session() as session:
+        assert await upload(session, cid, again, chunks) == again.content_id
     assert await read(database, cid, blob.id) == data
     assert await counts(connection) == (1, 4, 0)
 
@@ -470,9 +455,9 @@ async def test_a_dropped_upload_is_over(
         with pytest.raises(NotFound, match="dropped"):
             await session.blobs.end_upload(cid, blob)
         assert await counts(connection) == (0, 0, 0)
-        again = await blob_of(b"line\n" * 50_000)
-        await upload(database, cid, again)
-        await session.blobs.drop_upload(cid, again[0].content_id)
+        again, chunks = await blob_of(b"line\n" * 50_000)
+        await upload(session, cid, again, chunks)
+        await session.blobs.drop_upload(cid, again.content_id)
         await session.blobs.drop_upload(cid, new_id())
     assert await counts(connection) == (1, 4, 0)
 
@@ -504,15 +489,13 @@ async def test_chunks_of_a_known_line(database: PostgresDatabase, cid: str) -> N
     empty = await put(database, cid, b"")
     async with database.session() as session:
         find = session.blobs.chunk_before_line
-        assert await find(cid, blob.content_id, 0) == (0, 0)
         assert await find(cid, blob.content_id, 1) == (1, 0)
         last = await find(cid, blob.content_id, CHUNK_BYTES + 1)
         assert last == (3, CHUNK_BYTES + 1 - 3)
         assert await find(cid, blob.content_id, CHUNK_BYTES + 2) == (6, CHUNK_BYTES + 1)
         assert await find(cid, blob.content_id, 10**15) == (6, CHUNK_BYTES + 1)
-        assert await find(cid, empty.content_id, 0) is None
         assert await find(cid, empty.content_id, 1) is None
-        assert await find(cid, new_id(), 0) is None
+        assert await find(cid, new_id(), 1) is None
 
 
 def plainly(text: bytes, line: int) -> tuple[int, int] | None:
@@ -545,7 +528,7 @@ async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
         blob = await put(database, cid, text)
         few = [chance.randint(0, blob.line_count + 1) for _ in range(12)]
         async with database.session() as session:
-            for line in (0, 1, 2, blob.line_count, blob.line_count + 1, *few):
+            for line in (1, 2, blob.line_count, blob.line_count + 1, *few):
                 found = await session.blobs.chunk_before_line(cid, blob.content_id, line)
                 assert found == plainly(text, line), (seed, line)
 
@@ -567,7 +550,6 @@ async def test_reads_use_their_indexes(
     assert "Backward using blob_chunks_by_line" in by_line and "Sort" not in by_line
     by_number = await plan(statements.CHUNKS, first=1, count=2)
     assert "using blob_chunks_pkey" in by_number and "Sort" not in by_number
-    assert "using blob_chunks_pkey" in await plan(statements.FIRST_CHUNK)
     listed = await plan(statements.PAGE, before=None, limit=50)
     assert "Backward using blobs_by_content" in listed
     due = await plan(statements.LIST_DUE, uploaded_before=NOW, limit=10)
@@ -757,7 +739,7 @@ async def test_appends_and_uploads_of_the_same_blobs_at_once(
         while not await append(store, cid, seq, offered):
             seq += 1
 
-    uploads = [upload(database, cid, await blob_of(text)) for text in texts]
+    uploads = [put(database, cid, text) for text in texts]
     await asyncio.gather(appended(texts), *uploads, appended(texts[::-1]), appended(texts[1:]))
     assert await counts(connection) == (4, 8, 0)
     for text in texts:

@@ -18,6 +18,7 @@ from app.domain.tool_output.blobs import (
     Blob,
     ToolOutputRef,
     blob_id,
+    count_lines,
     decode,
     decode_lossy,
     encode,
@@ -33,7 +34,7 @@ def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObj
     blob = b"line\n\xff" * (times * 20_000) + end
     chunker, chunks = chunked(cut_up(data, blob))
     assert b"".join(chunk.data for chunk in chunks) == blob
-    assert chunker.sha256 == hashlib.sha256(blob).hexdigest()
+    assert chunker.blob("text/plain", None, None).sha256 == hashlib.sha256(blob).hexdigest()
     assert chunker.byte_size == len(blob)
     for number, chunk in enumerate(chunks):
         assert (chunk.number, chunk.start) == (number, number * CHUNK_BYTES)
@@ -47,8 +48,9 @@ def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObj
 )
 def test_lines_are_counted_with_an_unended_last_one(data: bytes, lines: int) -> None:
     """Rule 3, also when the end comes in a piece of its own."""
-    assert chunked([data])[0].line_count == lines
-    assert chunked([*(bytes([byte]) for byte in data), b""])[0].line_count == lines
+    for pieces in ([data], [*(bytes([byte]) for byte in data), b""]):
+        assert chunked(pieces)[0].blob("text/plain", None, None).line_count == lines
+    assert count_lines(data) == lines
     assert data or not chunked([data])[1]
 
 

@@ -24,12 +24,12 @@ from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import TEXT, Blob, blob_id
 from app.domain.tool_output.offloading import (
-    AttachedBlob,
     OffloadedResult,
     OffloadRules,
+    PreviewedBlob,
     offload_result,
 )
-from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind, PreviewRules
+from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind
 from app.domain.tool_output.restoring import (
     is_same_result,
     restore_result,
@@ -110,7 +110,7 @@ def taken(
     policy: ToolOutputPolicy = TIGHT,
     format: FormatName = CHAT,
     name: str = "shell",
-    **attached: AttachedBlob,
+    **attached: PreviewedBlob,
 ) -> OffloadedResult:
     """Take a piece in."""
     terms = OffloadRules(
@@ -125,7 +125,7 @@ def contents(found: OffloadedResult) -> dict[str, bytes]:
     for blob, _ in found.blobs:
         data = held[blob.id]
         assert blob.sha256 == sha256(data).hexdigest() and blob.id == blob_id(blob.sha256)
-        assert (blob.byte_size, blob.attached) == (len(data), True)
+        assert blob.byte_size == len(data)
     return held
 
 
@@ -391,12 +391,12 @@ def test_other_messages_with_the_same_bytes_are_other_results() -> None:
 
 def attached_of(
     data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None
-) -> AttachedBlob:
+) -> PreviewedBlob:
     """Return an uploaded blob with its preview."""
     blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
-    builder = PreviewBuilder(PreviewRules.of(policy))
+    builder = PreviewBuilder(policy)
     builder.feed(data)
-    return AttachedBlob(blob, builder.finish(blob.ref, tool))
+    return PreviewedBlob(blob, builder.finish(blob.ref, tool))
 
 
 @pytest.mark.parametrize("format", FormatName)

@@ -188,7 +188,7 @@ async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.C
     """Many who upload the same at once are answered alike, and it is kept once."""
     cid = await process.harness.conversation()
     found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
-    assert len({(item.blob.id, item.blob.content_id, item.preview) for item in found}) == 1
+    assert len({(item.blob.id, item.blob.content_id, item.preview.texts) for item in found}) == 1
     assert await left(connection) == (1, 1, 0)
     assert len(await process.store.keys()) == isinstance(process.store.kept, ObjectStore)
     assert await process.read(cid, found[0].blob.id) == LARGE.encode()
@@ -202,13 +202,13 @@ async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: st
     found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
     ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
     assert ref == found.blob.ref
-    shown, view = (await rows.transcript(cid))[-1], found.preview
+    shown, view = (await rows.transcript(cid))[-1], found.preview.texts[0]
     assert (shown.piece["content"], shown.is_truncated) == (view, True)
     full = (await rows.transcript(cid, Content.FULL))[-1]
     assert (full.piece["content"].encode(), full.is_truncated) == (data, False)
     # Stored under one tool's name it is shown under it, whoever uploads it again.
     again = await rows.upload(cid, data, tool="other")
-    assert (again.blob.attached, again.preview) == (True, view)
+    assert (again.blob.attached, again.preview.texts[0]) == (True, view)
 
 
 async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
@@ -355,7 +355,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
     around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
     assert (len(around.matches), around.truncated) == (100, True)
     everything = await rows.blobs.grep(TENANT, cid, ref, "no such text")
-    assert (everything.matches, everything.truncated) == ((), False)
+    assert (everything.matches, everything.truncated) == ([], False)
 
 
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
@@ -389,7 +389,7 @@ async def test_refs_of_small_results(rows: Process) -> None:
     for name, ref in zip(given_ids, refs, strict=True):
         source = await rows.blobs.find(TENANT, cid, ref)
         assert await rows.read(cid, ref) == f"text of {name}".encode()
-        assert source.ref.id == ref
+        assert source.blob.id == ref
         assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
     with pytest.raises(Conflict):
         await rows.collector.remove(TENANT, cid, "m1")
@@ -706,7 +706,7 @@ async def test_a_store_that_is_away(
         assert isinstance(await refused(work), ServiceUnavailable)
     assert await left(connection) == before
     assert await process.read(cid, small.id) == b"small"
-    assert (await process.blobs.find(TENANT, cid, earlier.id)).ref == earlier
+    assert (await process.blobs.find(TENANT, cid, earlier.id)).blob.ref == earlier
     # What cannot be deleted now is an orphan, and goes later.
     assert await process.collect(cid) == [loose]
     process.store.is_away = False

@@ -12,31 +12,31 @@ from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 
-_BLOB_COLUMNS = """blob_id, content_id, byte_size, line_count, sha256, media_type, tool_name,
-            tool_call_id, object_key, attached, created_at, collected_at"""
-
-_ALIVE = """alive AS (
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
-        )"""
+_BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, media_type,
+            tool_name, tool_call_id, object_key, attached, created_at, collected_at"""
 
 _REVIVED = ",\n                ".join(
     f"{column} = CASE WHEN kept.collected_at IS NULL THEN kept.{column} ELSE excluded.{column} END"
     for column in ("content_id", "media_type", "tool_name", "tool_call_id", "object_key")
 )
-_CHUNK_ARRAYS = """
-                CAST(:chunk_contents AS uuid[]), CAST(:chunk_numbers AS integer[]),
-                CAST(:chunk_starts AS bigint[]), CAST(:chunk_newlines AS bigint[]),
-                CAST(:chunk_sizes AS integer[]), CAST(:chunk_datas AS bytea[]),
-                CAST(:chunk_object_starts AS bigint[]), CAST(:chunk_object_sizes AS integer[])
-            ) AS chunk (
-                content_id, number, start, newlines, size, data, object_start, object_size
-            )"""
+
+
+def _insert_chunks(guard: str) -> str:
+    """Return a statement that stores chunks if `guard`, a name of a CTE and a comma, has a row."""
+    columns = "content_id, number, start, newlines, size, data, object_start, object_size"
+    return f"""INSERT INTO blob_chunks (conversation_id, {columns})
+            SELECT CAST(:conversation_id AS uuid), chunk.*
+            FROM {guard}unnest(
+                CAST(:chunk_contents AS uuid[]), CAST(:chunk_number AS integer[]),
+                CAST(:chunk_start AS bigint[]), CAST(:chunk_newlines AS bigint[]),
+                CAST(:chunk_size AS integer[]), CAST(:chunk_data AS bytea[]),
+                CAST(:chunk_object_start AS bigint[]), CAST(:chunk_object_size AS integer[])
+            ) AS chunk ({columns})"""
 
 
 # Storing an unattached blob again renews its age.
 def _blobs_stored(guard: str, attached: str) -> str:
-    """Return a CTE that stores blobs if the CTE `guard` has a row."""
+    """Return a CTE that stores blobs if the CTE `guard` has a row; `attached` is true or false."""
     return f"""blobs_stored AS (
             INSERT INTO blobs AS kept (
                 conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
@@ -63,12 +63,7 @@ def _blobs_stored(guard: str, attached: str) -> str:
 
 
 _CHUNKS_STORED = f"""chunks_stored AS (
-            INSERT INTO blob_chunks (
-                conversation_id, content_id, number, start, newlines, size, data,
-                object_start, object_size
-            )
-            SELECT CAST(:conversation_id AS uuid), chunk.*
-            FROM unnest({_CHUNK_ARRAYS}
+            {_insert_chunks("")}
             WHERE chunk.content_id IN (SELECT content_id FROM blobs_stored)
             ON CONFLICT DO NOTHING
         )"""
@@ -84,13 +79,6 @@ _USES_STORED = """uses_stored AS (
 
 BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
 """CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
-
-ADD = Statement(
-    f"""
-        WITH {_ALIVE}, {_blobs_stored("alive", "CAST(:attached AS boolean)")}, {_CHUNKS_STORED}
-        SELECT content_id FROM blobs_stored
-        """
-)
 
 BEGIN_UPLOAD = Statement(
     """
@@ -113,22 +101,20 @@ ADD_CHUNKS = Statement(
             WHERE conversation_id = CAST(:conversation_id AS uuid)
                 AND content_id = CAST(:content_id AS uuid) FOR KEY SHARE
         )
-        INSERT INTO blob_chunks (
-            conversation_id, content_id, number, start, newlines, size, data,
-            object_start, object_size
-        )
-        SELECT CAST(:conversation_id AS uuid), chunk.*
-        FROM upload, unnest({_CHUNK_ARRAYS}
+        {_insert_chunks("upload, ")}
         """
 )
 END_UPLOAD = Statement(
     f"""
-        WITH {_ALIVE}, ended AS (
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        ), ended AS (
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = CAST(:conversation_id AS uuid)
                 AND u.content_id = CAST(:content_id AS uuid)
             RETURNING u.content_id
-        ), {_blobs_stored("ended", "CAST(:attached AS boolean)")}, dropped AS (
+        ), {_blobs_stored("ended", "false")}, dropped AS (
             DELETE FROM blob_chunks c USING blobs_stored
             WHERE c.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.content_id = CAST(:content_id AS uuid)
@@ -198,15 +184,6 @@ CHUNKS = Statement(
             AND number >= CAST(:first AS bigint)
             AND number < CAST(:first AS bigint) + CAST(:count AS bigint)
         ORDER BY number
-        """
-)
-FIRST_CHUNK = Statement(
-    """
-        SELECT number, newlines FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
-        ORDER BY number
-        LIMIT 1
         """
 )
 CHUNK_BEFORE_LINE = Statement(
