@@ -13,15 +13,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
 from app.domain.common.errors import ServiceUnavailable, StorageLimitReached
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.quotas import QuotaKind
 from app.services.ports import Database
+from app.services.tenancy.quotas import QuotaService
 
 _MAX_TENANTS = 10_000
 _HELD_SECONDS = 10.0
@@ -42,19 +43,16 @@ class StorageQuota:
     """Counts the stored bytes of tenants against their limits."""
 
     def __init__(
-        self,
-        database: Database,
-        limits_of: Callable[[str], Awaitable[TenantLimits]],
-        clock: Callable[[], float],
+        self, database: Database, quotas: QuotaService, clock: Callable[[], float]
     ) -> None:
         self._database = database
-        self._limits_of = limits_of
+        self._quotas = quotas
         self._clock = clock
         self._stored: LRUCache[str, _Stored] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
         """Count bytes that will be stored; raises StorageLimitReached beyond the limit."""
-        limit = (await self._limits_of(tenant_id)).storage_bytes
+        limit = (await self._quotas.limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
         usage = self._stored.get(tenant_id)
@@ -71,6 +69,14 @@ class StorageQuota:
                     {"limit": limit, "stored": stored},
                 )
         usage.added += size
+
+    async def take_copied(self, tenant_id: str, size: int) -> None:
+        """Count bytes that the service copies for a tenant like bytes that the tenant sends.
+
+        Raises StorageLimitReached or RateLimited.
+        """
+        await self.take(tenant_id, size)
+        await self._quotas.take(tenant_id, QuotaKind.BYTES, size)
 
     async def _refresh(self, tenant_id: str, usage: _Stored, held_seconds: float) -> None:
         """Read the sum unless it is recent; it stays while the database is unavailable."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, ServiceUnavailable
@@ -16,10 +15,11 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
-from app.domain.tool_output.offloading import PreviewedBlob
+from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, StoredChunk
+from app.domain.tool_output.offloading import NewBlob, PreviewedBlob
 from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.domain.tool_output.restoring import restore_result
+from app.services.common.concurrency import for_each
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
 
@@ -36,8 +36,6 @@ INLINED_BYTES = 65_536
 """The largest output that a transcript shows whole by default [tool-output.transcript]."""
 MAX_WHOLE_BYTES = 64 * 2**20
 """The largest output that a transcript shows whole with `content=full`."""
-
-_Result = TypeVar("_Result")
 
 _log = logging.getLogger("app.outputs")
 
@@ -79,19 +77,16 @@ class StoredResults:
         Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
         """
         new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
-        slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
 
-        async def write(blob: Blob, chunks: Sequence[Chunk]) -> tuple[Blob, list[StoredChunk]]:
+        async def write(new_blob: NewBlob) -> tuple[Blob, list[StoredChunk]]:
+            blob, chunks = new_blob
             content_id = self._new_id()
-            async with slots, self._store.writer(tenant_id, conversation_id, content_id) as writer:
+            async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
                 stored = await writer.write(chunks)
                 key = await writer.finish()
             return replace(blob, content_id=content_id, object_key=key), stored
 
-        # Wait for all writes before raising an error, so that none continues in the background.
-        writes = (write(blob, chunks) for blob, chunks in new.values())
-        results = await asyncio.gather(*writes, return_exceptions=True)
-        return [_succeeded(result) for result in results]
+        return await for_each(new.values(), write, MAX_CONCURRENT_WRITES)
 
     async def delete_conversations(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
         """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
@@ -234,12 +229,6 @@ class StoredResults:
                 if await session.blobs.holds_content(conversation_id, blob.content_id):
                     raise
             raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
-
-
-def _succeeded(result: _Result | BaseException) -> _Result:
-    if isinstance(result, BaseException):
-        raise result
-    return result
 
 
 def _whole_size(message: StoredMessage, content: Content) -> int:

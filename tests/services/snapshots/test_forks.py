@@ -53,6 +53,7 @@ from tests.services.fakes import (
     new_id,
     result,
     says,
+    unlimited_storage,
     user,
 )
 from tests.services.tool_output.builders import LARGE, Process
@@ -82,7 +83,12 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
+        harness.database,
+        harness.resolver,
+        harness.active,
+        store or RowStore(),
+        new_id,
+        unlimited_storage(harness.database),
     )
 
 

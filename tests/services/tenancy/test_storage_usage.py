@@ -16,9 +16,18 @@ from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLim
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
+from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.storage_usage import StorageQuota
 from tests.conftest import execute
-from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase, new_id, user
+from tests.services.fakes import (
+    TENANT,
+    Clock,
+    Harness,
+    WatchedDatabase,
+    new_id,
+    unlimited_storage,
+    user,
+)
 
 
 @pytest.fixture
@@ -28,12 +37,13 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> StorageQuota:
-    """Return the storage as a process of its own has it."""
+    """Return the storage quota of another process."""
+    limits = TenantLimits(storage_bytes=limit)
 
-    async def limits_of(_tenant_id: str) -> TenantLimits:
-        return TenantLimits(storage_bytes=limit)
+    def seconds() -> float:
+        return clock.now_ms() / 1000
 
-    return StorageQuota(database, limits_of, lambda: clock.now_ms() / 1000)
+    return StorageQuota(database, QuotaService(database, limits, clock.utc, seconds), seconds)
 
 
 async def measured(database: PostgresDatabase) -> int:
@@ -69,7 +79,14 @@ async def test_the_sum_is_what_the_rows_hold(
         await asyncio.gather(*(measured(database) for _ in range(4)))
         == [await in_rows(database_url)] * 4
     )
-    forks = ForkService(database, harness.resolver, harness.active, RowStore(), new_id)
+    forks = ForkService(
+        database,
+        harness.resolver,
+        harness.active,
+        RowStore(),
+        new_id,
+        unlimited_storage(database),
+    )
     await forks.fork(TENANT, cids[2], NewFork(at_seq=5))
     assert await measured(database) == await in_rows(database_url)
     await harness.conversations.remove(TENANT, cids[0])
@@ -130,9 +147,10 @@ async def test_processes_know_of_each_other(harness: Harness, database: Postgres
         await second.take(TENANT, 3_000)
 
 
-async def test_without_a_limit_nothing_is_asked(database: PostgresDatabase) -> None:
-    """A tenant without a limit costs no statement."""
-    storage = storage_of(None, Clock(), None)  # type: ignore[arg-type]
+async def test_stored_bytes_are_not_read_without_a_limit(database: PostgresDatabase) -> None:
+    """The stored bytes of a tenant without a limit cost no statement."""
+    quotas = QuotaService(database, TenantLimits(), Clock().utc, lambda: 0.0)
+    storage = StorageQuota(None, quotas, lambda: 0.0)  # type: ignore[arg-type]
     await storage.take(TENANT, 10**15)
 
 
