@@ -218,7 +218,7 @@ async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
 
 async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
     """RATE_LIMITED with Retry-After; other tenants and the open paths go on. [api.limits]"""
-    await set_limits("acme", TenantLimits(requests_per_minute=3), settings)
+    await set_limits("acme", TenantLimits(requests_per_minute=3), True, settings)
     other = await create("other", "", None, settings)
     async with started(create_app(settings)) as client:
         answers = [await client.get("/v1/agents", headers=bearer(key)) for _ in range(12)]
@@ -241,7 +241,7 @@ async def test_too_many_bytes_are_429_and_nothing_is_stored(
     async with started(create_app(settings)) as client:
         client.headers.update(bearer(key))
         path = await new_conversation(client)
-    await set_limits("acme", TenantLimits(bytes_per_day=10_000), settings)
+    await set_limits("acme", TenantLimits(bytes_per_day=10_000), True, settings)
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(30):

@@ -133,7 +133,7 @@ async def test_copies_count_as_bytes_that_were_sent(settings: Settings) -> None:
 
 async def test_a_tenant_stores_so_much(settings: Settings) -> None:
     """Over its limit nothing more is appended, uploaded, imported or copied, until it deletes."""
-    await set_limits("default", TenantLimits(storage_bytes=100_000), settings)
+    await set_limits("default", TenantLimits(storage_bytes=100_000), True, settings)
     async with started(create_app(settings)) as client:
         path = await new_conversation(client)
         batch = {"messages": [user("x" * 60_000)]}
