@@ -51,6 +51,11 @@ class ResponseSchema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def examples(*values: dict[str, Any]) -> ConfigDict:
+    """Return the `model_config` of a schema with examples."""
+    return ConfigDict(json_schema_extra={"examples": [*values]})
+
+
 def _object(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("must be an object")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
-from app.api.http.fields import MAX_SEQ, ConversationId, Metadata, RequestSchema, ResponseSchema
+from app.api.http.fields import (
+    MAX_SEQ,
+    ConversationId,
+    Metadata,
+    RequestSchema,
+    ResponseSchema,
+    examples,
+)
 
 _FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
@@ -22,7 +29,7 @@ _EXAMPLE: dict[str, Any] = {
 class ForkRequest(RequestSchema):
     """A fork to create."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"at_seq": 12}]})
+    model_config = examples({"at_seq": 12})
 
     at_seq: int | None = Field(
         default=None,
@@ -46,6 +53,6 @@ class ForkedFrom(ResponseSchema):
 class Fork(ShownConversation):
     """A conversation that was created as a fork."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = examples(_EXAMPLE)
 
     forked_from: ForkedFrom = Field(description="The source of the fork.")

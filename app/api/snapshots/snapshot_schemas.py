@@ -17,6 +17,7 @@ from app.api.http.fields import (
     ModelName,
     RequestSchema,
     ResponseSchema,
+    examples,
 )
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import time_from
@@ -44,9 +45,7 @@ Time = Annotated[
 class SnapshotSave(RequestSchema):
     """A snapshot to save."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"description": "Working on auth refactor"}]}
-    )
+    model_config = examples({"description": "Working on auth refactor"})
 
     description: str | None = Field(
         default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
@@ -93,7 +92,7 @@ class SnapshotModel(ResponseSchema):
 class Snapshot(ResponseSchema):
     """A snapshot without its messages."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_SNAPSHOT]})
+    model_config = examples(_SNAPSHOT)
 
     session_id: str = Field(description="Id of the snapshot.")
     timestamp: datetime = Field(description="When it was saved.")
@@ -121,9 +120,7 @@ class Snapshot(ResponseSchema):
 class SnapshotPage(Page[Snapshot]):
     """Snapshots, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_SNAPSHOT], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_SNAPSHOT], "next_cursor": None})
 
 
 class SnapshotMessage(ResponseSchema):
@@ -154,9 +151,7 @@ class SnapshotMessage(ResponseSchema):
 class SnapshotFile(Snapshot):
     """A snapshot with its messages."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [_SNAPSHOT | {"messages": [_MESSAGE]}]}
-    )
+    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
     messages: list[SnapshotMessage] = Field(
         description="The messages by conversation, in the order of the log."
@@ -179,25 +174,21 @@ class ImportedModel(RequestSchema):
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot, or one of another source in the same format."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                _SNAPSHOT | {"messages": [_MESSAGE]},
-                {
-                    "session_id": _SESSION_ID,
-                    "timestamp": "2026-02-12T14:30:00Z",
-                    "description": "Working on auth refactor",
-                    "summary": "Implemented JWT token validation and refresh flow.",
-                    "message_count": 2,
-                    "window_start": "2026-02-12T00:00:00Z",
-                    "window_end": "2026-02-12T14:30:00Z",
-                    "messages": [
-                        {"role": "user", "content": "Validate the tokens, please."},
-                        {"role": "assistant", "content": "Done: they are checked on each call."},
-                    ],
-                },
-            ]
-        }
+    model_config = examples(
+        _SNAPSHOT | {"messages": [_MESSAGE]},
+        {
+            "session_id": _SESSION_ID,
+            "timestamp": "2026-02-12T14:30:00Z",
+            "description": "Working on auth refactor",
+            "summary": "Implemented JWT token validation and refresh flow.",
+            "message_count": 2,
+            "window_start": "2026-02-12T00:00:00Z",
+            "window_end": "2026-02-12T14:30:00Z",
+            "messages": [
+                {"role": "user", "content": "Validate the tokens, please."},
+                {"role": "assistant", "content": "Done: they are checked on each call."},
+            ],
+        },
     )
 
     session_id: str | None = Field(
@@ -240,9 +231,7 @@ class SnapshotImport(RequestSchema):
 class SnapshotRestore(RequestSchema):
     """The target of a restore."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{}, {"conversation_id": _CONVERSATION_ID}]}
-    )
+    model_config = examples({}, {"conversation_id": _CONVERSATION_ID})
 
     conversation_id: ConversationId | None = Field(
         default=None,
@@ -267,23 +256,19 @@ class RestoredConversation(ResponseSchema):
 class Restored(ResponseSchema):
     """The result of a restore."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "session_id": _SESSION_ID,
+            "restored": 46,
+            "skipped": 1,
+            "conversations": [
                 {
-                    "session_id": _SESSION_ID,
+                    "conversation_id": _CONVERSATION_ID,
+                    "source_conversation_id": _CONVERSATION_ID,
                     "restored": 46,
                     "skipped": 1,
-                    "conversations": [
-                        {
-                            "conversation_id": _CONVERSATION_ID,
-                            "source_conversation_id": _CONVERSATION_ID,
-                            "restored": 46,
-                            "skipped": 1,
-                        }
-                    ],
                 }
-            ]
+            ],
         }
     )
 

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from app.api.http.dependencies import ConversationPath, services
 from app.api.http.errors import MEDIA_TYPE, problem, problems_of
 from app.api.http.routing import WireRoute, heavy
-from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, source_of
+from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, output_of
 from app.domain.common.errors import Gone, NotFound, Problem, ServiceUnavailable, ValidationError
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
@@ -66,7 +66,7 @@ async def read_content(
 
     Takes one `Range`, with `If-Range`. The `ETag` is the content's hash and never changes.
     """
-    source = await source_of(request, conversation_id, ref)
+    source = await services(request).blobs.find(*output_of(request, conversation_id, ref))
     total, etag = source.blob.byte_size, f'"{source.blob.sha256}"'
     headers = {
         "Accept-Ranges": "bytes",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.http.bodies import Json
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.dependencies import ConversationPath, services
 from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ
 from app.api.http.routing import WireRoute, heavy
 from app.api.tool_output.blob_schemas import ByteSlice, GrepMatches, LineSlice
-from app.api.tool_output.refs import BLOBS_PATH, RefPath, ref_from
+from app.api.tool_output.refs import BLOBS_PATH, RefPath, output_of
 from app.domain.common.errors import Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.tool_output.grep import MAX_PATTERN_CHARACTERS
 
@@ -44,12 +45,8 @@ async def read_lines(
 
     A line longer than `max_line_length` is cut; it names the byte at which it continues.
     """
-    known_id = conversation_id_from(conversation_id)
-    return Json(
-        await services(request).blobs.read_lines(
-            tenant_of(request), known_id, ref_from(ref), offset, limit
-        )
-    )
+    output = output_of(request, conversation_id, ref)
+    return Json(await services(request).blobs.read_lines(*output, offset, limit))
 
 
 @router.get(
@@ -69,12 +66,8 @@ async def read_bytes(
     ] = 4096,
 ) -> Response:
     """Return bytes as text. Read from 0 along `next_offset`, the texts add up to the output."""
-    known_id = conversation_id_from(conversation_id)
-    return Json(
-        await services(request).blobs.read_bytes(
-            tenant_of(request), known_id, ref_from(ref), offset, limit
-        )
-    )
+    output = output_of(request, conversation_id, ref)
+    return Json(await services(request).blobs.read_bytes(*output, offset, limit))
 
 
 @router.get(
@@ -112,16 +105,6 @@ async def grep_blob(
 
     A response has at most 10,000 lines, the lines around matches included.
     """
-    known_id = conversation_id_from(conversation_id)
-    return Json(
-        await services(request).blobs.grep(
-            tenant_of(request),
-            known_id,
-            ref_from(ref),
-            pattern,
-            ignore_case=ignore_case,
-            before=before,
-            after=after,
-            limit=limit,
-        )
-    )
+    output = output_of(request, conversation_id, ref)
+    grep = partial(services(request).blobs.grep, *output, pattern, ignore_case=ignore_case)
+    return Json(await grep(before=before, after=after, limit=limit))

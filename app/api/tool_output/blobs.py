@@ -30,7 +30,7 @@ from app.api.tool_output.blob_schemas import (
     ToolOutputRef,
     UploadedBlob,
 )
-from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, ref_from, source_of
+from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, output_of
 from app.domain.common.errors import (
     Conflict,
     Gone,
@@ -162,7 +162,8 @@ async def collect_blobs(
 )
 async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Response:
     """Return the metadata of an output: its size, lines, hash and media type."""
-    return Json(_item((await source_of(request, conversation_id, ref)).blob))
+    source = await services(request).blobs.find(*output_of(request, conversation_id, ref))
+    return Json(_item(source.blob))
 
 
 @router.delete(
@@ -176,9 +177,8 @@ async def delete_blob(
     request: Request, conversation_id: ConversationPath, ref: RefPath
 ) -> Response:
     """Delete an upload that no message refers to; any other blob is a `409`."""
-    known_id = conversation_id_from(conversation_id)
-    collector = services(request).blob_collector
-    return Json((await collector.remove(tenant_of(request), known_id, ref_from(ref))).ref)
+    output = output_of(request, conversation_id, ref)
+    return Json((await services(request).blob_collector.remove(*output)).ref)
 
 
 async def _body(request: Request) -> AsyncGenerator[bytes]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,12 +55,6 @@ _log = logging.getLogger("app.keys")
 
 
 @dataclass(slots=True)
-class _Counts:
-    admitted: int = 0
-    refused: int = 0
-
-
-@dataclass(slots=True)
 class _CachedKey:
     key: ApiKey
     until: float
@@ -68,6 +62,8 @@ class _CachedKey:
 
 _Use = tuple[str, datetime, str]
 """The id of the key, the hour and the client address."""
+_Counts = tuple[int, int]
+"""The numbers of admitted and refused requests."""
 
 
 class KeyService:
@@ -258,11 +254,7 @@ class KeyUses:
             if self._addresses[key_id, hour] >= MAX_ADDRESSES:
                 use = key_id, hour, OTHER_ADDRESSES
             self._addresses[key_id, hour] += use not in self._counts
-        counts = self._counts.setdefault(use, _Counts())
-        if is_admitted:
-            counts.admitted += 1
-        else:
-            counts.refused += 1
+        self._add(use, (is_admitted, not is_admitted))
         self._schedule_write()
 
     async def close(self) -> None:
@@ -273,6 +265,10 @@ class KeyUses:
             self._timer.cancel()
             self._timer = None
         await self._write()
+
+    def _add(self, use: _Use, more: _Counts) -> None:
+        admitted, refused = self._counts.get(use, (0, 0))
+        self._counts[use] = admitted + more[0], refused + more[1]
 
     def _schedule_write(self) -> None:
         if self._writing is not None and not self._writing.done():
@@ -302,22 +298,13 @@ class KeyUses:
         self._written_at = self._clock()
         if not batch:
             return
-        at = self._now()
+        at, uses = self._now(), [KeyUse(*use, *counts) for use, counts in batch.items()]
         try:
             async with self._database.session() as session:
-                await session.keys.count_uses(_uses_of(batch), at)
+                await session.keys.count_uses(uses, at)
         except ServiceUnavailable:
             for use, counts in batch.items():
-                left = self._counts.setdefault(use, _Counts())
-                left.admitted += counts.admitted
-                left.refused += counts.refused
+                self._add(use, counts)
         except Exception as error:  # a failing audit must not fail requests
             data = {"error": type(error).__name__, "uses": len(batch)}
             _log.error("key_uses_not_written", extra={"data": data})
-
-
-def _uses_of(batch: Mapping[_Use, _Counts]) -> list[KeyUse]:
-    return [
-        KeyUse(key_id, hour, address, counts.admitted, counts.refused)
-        for (key_id, hour, address), counts in batch.items()
-    ]

@@ -80,10 +80,8 @@ class QuotaService:
         limits, until = found
         if self._clock() < until:
             return limits
-        self._limits[tenant_id] = (
-            limits,
-            self._clock() + RETRY_SECONDS,
-        )  # other requests go on meanwhile
+        # Other requests use the last known limits meanwhile.
+        self._limits[tenant_id] = limits, self._clock() + RETRY_SECONDS
         limits, _ = await self._read_limits(tenant_id, limits)
         return limits
 

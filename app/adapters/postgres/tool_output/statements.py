@@ -15,6 +15,8 @@ from app.adapters.postgres.common.connections import Statement
 _BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, media_type,
             tool_name, tool_call_id, object_key, attached, created_at, collected_at"""
 
+_CONVERSATION = "conversation_id = CAST(:conversation_id AS uuid)"
+_CONTENT = f"{_CONVERSATION} AND content_id = CAST(:content_id AS uuid)"
 _REVIVED = ",\n                ".join(
     f"{column} = CASE WHEN kept.collected_at IS NULL THEN kept.{column} ELSE excluded.{column} END"
     for column in ("content_id", "media_type", "tool_name", "tool_call_id", "object_key")
@@ -98,8 +100,7 @@ ADD_CHUNKS = Statement(
     f"""
         WITH upload AS (
             SELECT content_id FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid) FOR KEY SHARE
+            WHERE {_CONTENT} FOR KEY SHARE
         )
         {_insert_chunks("upload, ")}
         """
@@ -108,7 +109,7 @@ END_UPLOAD = Statement(
     f"""
         WITH alive AS (
             SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            WHERE {_CONVERSATION} FOR KEY SHARE
         ), ended AS (
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = CAST(:conversation_id AS uuid)
@@ -125,11 +126,10 @@ END_UPLOAD = Statement(
         """
 )
 DROP_UPLOAD = Statement(
-    """
+    f"""
         WITH ended AS (
             DELETE FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid)
+            WHERE {_CONTENT}
             RETURNING content_id
         ), dropped AS (
             DELETE FROM blob_chunks c USING ended
@@ -141,17 +141,16 @@ DROP_UPLOAD = Statement(
     is_long=True,
 )
 DROP_CHUNKS = Statement(
-    """
+    f"""
         DELETE FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
         """,
     is_long=True,
 )
 ATTACH = Statement(
-    """
+    f"""
         UPDATE blobs SET attached = true
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND blob_id = ANY (CAST(:refs AS text[])) AND NOT attached
         """
 )
@@ -159,14 +158,14 @@ ATTACH = Statement(
 FIND = Statement(
     f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND blob_id = ANY (CAST(:refs AS text[]))
         """
 )
 PAGE = Statement(
     f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND collected_at IS NULL
+        WHERE {_CONVERSATION} AND collected_at IS NULL
             AND (CAST(:before AS text) IS NULL OR content_id < (
                 SELECT last.content_id FROM blobs last
                 WHERE last.conversation_id = CAST(:conversation_id AS uuid)
@@ -177,20 +176,18 @@ PAGE = Statement(
         """
 )
 CHUNKS = Statement(
-    """
+    f"""
         SELECT number, start, newlines, size, data, object_start, object_size FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
             AND number >= CAST(:first AS bigint)
             AND number < CAST(:first AS bigint) + CAST(:count AS bigint)
         ORDER BY number
         """
 )
 CHUNK_BEFORE_LINE = Statement(
-    """
+    f"""
         SELECT number, newlines FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
             AND newlines < CAST(:line AS bigint)
         ORDER BY newlines DESC, number DESC
         LIMIT 1
@@ -220,7 +217,7 @@ COLLECTABLE = Statement(
             )
         )
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND collected_at IS NULL
+        WHERE {_CONVERSATION} AND collected_at IS NULL
             AND (
                 NOT attached AND (
                     CAST(:uploaded_before AS timestamptz) IS NULL
@@ -232,10 +229,10 @@ COLLECTABLE = Statement(
         """
 )
 COLLECT = Statement(
-    """
+    f"""
         WITH collected AS (
             UPDATE blobs SET collected_at = clock_timestamp()
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE {_CONVERSATION}
                 AND blob_id = ANY (CAST(:refs AS text[])) AND collected_at IS NULL
             RETURNING content_id
         )
@@ -271,29 +268,27 @@ LIST_DUE = Statement(
         """
 )
 STALE_UPLOADS = Statement(
-    """
+    f"""
         SELECT content_id FROM blob_uploads
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND begun_at < CAST(:begun_before AS timestamptz)
         ORDER BY begun_at
         """
 )
 SWEPT = Statement(
-    """
+    f"""
         UPDATE heads SET swept_version = view_version
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND swept_version < view_version
+        WHERE {_CONVERSATION} AND swept_version < view_version
         """
 )
 HOLDS_CONTENT = Statement(
-    """
+    f"""
         SELECT EXISTS (
             SELECT FROM blobs
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid) AND collected_at IS NULL
+            WHERE {_CONTENT} AND collected_at IS NULL
         ) OR EXISTS (
             SELECT FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid)
+            WHERE {_CONTENT}
         ) AS is_held
         """
 )
