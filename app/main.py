@@ -25,7 +25,7 @@ from app.api.operation import health
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
-from app.api.tool_output import blob_content, blob_slices, blobs
+from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common.json_structure import StructureLimits
 from app.environment import SettingsError
@@ -63,8 +63,7 @@ ROUTERS = (
     messages.page_router,
     context.router,
     blobs.router,
-    blob_content.router,
-    blob_slices.router,
+    blob_reading.router,
     tools.router,
     reported_usage.router,
     compactions.router,

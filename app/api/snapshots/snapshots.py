@@ -131,8 +131,8 @@ async def list_conversation_snapshots(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the snapshots that hold messages of the conversation, newest first."""
-    known_id = conversation_id_from(conversation_id)
-    return await _page(request, limit, cursor, conversation_id=known_id, must_exist=True)
+    conversation_id = conversation_id_from(conversation_id)
+    return await _page(request, limit, cursor, conversation_id=conversation_id, must_exist=True)
 
 
 @page_router.get(
@@ -214,14 +214,14 @@ async def get_snapshot(
     Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
     true for a message with a preview instead. An interrupted response is not valid JSON.
     """
-    known_id = _session_id_from(session_id)
+    session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), known_id, content, read_of(request)
+        tenant_of(request), session_id, content, read_of(request)
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
-    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{known_id}.json"
+    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{session_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
@@ -241,8 +241,10 @@ async def get_snapshot(
 )
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
-    known_id = _session_id_from(session_id)
-    return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
+    session_id = _session_id_from(session_id)
+    return Json(
+        {"deleted": await services(request).snapshots.remove(tenant_of(request), session_id)}
+    )
 
 
 @page_router.post(
@@ -262,10 +264,12 @@ async def restore_snapshot(
     ids and name their source in `restored_from`. `422` if a snapshot of several conversations
     would be restored into one.
     """
-    known_id = _session_id_from(session_id)
+    session_id = _session_id_from(session_id)
     target_id = body.conversation_id if body is not None else None
     target_id = target_id.lower() if target_id is not None else None
-    return Json(await services(request).snapshots.restore(tenant_of(request), known_id, target_id))
+    return Json(
+        await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
+    )
 
 
 async def _json_pieces(

@@ -19,6 +19,7 @@ from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, StoredChunk
 from app.domain.tool_output.offloading import NewBlob, PreviewedBlob
 from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.domain.tool_output.restoring import restore_result
+from app.domain.tool_output.stored_output import StoredOutput
 from app.services.common.concurrency import for_each
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
@@ -121,8 +122,13 @@ class StoredResults:
     ) -> PreviewedBlob:
         while blob.collected_at is None:
             builder = PreviewBuilder(policy)
+            chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
             try:
-                await self._feed(conversation_id, blob, builder)
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        builder.feed(chunk)
+                        if builder.is_full:
+                            break
             except Gone:
                 # It was collected meanwhile; if it was stored again, it has another content id.
                 async with self._database.session() as session:
@@ -133,14 +139,6 @@ class StoredResults:
             else:
                 return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
         return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
-
-    async def _feed(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
-        chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                builder.feed(chunk)
-                if builder.is_full:
-                    break
 
     async def originals(
         self,
@@ -153,43 +151,32 @@ class StoredResults:
 
         The list ends early, but after one message at least, if the page would become too large.
         """
-        sizes = {
-            id(message): size for message in messages if (size := _whole_size(message, content))
-        }
-        refs = {message.output.ref for message in messages if message.output is not None}
-        blobs = await self._blobs(conversation_id, [ref for ref in refs if ref is not None])
+        outputs = [message.output for message in messages]
+        refs = {output.ref for output in outputs if output is not None and output.ref is not None}
+        blobs = {}
+        if refs:
+            async with self._database.session() as session:
+                found = await session.blobs.find_all(conversation_id, [*refs])
+            blobs = {blob.id: blob for blob in found}
         originals: list[Original] = []
         total = 0
-        for message in messages:
-            size = sizes.get(id(message), 0)
+        for message, output in zip(messages, outputs, strict=True):
+            size = _whole_size(output, content)
             total += message.byte_size + size
             if originals and size and total > read.max_bytes:
                 break
             await read.make_room(size)
-            blob = blobs.get((message.output.ref or "") if message.output is not None else "")
-            originals.append(
-                await self._original(conversation_id, message, blob, is_whole=size > 0)
-            )
+            blob = blobs.get(output.ref or "") if output is not None else None
+            is_collected = blob is not None and blob.collected_at is not None
+            if output is None or blob is None or is_collected or not size:
+                is_truncated = output is not None and output.is_cut
+                piece = json_text.loads(message.body)
+                originals.append(Original(message, piece, is_truncated, is_collected))
+            else:
+                data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
+                piece = restore_result(message.body, FormatName(message.format), output, data)
+                originals.append(Original(message, piece))
         return originals
-
-    async def _blobs(self, conversation_id: str, refs: Sequence[str]) -> Mapping[str, Blob]:
-        if not refs:
-            return {}
-        async with self._database.session() as session:
-            return {blob.id: blob for blob in await session.blobs.find_all(conversation_id, refs)}
-
-    async def _original(
-        self, conversation_id: str, message: StoredMessage, blob: Blob | None, *, is_whole: bool
-    ) -> Original:
-        output, body = message.output, json_text.loads(message.body)
-        is_collected = blob is not None and blob.collected_at is not None
-        if output is None or not output.is_cut:
-            return Original(message, body, is_collected=is_collected)
-        if blob is None or is_collected or not is_whole:
-            return Original(message, body, is_truncated=True, is_collected=is_collected)
-        data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-        piece = restore_result(message.body, FormatName(message.format), output, data)
-        return Original(message, piece)
 
     async def chunks(
         self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
@@ -231,9 +218,8 @@ class StoredResults:
             raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
 
 
-def _whole_size(message: StoredMessage, content: Content) -> int:
+def _whole_size(output: StoredOutput | None, content: Content) -> int:
     """Return the size of a cut result that is shown whole, 0 for a preview."""
-    output = message.output
     if output is None or not output.is_cut:
         return 0
     limits = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}
