@@ -61,24 +61,24 @@ def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> ToolPreview:
 
 
 def lines_cut(text: str, most: int) -> str:
-    """Return the text with its lines cut, the plain way."""
+    """Return the text with its lines cut, computed with a regular expression."""
     return re.sub(r"([^\n]*?)(\r?\n|\r?\Z)", lambda line: line[1][:most] + line[2], text)
 
 
 def bytes_cut(text: str, most: int) -> str:
-    """Return as much of the text as so many bytes hold."""
+    """Return the longest start of the text within these bytes."""
     while len(encode(text)) > most:
         text = text[:-1]
     return text
 
 
-def kept(view: ToolPreview) -> str:
-    """Return what a preview shows of the text, without its note."""
+def shown_text(view: ToolPreview) -> str:
+    """Return the text that a preview shows, without its note."""
     return "".join(view.texts).removesuffix(view.note)
 
 
 def room_beside_note(most: int) -> int:
-    """Return the bytes of text that a preview has where a note follows."""
+    """Return the bytes of text in a preview with a note."""
     return max(0, most - NOTE_BYTES)
 
 
@@ -91,12 +91,12 @@ MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 
 @given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
-    """Rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
+    """Rules 1 and 2; the note counts towards the bytes, and no character is split."""
     view = view_of(text, limits(line, most))
     cut = lines_cut(text, line)
     shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
     assert len(encode(view.texts[0])) <= max(most, len(encode(view.note)))
-    assert kept(view) in (shown, shown + "\n")
+    assert shown_text(view) in (shown, shown + "\n")
     assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
         assert view == ToolPreview(PreviewKind.WHOLE, (text,))
@@ -144,7 +144,7 @@ def test_any_bytes_have_a_preview(
         shown = bytes_cut(cut, policy.max_message_bytes)
         if shown != decode_lossy(blob):
             shown = bytes_cut(cut, room_beside_note(policy.max_message_bytes))
-        assert kept(view) in (shown, shown + "\n")
+        assert shown_text(view) in (shown, shown + "\n")
         assert (view.kind is PreviewKind.WHOLE) == (shown == decode_lossy(blob))
 
 
@@ -185,7 +185,7 @@ def test_invalid_bytes_count_as_decoded() -> None:
     builder = PreviewBuilder(limits(6, NOTE_BYTES + 12))
     builder.feed(b"\xff\n" * 100)
     view = builder.finish(ToolOutputRef(BLOB, 200, 100))
-    assert kept(view) == "\ufffd\n" * 3
+    assert shown_text(view) == "\ufffd\n" * 3
     assert view.plain_note == f'[Output cut: 6 of 200 bytes shown; ref="{BLOB}".]'
 
 
@@ -197,8 +197,8 @@ def test_a_result_without_text_has_nothing_to_cut() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
-def test_a_full_preview_reads_no_more(text: str) -> None:
-    """Rule 5; a preview is full as soon as its bytes are. [tool-output.preview]"""
+def test_a_preview_is_full_at_its_byte_limit(text: str) -> None:
+    """Rule 5; no more bytes are needed at the limit. [tool-output.preview]"""
     builder = PreviewBuilder(limits(100_000, 51_200))
     fed = 0
     for start in range(0, len(text), 1000):
@@ -214,7 +214,7 @@ def test_a_full_preview_reads_no_more(text: str) -> None:
 
 
 def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
-    """The exact words, with and without the names of tools [tool-output.notes-match-tools]."""
+    """The exact text, with and without the names of tools [tool-output.notes-match-tools]."""
     text = "".join(f"{number:062}\n" for number in range(16_645))
     view = view_of(text)
     assert view.note == (
@@ -228,7 +228,7 @@ def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
 
 
 def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
-    """Every line was begun, so that only bytes of lines are missing [tool-output.preview]."""
+    """Every line is shown in part, so only bytes are missing [tool-output.preview]."""
     view = view_of("short\n" + "y" * 5000 + "\n")
     assert view.note == (
         "[Long lines cut: 2,007 of 5,007 bytes shown. Read them whole with read_result"
@@ -238,8 +238,8 @@ def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
     assert view.texts == ("short\n" + "y" * 2000 + "\n" + view.note,)
 
 
-def test_a_reference_has_the_exact_words() -> None:
-    """The text of a reference to the letter, its opening as it is."""
+def test_a_reference_has_the_documented_text() -> None:
+    """The exact text of a reference, with the unchanged excerpt."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
         [text, "more"], limits(1, 400, PreviewMode.REFERENCE), ref_of(text), "shell_exec"
@@ -258,8 +258,8 @@ def test_a_reference_has_the_exact_words() -> None:
     )
 
 
-def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
-    """Where the opening would take it over the bytes, the opening is shorter."""
+def test_a_reference_is_within_the_byte_limit() -> None:
+    """The excerpt is shortened to keep the byte limit."""
     for most in (1, 150, 200, 333):
         policy = limits(2000, most, PreviewMode.REFERENCE)
         view = preview_of_texts(["é" * 5000], policy, ref_of("é" * 5000), None)
@@ -271,7 +271,7 @@ def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
 
 @pytest.mark.parametrize("ref", [BLOB, "m" * 36])
 def test_a_note_is_within_its_bytes(ref: str) -> None:
-    """The largest preview of the largest blob has a note that `NOTE_BYTES` holds."""
+    """The note of the largest preview of the largest blob fits `NOTE_BYTES`."""
     builder = PreviewBuilder(limits(1_000_000, 1_000_000))
     builder.feed(b"\n" * 1_000_001)
     view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
@@ -289,7 +289,7 @@ def test_a_reference_without_a_tool_name_names_it_tool() -> None:
 
 
 @given(any_text(), small_limits())
-def test_a_note_closes_the_text_and_has_a_plain_form(text: str, policy: ToolOutputPolicy) -> None:
+def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutputPolicy) -> None:
     """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
     view = view_of(text, policy)
     assert view.texts[0].endswith(view.note)
@@ -299,7 +299,7 @@ def test_a_note_closes_the_text_and_has_a_plain_form(text: str, policy: ToolOutp
     assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)
 
 
-def test_a_placeholder_has_the_exact_words() -> None:
+def test_a_placeholder_has_the_documented_text() -> None:
     """With and without the name of the tool that reads it [tool-output.placeholder]."""
     assert placeholder("blob_x", 48_231, named=True) == (
         "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
@@ -321,5 +321,5 @@ def test_a_placeholder_has_the_exact_words() -> None:
 def test_a_result_above_either_limit_is_offloaded(
     size: int, output: ToolOutputPolicy, offloaded: bool
 ) -> None:
-    """Nothing at or below the threshold, nothing at all when it is switched off."""
+    """Nothing at or below the threshold, nothing at all when it is disabled."""
     assert should_offload(size, output) is offloaded
