@@ -96,7 +96,7 @@ class Snapshot(ResponseSchema):
 
     session_id: str = Field(description="Id of the snapshot.")
     timestamp: datetime = Field(description="When it was saved.")
-    description: str | None = Field(description="The purpose, as given when it was saved.")
+    description: str | None = Field(description="The purpose of the snapshot.")
     summary: str = Field(
         description="A few sentences on what was accomplished, decided and left unfinished;"
         " `(summary generation failed)` if the model failed."
@@ -200,7 +200,7 @@ class SnapshotImport(RequestSchema):
     )
     summary: str = Field(default="", description="The summary of the snapshot.")
     message_count: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if given."
+        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if set."
     )
     window_start: Time | None = Field(
         default=None, description="Start of its window; `timestamp` by default."
@@ -208,11 +208,13 @@ class SnapshotImport(RequestSchema):
     window_end: Time | None = Field(
         default=None, description="End of its window; `timestamp` by default."
     )
-    agent_id: AgentId | None = Field(default=None, description="The agent it was taken of.")
-    conversation_ids: list[str] | None = Field(
-        default=None, description="Taken from the messages; what is said here does not matter."
+    agent_id: AgentId | None = Field(
+        default=None, description="The agent whose conversations it has."
     )
-    imported: bool | None = Field(default=None, description="What is said here does not matter.")
+    conversation_ids: list[str] | None = Field(
+        default=None, description="Ignored: derived from the messages."
+    )
+    imported: bool | None = Field(default=None, description="Ignored: always true for an import.")
     models: list[ImportedModel] | None = Field(
         default=None,
         max_length=MAX_IMPORTED,

@@ -9,7 +9,7 @@ from app.domain.conversations.view import Span, count_in
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""
-FORGOTTEN_SUMMARY = "(the summary told of a conversation that was deleted)"
+REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
 """The summary of a snapshot after one of its conversations was deleted."""
 
 

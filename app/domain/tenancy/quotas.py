@@ -57,9 +57,9 @@ def window_start(now: datetime, seconds: int) -> datetime:
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
-def share_of(limit: int, wanted: int) -> int:
-    """Return how much to reserve, at least `wanted` (rule 2)."""
-    return max(wanted, limit // SHARES)
+def share_of(limit: int, needed: int) -> int:
+    """Return how much to reserve, at least `needed` (rule 2)."""
+    return max(needed, limit // SHARES)
 
 
 def granted_of(limit: int, used: int, reserved: int) -> int:

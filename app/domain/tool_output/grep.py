@@ -239,12 +239,12 @@ class _LongLine:
 
     def _match(self, data: bytes, end: int) -> None:
         margin, limit = self._margin, self._max_line_length
-        segment, goes_on = data[margin:end], end < len(data)
-        self.excerpt = self.excerpt or _excerpt(segment, limit, goes_on)
+        segment, continues = data[margin:end], end < len(data)
+        self.excerpt = self.excerpt or _excerpt(segment, limit, continues)
         match = self._pattern.search(data, margin, end)
         if match is not None:
             start, stop = match.start() - margin, match.end() - margin
-            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, goes_on))
+            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, continues))
 
 
 def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
@@ -314,10 +314,10 @@ def _character_start(data: bytes, position: int) -> int:
     return split[0] if split else position
 
 
-def _excerpt(line: bytes, limit: int, goes_on: bool = False) -> str:
-    """Return the first characters of a line; `goes_on` if the data is not the whole line."""
+def _excerpt(line: bytes, limit: int, continues: bool = False) -> str:
+    """Return the first characters of a line; `continues` if the data is not the whole line."""
     text = decode_lossy(line[: (limit + 1) * MAX_CHARACTER_BYTES])
-    return text[:limit] + ELLIPSIS if goes_on or len(text) > limit else text
+    return text[:limit] + ELLIPSIS if continues or len(text) > limit else text
 
 
 def _excerpt_around(
@@ -325,17 +325,17 @@ def _excerpt_around(
     match_start: int,
     match_end: int,
     limit: int,
-    goes_on: tuple[bool, bool] = (False, False),
+    continues: tuple[bool, bool] = (False, False),
 ) -> str:
     """Return the first characters of a line, or those around its match.
 
-    `goes_on` tells if the line has more text before and after the data.
+    `continues` is true for each end of the data beyond which the line has more text.
     """
     reach = limit * MAX_CHARACTER_BYTES
     first, last = max(0, match_start - reach), min(len(line), match_start + reach)
     before, text = decode_lossy(line[first:match_start]), decode_lossy(line[first:last])
-    reaches_start = first == 0 and not goes_on[0]
-    reaches_end = last == len(line) and not goes_on[1]
+    reaches_start = first == 0 and not continues[0]
+    reaches_end = last == len(line) and not continues[1]
     start = 0
     if not reaches_start or len(before) + len(decode_lossy(line[match_start:match_end])) > limit:
         start = max(0, len(before) - limit // 4)

@@ -274,13 +274,13 @@ class RestoreService:
                 except Conflict:  # a concurrent restore, or an open call was closed
                     if not last:
                         raise
-            known = [seqs for copy, seqs in found.items() if copy not in target.added]
+            existing = [seqs for copy, seqs in found.items() if copy not in target.added]
             rejoined = 0
-            if known:
-                spans = spans_of(seq for seqs in known for seq in seqs)
+            if existing:
+                spans = spans_of(seq for seqs in existing for seq in seqs)
                 outside = await self._rejoin(tenant_id, target.conversation_id, spans)
                 rejoined = sum(
-                    any(span.holds(seq) for span in outside for seq in seqs) for seqs in known
+                    any(span.holds(seq) for span in outside for seq in seqs) for seqs in existing
                 )
             added = sum(copy.id in target.added for copy in copies)
             target.count(rejoined + added, len(copies))

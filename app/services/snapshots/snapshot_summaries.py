@@ -36,7 +36,7 @@ PAGE_MESSAGES = 200
 MAX_TEXT_CHARS = 800
 """Characters of each text of a message that the model reads."""
 
-_log = logging.getLogger("app.recaps")
+_log = logging.getLogger("app.snapshots")
 
 
 @dataclass(frozen=True, slots=True)

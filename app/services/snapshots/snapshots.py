@@ -20,7 +20,7 @@ from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
-from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
+from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
 from app.services.common.lookup import get_agent
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
@@ -181,7 +181,7 @@ class SnapshotService:
                 session_id=self._new_id(),
                 timestamp=now,
                 description=sendable(description) if description is not None else None,
-                summary=summary if len(saved) == len(windows) else FORGOTTEN_SUMMARY,
+                summary=summary if len(saved) == len(windows) else REMOVED_SUMMARY,
                 message_count=sum(window.part.message_count for window in saved),
                 window_start=start,
                 window_end=now,

@@ -75,14 +75,14 @@ class KeyService:
         now: Callable[[], datetime],
         clock: Callable[[], float],
         *,
-        held_seconds: float = 10.0,
+        cache_seconds: float = 10.0,
     ) -> None:
         self._database = database
         self._now = now
         self._clock = clock
-        self._cache_seconds = held_seconds
+        self._cache_seconds = cache_seconds
         self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_KEYS)
-        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, held_seconds, clock)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, cache_seconds, clock)
         self._has_keys: bool | None = None
         self._checked_at = float("-inf")
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
@@ -141,7 +141,7 @@ class KeyService:
             return await session.keys.of_tenant(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
-        """Revoke a key, effective within `held_seconds` in every process; raises NotFound."""
+        """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
         async with self._database.session() as session:
             key = await session.keys.revoke(key_id, self._now())
         if key is None:
@@ -181,20 +181,20 @@ class KeyService:
         return bool(self._has_keys)
 
     async def _find(self, key_id: str) -> ApiKey | None:
-        held = self._cached.get(key_id)
-        if held is not None and self._clock() < held.until:
-            return held.key
-        if held is not None:
-            held.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
+        cached = self._cached.get(key_id)
+        if cached is not None and self._clock() < cached.until:
+            return cached.key
+        if cached is not None:
+            cached.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
             try:
                 return await self._look_up(key_id)
             except ServiceUnavailable:
-                return held.key
+                return cached.key
         if key_id in self._unknown:
             return None
         async with self._lookups:
-            if (held := self._cached.get(key_id)) is not None:
-                return held.key  # cached by a lookup before this one
+            if (cached := self._cached.get(key_id)) is not None:
+                return cached.key  # cached by a lookup before this one
             if key_id in self._unknown:
                 return None
             if self._clock() < self._retry_at:

@@ -25,7 +25,7 @@ from app.services.ports import Database
 from app.services.tenancy.quotas import QuotaService
 
 _MAX_TENANTS = 10_000
-_HELD_SECONDS = 10.0
+_CACHE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 
 
@@ -58,7 +58,7 @@ class StorageQuota:
         usage = self._stored.get(tenant_id)
         if usage is None:
             usage = self._stored[tenant_id] = _Stored()
-        await self._refresh(tenant_id, usage, _HELD_SECONDS)
+        await self._refresh(tenant_id, usage, _CACHE_SECONDS)
         if usage.total + usage.added + size > limit:
             await self._refresh(tenant_id, usage, _RETRY_SECONDS)
             stored = usage.total + usage.added
@@ -78,10 +78,10 @@ class StorageQuota:
         await self.take(tenant_id, size)
         await self._quotas.take(tenant_id, QuotaKind.BYTES, size)
 
-    async def _refresh(self, tenant_id: str, usage: _Stored, held_seconds: float) -> None:
+    async def _refresh(self, tenant_id: str, usage: _Stored, cache_seconds: float) -> None:
         """Read the sum unless it is recent; it stays while the database is unavailable."""
         async with usage.lock:
-            if self._clock() - usage.at < held_seconds:
+            if self._clock() - usage.at < cache_seconds:
                 return
             usage.at, added = self._clock(), usage.added
             with suppress(ServiceUnavailable):

@@ -17,7 +17,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.copies import SourceMessage
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, REMOVED_SUMMARY
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.services.snapshots.restores import RestoreService, in_batches
@@ -239,7 +239,7 @@ async def test_a_conversation_deleted_during_the_summary_is_left_out(
     saved = await saving
     assert saved.conversation_ids == (stays,)
     assert saved.message_count == 2
-    assert saved.summary == FORGOTTEN_SUMMARY
+    assert saved.summary == REMOVED_SUMMARY
     assert len(await entries(snapshots, saved.session_id)) == 2
 
 

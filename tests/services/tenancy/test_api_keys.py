@@ -28,7 +28,7 @@ from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
 ID = "0a1b2c3d4e5f"
-HELD_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +39,9 @@ def secret(letter: str) -> str:
 
 def keys_of(database: PostgresDatabase, clock: Clock) -> KeyService:
     """Return the key service of another process."""
-    return KeyService(database, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS)
+    return KeyService(
+        database, clock.utc, lambda: clock.now_ms() / 1000, cache_seconds=CACHE_SECONDS
+    )
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ async def test_a_revoked_key_is_refused_by_all_processes_soon(
     assert (await keys.revoke(ID)).revoked_at == first.revoked_at
     with pytest.raises(Unauthenticated):
         await keys.admit(header, "a")
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     with pytest.raises(Unauthenticated):
         await other.admit(header, "a")
     with pytest.raises(NotFound):
@@ -143,7 +145,7 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     keys._database = away
     assert await keys.admit(header, "a") == Caller("acme", ID)
-    clock.pass_seconds(2 * HELD_SECONDS)
+    clock.pass_seconds(2 * CACHE_SECONDS)
     assert await keys.admit(header, "a") == Caller("acme", ID)
     with pytest.raises(Unauthenticated):
         await keys.admit("", "a")
@@ -342,7 +344,7 @@ async def test_a_long_response_ends_with_its_key(
     assert not await keys.still_admits(Caller("acme", "y" * 12))
     await keys_of(database, clock).revoke(ID)
     assert await keys.still_admits(caller), "it is held"
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     assert not await keys.still_admits(caller)
     keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     assert not await keys.still_admits(Caller("acme", "x" * 12)), "nobody can tell"
@@ -356,7 +358,7 @@ async def test_a_key_without_its_row_is_refused(
     await keys.admit(header, "a")
     await keys.close()
     await execute(database_url, "DELETE FROM api_keys")
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     for _ in range(20):
         with pytest.raises(Unauthenticated):
             await keys.admit(header, "a")

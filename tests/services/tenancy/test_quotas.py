@@ -18,13 +18,13 @@ from app.services.tenancy.quotas import QuotaService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
-HELD_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 
 
 def quotas_of(database: PostgresDatabase, clock: Clock, limits: TenantLimits) -> QuotaService:
     """Return the quota service of another process."""
     return QuotaService(
-        database, limits, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS
+        database, limits, clock.utc, lambda: clock.now_ms() / 1000, cache_seconds=CACHE_SECONDS
     )
 
 
@@ -92,7 +92,7 @@ async def test_a_new_limit_applies_within_seconds(database: PostgresDatabase) ->
     assert await granted([allowances], 3) == 1
     await operator.set_limits("acme", TenantLimits(requests_per_minute=40))
     assert await operator.all_limits() == {"acme": TenantLimits(requests_per_minute=40)}
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     assert (await allowances.limits_of("acme")).requests_per_minute == 40
     # One was granted, and one was asked for in vain.
     assert await granted([allowances], 50) == 38

@@ -23,12 +23,12 @@ _REVIVED = ",\n                ".join(
 )
 
 
-def _insert_chunks(guard: str) -> str:
-    """Return a statement that stores chunks if `guard`, a name of a CTE and a comma, has a row."""
+def _insert_chunks(source: str) -> str:
+    """Return an INSERT of chunks; it needs a row of the CTE in `source`, such as `upload, `."""
     columns = "content_id, number, start, newlines, size, data, object_start, object_size"
     return f"""INSERT INTO blob_chunks (conversation_id, {columns})
             SELECT CAST(:conversation_id AS uuid), chunk.*
-            FROM {guard}unnest(
+            FROM {source}unnest(
                 CAST(:chunk_contents AS uuid[]), CAST(:chunk_number AS integer[]),
                 CAST(:chunk_start AS bigint[]), CAST(:chunk_newlines AS bigint[]),
                 CAST(:chunk_size AS integer[]), CAST(:chunk_data AS bytea[]),
@@ -37,15 +37,15 @@ def _insert_chunks(guard: str) -> str:
 
 
 # Storing an unattached blob again renews its age.
-def _blobs_stored(guard: str, attached: str) -> str:
-    """Return a CTE that stores blobs if the CTE `guard` has a row; `attached` is true or false."""
+def _blobs_stored(source: str, attached: str) -> str:
+    """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
     return f"""blobs_stored AS (
             INSERT INTO blobs AS kept (
                 conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
                 tool_name, tool_call_id, object_key, attached
             )
             SELECT CAST(:conversation_id AS uuid), blob.*, {attached}
-            FROM {guard}, unnest(
+            FROM {source}, unnest(
                 CAST(:blob_ids AS text[]), CAST(:blob_contents AS uuid[]),
                 CAST(:blob_sizes AS bigint[]), CAST(:blob_lines AS bigint[]),
                 CAST(:blob_hashes AS text[]), CAST(:blob_types AS text[]),
