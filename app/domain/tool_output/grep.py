@@ -37,6 +37,7 @@ MAX_INSTRUCTIONS = 10_000
 ELLIPSIS = "…"
 """Marks the end of a line that is cut."""
 
+_POINTER = "/query/pattern"
 _BLOCK_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it splits a character
 _NOT_BY_BLOCK = re.compile(r"\\[AzC]|\(\?\w*-\w*m")
@@ -67,7 +68,7 @@ _LineMatch = tuple[int, int, int, int, int]
 class Grep:
     """Searches a stream of bytes, in constant memory.
 
-    Raises ValidationError at `pointer` for a pattern that RE2 does not support, such as look-around
+    Raises ValidationError for a pattern that RE2 does not support, such as look-around
     and backreferences, and for one that is too long or needs too much time.
     """
 
@@ -80,9 +81,8 @@ class Grep:
         after: int = 0,
         limit: int,
         max_line_length: int,
-        pointer: str = "/query/pattern",
     ) -> None:
-        self._pattern = _compile(pattern, ignore_case, pointer)
+        self._pattern = _compile(pattern, ignore_case)
         self._find_matches = (
             _matches_by_line if _NOT_BY_BLOCK.search(pattern) else _matches_in_block
         )
@@ -247,10 +247,10 @@ class _LongLine:
             self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, continues))
 
 
-def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
+def _compile(pattern: str, ignore_case: bool) -> Any:
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         detail = f"A pattern has at most {MAX_PATTERN_CHARACTERS} characters"
-        raise ValidationError.at(pointer, detail)
+        raise ValidationError.at(_POINTER, detail)
     options = re2.Options()
     options.log_errors = False
     options.never_nl = True
@@ -260,12 +260,12 @@ def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
         compiled = re2.compile("(?m)" + pattern, options)
     except (re2.error, UnicodeEncodeError) as exc:
         raise ValidationError.at(
-            pointer, f"RE2 does not support this pattern: {_reason(exc)}"
+            _POINTER, f"RE2 does not support this pattern: {_reason(exc)}"
         ) from exc
     # The module caches 128 patterns, each with megabytes of search state.
     re2.purge()
     if compiled.programsize > MAX_INSTRUCTIONS:
-        raise ValidationError.at(pointer, "The pattern is too complex: it repeats too much")
+        raise ValidationError.at(_POINTER, "The pattern is too complex: it repeats too much")
     return compiled
 
 

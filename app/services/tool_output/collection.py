@@ -70,7 +70,7 @@ class BlobCollector:
             if blob.attached:
                 raise Conflict(f"A message refers to blob {ref}", {"ref": ref})
             await session.blobs.collect(conversation_id, [ref])
-        await self._outputs.delete_objects([blob.object_key] if blob.object_key else [])
+        await self._outputs.delete_objects(blob.object_key)
         return blob
 
     async def collect(
@@ -96,8 +96,7 @@ class BlobCollector:
             if not dry_run:
                 await _delete(session, conversation_id, blobs, uploads)
         if not dry_run:
-            keys = [blob.object_key for blob in blobs if blob.object_key]
-            await self._outputs.delete_objects(keys)
+            await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
         return CollectionResult(dry_run, tuple(blobs), len(uploads))
 
     async def _lock(
@@ -139,7 +138,7 @@ class BlobCollector:
             async with self._database.session() as session:
                 is_used = await session.blobs.holds_content(conversation_id, content_id)
             if not is_used:
-                await self._outputs.delete_objects([key])
+                await self._outputs.delete_objects(key)
 
 
 async def _delete(

@@ -97,8 +97,9 @@ class StoredResults:
         except ServiceUnavailable:
             _log.warning("objects_not_removed")
 
-    async def delete_objects(self, keys: Sequence[str]) -> None:
+    async def delete_objects(self, *object_keys: str | None) -> None:
         """Delete objects that no row names any more; after a failure the sweep deletes them."""
+        keys = [key for key in object_keys if key is not None]
         if not keys:
             return
         try:

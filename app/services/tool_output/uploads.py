@@ -80,8 +80,8 @@ class BlobUploads:
         except BaseException:
             await self._drop(conversation_id, content_id)
             raise
-        if stored_content_id != content_id and key is not None:
-            await self._outputs.delete_objects([key])
+        if stored_content_id != content_id:
+            await self._outputs.delete_objects(key)
         # A blob with the same bytes may have been stored before, with another tool's name.
         async with self._database.session() as session:
             blob = await session.blobs.find(conversation_id, blob.id) or blob
