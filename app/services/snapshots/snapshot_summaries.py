@@ -18,11 +18,12 @@ from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, SnapshotPart
-from app.domain.snapshots.summaries import (
+from app.domain.snapshots.snapshots import (
+    FAILED_SUMMARY,
     MIN_SUMMARY_CHARS,
     SUMMARY_PROMPT,
     SUMMARY_TOKENS,
+    SnapshotPart,
     truncated,
     without_middle,
 )

@@ -76,14 +76,11 @@ class QuotaService:
                 found = self._limits.get(tenant_id) or await self._read_limits(
                     tenant_id, self._defaults
                 )
-            return found[0]
-        limits, until = found
-        if self._clock() < until:
-            return limits
-        # Other requests use the last known limits meanwhile.
-        self._limits[tenant_id] = limits, self._clock() + RETRY_SECONDS
-        limits, _ = await self._read_limits(tenant_id, limits)
-        return limits
+        elif self._clock() >= found[1]:
+            # Other requests use the last known limits meanwhile.
+            self._limits[tenant_id] = found[0], self._clock() + RETRY_SECONDS
+            found = await self._read_limits(tenant_id, found[0])
+        return found[0]
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
