@@ -582,7 +582,7 @@ async def test_a_message_id_of_the_source_is_used_in_the_fork(harness: Harness) 
 
 
 @pytest.fixture(params=["rows", "memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+def blob_store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
     if request.param == "rows":
         return RowStore()
@@ -594,10 +594,12 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
     return dict(await process.harness.conversations.remove(TENANT, cid))
 
 
-async def test_outputs_outlive_the_source(database: PostgresDatabase, store: BlobStore) -> None:
+async def test_outputs_outlive_the_source(
+    database: PostgresDatabase, blob_store: BlobStore
+) -> None:
     """Offloaded results have the same bytes after a deletion of either conversation."""
-    process = Process(database, store)
-    harness, forks = process.harness, forks_of(process.harness, store)
+    process = Process(database, blob_store)
+    harness, forks = process.harness, forks_of(process.harness, blob_store)
     cid = await harness.conversation()
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]
