@@ -14,6 +14,8 @@ from app.domain.common.errors import NotFound
 from app.domain.common.messages import sendable
 from app.domain.tool_output.blobs import Blob, StoredChunk
 
+_CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
+
 
 class BlobRepository:
     """Fulfils `app.services.ports.BlobRepository`."""
@@ -172,8 +174,7 @@ def _chunk_parameters(chunks: Sequence[tuple[str, StoredChunk]]) -> dict[str, An
     return {
         "chunk_contents": [UUID(content_id) for content_id, _ in chunks],
         **{
-            f"chunk_{field.name}": [getattr(chunk, field.name) for _, chunk in chunks]
-            for field in fields(StoredChunk)
+            f"chunk_{name}": [getattr(chunk, name) for _, chunk in chunks] for name in _CHUNK_FIELDS
         },
     }
 
