@@ -240,7 +240,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         search=parts.search,
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
-        transcripts=TranscriptService(database, resolver, parts.active, log.originals),
+        transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
         validation=ValidationService(database, resolver, parts.registry),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,

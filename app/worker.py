@@ -283,7 +283,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.background.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        prepare=parts.search.prepare,
+        prepare=parts.search.index_hidden,
         collect=parts.blob_collector.collect_due,
         collect_seconds=settings.blob_gc_seconds,
         forget=parts.retention.delete_expired,

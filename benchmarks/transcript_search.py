@@ -21,10 +21,10 @@ import uvloop
 
 from app.adapters.postgres.migrate import migrate
 from app.composition import Parts, compose, new_id
+from app.domain.conversations.settings import StoredSettings
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.settings import Settings
-from app.settings import Settings as Layer
 from benchmarks.figures import Section, ms, p50, p95, times
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import conversation
@@ -96,13 +96,15 @@ async def _measure(url: str, quick: bool) -> Section:
 
 
 def _log(parts: Parts) -> LogService:
-    return LogService(parts.database, parts.frames, parts.outputs, parts.active, new_id, BATCH)
+    return LogService(parts.database, parts.resolver, parts.outputs, parts.active, new_id, BATCH)
 
 
 async def _conversation(parts: Parts) -> str:
     made = new_id()
     async with parts.database.transaction() as session:
-        await session.conversations.add(TENANT, made, None, "tokenizer", Layer(MODEL), "{}")
+        await session.conversations.add(
+            TENANT, made, None, "tokenizer", StoredSettings(MODEL), "{}"
+        )
     return made
 
 
@@ -122,11 +124,10 @@ async def _fill(log: LogService, conversation_id: str, count: int) -> int:
 
 
 async def _page(parts: Parts, conversation_id: str, query: str) -> Sequence[Any]:
-    where = {"after_seq": 0, "before_seq": 2**60}
-    _, found = await parts.search.page(
-        TENANT, conversation_id, query, **where, order="desc", limit=50
+    _, page = await parts.search.page(
+        TENANT, conversation_id, query, after_seq=0, before_seq=2**60, order="desc", limit=50
     )
-    return found
+    return page
 
 
 async def _say_searches(section: Section, parts: Parts, conversation_id: str, rounds: int) -> float:

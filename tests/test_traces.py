@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from app.demo import Client, Trace
+from app.domain.common.messages import FormatName
 from tests.judge import refusals
 from tests.recorded import (
     CHAT,
@@ -74,3 +75,33 @@ def test_native_conversations_build_valid_payloads(conversation: Conversation, s
                 built = client.post(f"{path}/context", json=asked)
                 assert built.status_code == 200, built.text
                 assert refusals(format, built.json()["payload"]) == []
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        pytest.param(one, id=one.name)
+        for one in committed()
+        if one.format in ("anthropic", "openai_responses")
+    ],
+)
+def test_native_reasoning_fits_in_a_small_window(conversation: Conversation, served: str) -> None:
+    """Every build of a conversation with reasoning fits in a window of 8 000 tokens.
+
+    With its reasoning a payload may bring a notice and the tool that it names, without it none.
+    """
+    settings = {
+        "model": MODELS[FormatName(conversation.format)][0],
+        "tools": conversation.tools,
+        "policy": {"budget": {"context_window": 8_000}},
+    }
+    with httpx.Client(base_url=served, timeout=60) as client:
+        created = client.post("/v1/conversations", json=settings).json()
+        path = f"/v1/conversations/{created['conversation_id']}"
+        for message in conversation.messages:
+            sent = {"format": conversation.format, "messages": [message]}
+            answer = client.post(f"{path}/messages", json=sent)
+            assert answer.status_code == 201, answer.text
+            built = client.post(f"{path}/context", json={"format": conversation.format})
+            assert built.status_code == 200, built.text
+            assert refusals(conversation.format, built.json()["payload"]) == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from sys import intern
@@ -64,6 +65,14 @@ def map_path() -> Path | None:
     return path if path.is_file() else None
 
 
+class _Map(NamedTuple):
+    """The chat models of a map by name, and the providers that may precede a name."""
+
+    models: Mapping[str, Record]
+    providers: frozenset[str]
+    source: str
+
+
 class ModelRegistry:
     """Every chat model of the bundled map and the built-in windows, read at the first use.
 
@@ -73,91 +82,91 @@ class ModelRegistry:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = Lock()
-        self._models: dict[str, Record] | None = None
-        self._providers: frozenset[str] = frozenset()
-        self._source = "litellm"
+        self._map: _Map | None = None
 
     def find(self, model: str) -> ModelInfo | None:
         """Return the model by exact name, else without its provider's prefix, else None."""
-        models = self._load()
-        for name in self._names(model):
-            if name in models:
-                return self._info(name, models[name])
-        for name in self._names(model):
+        loaded = self._load()
+        for name in _names(model, loaded.providers):
+            if name in loaded.models:
+                return _info(name, loaded.models[name], loaded.source)
+        for name in _names(model, loaded.providers):
             if name in BUILT_IN_WINDOWS:
                 return _built_in_info(name)
         return None
 
     def list(self) -> Sequence[ModelInfo]:
         """Return all models, sorted by name."""
-        models = self._load()
-        built_in = [_built_in_info(name) for name in BUILT_IN_WINDOWS if name not in models]
-        known = [self._info(name, record) for name, record in models.items()]
+        loaded = self._load()
+        built_in = [_built_in_info(name) for name in BUILT_IN_WINDOWS if name not in loaded.models]
+        known = [_info(name, record, loaded.source) for name, record in loaded.models.items()]
         return sorted((*known, *built_in), key=lambda info: info.model)
 
-    def _names(self, model: str) -> Iterator[str]:
-        yield model
-        prefix, slash, rest = model.partition("/")
-        while slash and prefix in self._providers:
-            yield rest
-            prefix, slash, rest = rest.partition("/")
-
-    def _load(self) -> Mapping[str, Record]:
+    def _load(self) -> _Map:
         with self._lock:
-            if self._models is None:
-                self._models = self._read()
-            return self._models
+            if self._map is None:
+                self._map = _read(self._path)
+            return self._map
 
-    def _read(self) -> dict[str, Record]:
-        path = self._path or map_path()
-        if path is None:
-            return {}
-        entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
-        models: dict[str, Record] = {}
-        providers = set(ROUTER_PREFIXES)
-        for name, entry in entries.items():
-            if entry.get("mode") not in CHAT_MODES:
-                continue
-            record = _record(name, entry)
-            if record is not None:
-                models[intern(name)] = record
-                providers.add(record.provider)
-                if "/" in name:
-                    providers.add(name.partition("/")[0])
-        self._providers = frozenset(providers)
-        self._source = _map_version()
-        return models
 
-    def _info(self, model: str, record: Record) -> ModelInfo:
-        window, max_input, limit_source = _limits(model, record, self._source)
-        tokenizer = _tokenizer(model, record.provider)
-        minimum, minimum_source = _cache_minimum(tokenizer, record, self._source)
-        info = ModelInfo(
-            model=model,
-            context_window=window,
-            max_input_tokens=max_input,
-            max_output_tokens=record.output_limit,
-            tokenizer=tokenizer,
-            exact=tokenizer == O200K,
-            cache_minimum_tokens=minimum,
-            input_price=record.input_price,
-            output_price=record.output_price,
-            cache_read_price=record.cache_read_price,
-            cache_write_price=record.cache_write_price,
-            sources={},
-            **dict(zip(CAPABILITIES, record.capabilities, strict=True)),
-        )
-        prices = self._source if record.source is None else f"{self._source}, {record.source}"
-        sources = {
-            "context_window": limit_source,
-            "max_input_tokens": limit_source,
-            "max_output_tokens": f"{self._source}: max_output_tokens",
-            "cache_minimum_tokens": minimum_source,
-            **dict.fromkeys(
-                ("input_price", "output_price", "cache_read_price", "cache_write_price"), prices
-            ),
-        }
-        return _with_sources(info, sources)
+def _names(model: str, providers: frozenset[str]) -> Iterator[str]:
+    yield model
+    prefix, slash, rest = model.partition("/")
+    while slash and prefix in providers:
+        yield rest
+        prefix, slash, rest = rest.partition("/")
+
+
+@lru_cache(maxsize=4)  # every app of a process has the same map
+def _read(path: Path | None) -> _Map:
+    path = path or map_path()
+    if path is None:
+        return _Map({}, frozenset(), "litellm")
+    entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
+    models: dict[str, Record] = {}
+    providers = set(ROUTER_PREFIXES)
+    for name, entry in entries.items():
+        if entry.get("mode") not in CHAT_MODES:
+            continue
+        record = _record(name, entry)
+        if record is not None:
+            models[intern(name)] = record
+            providers.add(record.provider)
+            if "/" in name:
+                providers.add(name.partition("/")[0])
+    return _Map(models, frozenset(providers), _map_version())
+
+
+def _info(model: str, record: Record, source: str) -> ModelInfo:
+    window, max_input, limit_source = _limits(model, record, source)
+    tokenizer = _tokenizer(model, record.provider)
+    minimum, minimum_source = _cache_minimum(tokenizer, record, source)
+    info = ModelInfo(
+        model=model,
+        context_window=window,
+        max_input_tokens=max_input,
+        max_output_tokens=record.output_limit,
+        tokenizer=tokenizer,
+        exact=tokenizer == O200K,
+        cache_minimum_tokens=minimum,
+        input_price=record.input_price,
+        output_price=record.output_price,
+        cache_read_price=record.cache_read_price,
+        cache_write_price=record.cache_write_price,
+        sources={},
+        **dict(zip(CAPABILITIES, record.capabilities, strict=True)),
+    )
+    prices = source if record.source is None else f"{source}, {record.source}"
+    sources = {
+        "context_window": limit_source,
+        "max_input_tokens": limit_source,
+        "max_output_tokens": f"{source}: max_output_tokens",
+        "cache_minimum_tokens": minimum_source,
+        **dict.fromkeys(
+            ("input_price", "output_price", "cache_read_price", "cache_write_price"), prices
+        ),
+    }
+    return _with_sources(info, sources)
 
 
 def _map_version() -> str:

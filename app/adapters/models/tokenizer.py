@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from threading import Lock
 
@@ -94,7 +95,12 @@ def _quarter_bytes(text: str) -> Sequence[int]:
 def _load_vocabulary() -> Encode | None:
     """Return the encoder, None when its vocabulary is not on disk or damaged."""
     directory = os.environ.get(CACHE_VARIABLE) or _bundled_directory()
-    if directory is None or not _is_intact(Path(directory) / VOCABULARY_FILE):
+    return _load_from(directory) if directory is not None else None
+
+
+@cache  # every app of a process has the same vocabulary
+def _load_from(directory: str) -> Encode | None:
+    if not _is_intact(Path(directory) / VOCABULARY_FILE):
         return None
     os.environ.setdefault(CACHE_VARIABLE, directory)
     import tiktoken  # loads a Rust library: not before the first count

@@ -13,6 +13,7 @@ import hmac
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -50,6 +51,11 @@ ANSWERED = "ok"
 """The outcome of a successful model call; other outcomes are the gateway's reasons."""
 
 
+@cache
+def _process_collector() -> ProcessCollector:
+    return ProcessCollector(registry=None)  # reads the boot time: once per process
+
+
 class Telemetry:
     """Metrics and spans of one app or worker."""
 
@@ -64,7 +70,7 @@ class Telemetry:
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
         if self._directory is None:
             self._kept.register(self._now)
-            ProcessCollector(registry=self._kept)
+            self._kept.register(_process_collector())
         self._metrics = Metrics(self._kept)
         self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.conversations.settings_schemas import (
     EFFECTIVE_SETTINGS,
@@ -14,7 +14,7 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, DisplayName, ResponseSchema, RollingWindow
+from app.api.http.fields import AgentId, DisplayName, ResponseSchema, RollingWindow, examples
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 
@@ -33,16 +33,12 @@ _ITEM: dict[str, Any] = {
 class AgentCreate(SettingsCreate):
     """A new agent."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "agent_id": "support-bot",
-                    "name": "Support bot",
-                    "model": "gpt-4o",
-                    "sections": [{"name": "base", "content": "You answer support questions."}],
-                }
-            ]
+    model_config = examples(
+        {
+            "agent_id": "support-bot",
+            "name": "Support bot",
+            "model": "gpt-4o",
+            "sections": [{"name": "base", "content": "You answer support questions."}],
         }
     )
 
@@ -54,14 +50,11 @@ class AgentCreate(SettingsCreate):
 class AgentPatch(SettingsPatch):
     """A change; omitted fields stay unchanged."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "Support bot (EU)", "model": None}]}
-    )
+    model_config = examples({"name": "Support bot (EU)", "model": None})
 
     name: DisplayName | None = Field(default=None, description="A new display name.")
     rolling_window_seconds: RollingWindow | None = Field(
-        default=None,
-        description="A longer window shows older messages again; null is no limit.",
+        default=None, description="A longer window shows older messages again; null is no limit."
     )
 
 
@@ -81,15 +74,11 @@ class AgentItem(ListedSettings):
 class ClearedAgent(ResponseSchema):
     """An agent whose conversations were cleared."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "agent_id": "support-bot",
-                    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
-                    "conversations": 3,
-                }
-            ]
+    model_config = examples(
+        {
+            "agent_id": "support-bot",
+            "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+            "conversations": 3,
         }
     )
 
@@ -101,12 +90,10 @@ class ClearedAgent(ResponseSchema):
 class AgentPage(Page[AgentItem]):
     """Agents, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_ITEM], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_ITEM], "next_cursor": None})
 
 
 class ShownAgent(EffectiveSettings, AgentItem):
     """An agent with all its settings."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{**_ITEM, **EFFECTIVE_SETTINGS}]})
+    model_config = examples({**_ITEM, **EFFECTIVE_SETTINGS})

@@ -84,10 +84,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
     page = await services(request).agents.list(tenant_of(request), limit, before, read_of(request))
-    following = None
-    if page.has_more:
-        last = page[-1]
-        following = cursors.encode("agents", last.created_at.isoformat(), last.agent_id)
+    last = page[-1] if page.has_more else None
+    place = (last.created_at.isoformat(), last.agent_id) if last else ()
+    following = cursors.encode("agents", *place) if last else None
     return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 
@@ -121,8 +120,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
         places = (Problem("/name", "must not be null"),)
         raise ValidationError("The name cannot be null", problems=places)
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
-    known_id = agent_id_from(agent_id)
-    return Json(_full(await services(request).agents.change(tenant_of(request), known_id, patch)))
+    agent_id = agent_id_from(agent_id)
+    return Json(_full(await services(request).agents.change(tenant_of(request), agent_id, patch)))
 
 
 @router.delete(
@@ -134,8 +133,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 )
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
-    known_id = agent_id_from(agent_id)
-    return Json({"deleted": await services(request).agents.remove(tenant_of(request), known_id)})
+    agent_id = agent_id_from(agent_id)
+    return Json({"deleted": await services(request).agents.remove(tenant_of(request), agent_id)})
 
 
 @router.post(
@@ -151,11 +150,11 @@ async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
     snapshots still contain them. Summaries and running compactions of them are dropped.
     """
-    known_id = agent_id_from(agent_id)
-    cleared = await services(request).agents.clear(tenant_of(request), known_id)
+    agent_id = agent_id_from(agent_id)
+    cleared = await services(request).agents.clear(tenant_of(request), agent_id)
     return Json(
         {
-            "agent_id": known_id,
+            "agent_id": agent_id,
             "last_cleared_at": cleared.last_cleared_at,
             "conversations": cleared.conversations,
         }

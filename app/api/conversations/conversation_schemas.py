@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.conversations.settings_schemas import (
     EFFECTIVE_SETTINGS,
@@ -14,7 +14,7 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, ConversationId, ResponseSchema
+from app.api.http.fields import AgentId, ConversationId, ResponseSchema, examples
 from app.api.http.pages import Page
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -43,16 +43,12 @@ CONVERSATION: dict[str, Any] = {
 class ConversationCreate(SettingsCreate):
     """A new conversation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "gpt-4o",
-                    "sections": [{"name": "base", "content": "You are a careful assistant."}],
-                    "policy": {"sandwich": {"preserve_bottom": 8}},
-                    "metadata": {"customer": "42"},
-                }
-            ]
+    model_config = examples(
+        {
+            "model": "gpt-4o",
+            "sections": [{"name": "base", "content": "You are a careful assistant."}],
+            "policy": {"sandwich": {"preserve_bottom": 8}},
+            "metadata": {"customer": "42"},
         }
     )
 
@@ -63,11 +59,7 @@ class ConversationCreate(SettingsCreate):
 class ConversationPatch(SettingsPatch):
     """A change; omitted fields stay unchanged."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"policy": {"budget": {"context_window": 32000, "notice_at": None}}}]
-        }
-    )
+    model_config = examples({"policy": {"budget": {"context_window": 32000, "notice_at": None}}})
 
 
 class ConversationItem(ListedSettings):
@@ -90,15 +82,11 @@ class ConversationItem(ListedSettings):
 class ClearedConversation(ResponseSchema):
     """A conversation that was cleared."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-                    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
-                    "head_seq": 42,
-                }
-            ]
+    model_config = examples(
+        {
+            "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+            "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+            "head_seq": 42,
         }
     )
 
@@ -110,12 +98,10 @@ class ClearedConversation(ResponseSchema):
 class ConversationPage(Page[ConversationItem]):
     """Conversations, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_ITEM], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_ITEM], "next_cursor": None})
 
 
 class ShownConversation(EffectiveSettings, ConversationItem):
     """A conversation with all its settings."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [CONVERSATION]})
+    model_config = examples(CONVERSATION)

@@ -31,12 +31,7 @@ from app.api.http.fields import AgentId
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
-from app.domain.common.errors import (
-    Conflict,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
@@ -91,11 +86,9 @@ async def list_conversations(
     page = await services(request).conversations.list(
         tenant_of(request), agent_id, limit, before, read_of(request)
     )
-    following = None
-    if page.has_more:
-        last = page[-1]
-        created = last.created_at.isoformat()
-        following = cursors.encode("conversations", created, last.conversation_id)
+    last = page[-1] if page.has_more else None
+    place = (last.created_at.isoformat(), last.conversation_id) if last else ()
+    following = cursors.encode("conversations", *place) if last else None
     return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 
@@ -108,9 +101,11 @@ async def list_conversations(
 )
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
-        shown_conversation(await services(request).conversations.get(tenant_of(request), known_id))
+        shown_conversation(
+            await services(request).conversations.get(tenant_of(request), conversation_id)
+        )
     )
 
 
@@ -128,10 +123,12 @@ async def change_conversation(
 
     `409` for another token counter once there are messages, since their counts are stored.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
-            await services(request).conversations.change(tenant_of(request), known_id, body.patch())
+            await services(request).conversations.change(
+                tenant_of(request), conversation_id, body.patch()
+            )
         )
     )
 
@@ -145,9 +142,13 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     return Json(
-        {"deleted": await services(request).conversations.remove(tenant_of(request), known_id)}
+        {
+            "deleted": await services(request).conversations.remove(
+                tenant_of(request), conversation_id
+            )
+        }
     )
 
 
@@ -164,11 +165,11 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
-    known_id = conversation_id_from(conversation_id)
-    state = await services(request).conversations.clear(tenant_of(request), known_id)
+    conversation_id = conversation_id_from(conversation_id)
+    state = await services(request).conversations.clear(tenant_of(request), conversation_id)
     return Json(
         {
-            "conversation_id": known_id,
+            "conversation_id": conversation_id,
             "last_cleared_at": state.cleared_at,
             "head_seq": state.cleared_seq,
         }

@@ -58,18 +58,20 @@ async def stream_events(
     configured otherwise. The stream ends when the API key is revoked or expires. `429` at the
     tenant's maximum of streams, `503` at the maximum of the process.
     """
-    known_id = conversation_id_from(conversation_id)
-    given = last_event_id or first_event_id
-    after = cursor_from(given) if given else None
-    stream = await services(request).events.open(tenant_of(request), known_id, after, follow=follow)
-    leaving, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
+    conversation_id = conversation_id_from(conversation_id)
+    last_id = last_event_id or first_event_id
+    after = cursor_from(last_id) if last_id else None
+    stream = await services(request).events.open(
+        tenant_of(request), conversation_id, after, follow=follow
+    )
+    shutdown, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
     still_admits = partial(services(request).still_admits, caller_of(request))
 
     async def end_when_inadmissible() -> None:
         """End the stream at shutdown or without a valid key, even without events."""
-        while not leaving.is_set() and await still_admits():
+        while not shutdown.is_set() and await still_admits():
             with anyio.move_on_after(keep_alive_seconds):
-                await leaving.wait()
+                await shutdown.wait()
         stream.end()
 
     return EventSourceResponse(
@@ -77,7 +79,7 @@ async def stream_events(
         ping=keep_alive_seconds,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
         data_sender_callable=end_when_inadmissible,
-        shutdown_event=leaving,
+        shutdown_event=shutdown,
         shutdown_grace_period=_GRACE_SECONDS,
     )
 

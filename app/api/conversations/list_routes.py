@@ -35,92 +35,68 @@ READ_ERRORS = problems_of(NotFound, ServiceUnavailable)
 WRITE_ERRORS = problems_of(
     NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
 )
+_REPLACE = """\
+Replace its own {kind}; the next build starts a new epoch.
+
+A list that differs from the current one becomes a new version, and earlier versions stay
+readable. `409` when `expected_version` is not the newest version."""
 
 
 def add_list_routes(
     router: APIRouter,
     path: str,
-    kind: str,
+    resource: str,
     id_of: Callable[..., str],
     service_of: Callable[[Services], AgentService | ConversationService],
 ) -> None:
-    """Add the four routes of a resource's lists.
+    """Add the routes of both lists of a resource.
 
-    `path` is that of the resource, `kind` its name in operation ids, and `id_of` the dependency
+    `path` is that of the resource, `resource` its name in operation ids, and `id_of` the dependency
     that reads its id from the path.
     """
-    owner = f"an {kind}" if kind == "agent" else f"a {kind}"
-    get_options: dict[str, Any] = {"responses": READ_ERRORS | problems_of(ValidationError)}
-    put_options: dict[str, Any] = {"responses": WRITE_ERRORS | problems_of(Conflict)}
 
-    @router.get(
-        f"{path}/sections",
-        operation_id=f"get_{kind}_sections",
-        summary=f"Read {owner}'s sections",
-        response_model=ShownSections,
-        **get_options,
-    )
-    async def get_sections(
-        request: Request, resource_id: str = Depends(id_of), version: Version = None
-    ) -> Response:
-        """Return its own sections, without inherited ones."""
-        found = await service_of(services(request)).get_list(
-            tenant_of(request), resource_id, SettingsList.SECTIONS, version
+    def add(
+        kind: SettingsList,
+        body_schema: type[SectionList | ToolList],
+        answer_schema: type[ShownSections | ShownTools],
+        shown: Callable[[str, int], dict[str, Any]],
+        own: str,
+    ) -> None:
+        owner = f"an {resource}" if resource == "agent" else f"a {resource}"
+
+        @router.get(
+            f"{path}/{kind}",
+            operation_id=f"get_{resource}_{kind}",
+            summary=f"Read {owner}'s {kind}",
+            description=f"Return its own {own}, without inherited ones.",
+            response_model=answer_schema,
+            responses=READ_ERRORS | problems_of(ValidationError),
         )
-        return Json(shown_sections(found.body, found.version))
+        async def get_list(
+            request: Request, resource_id: str = Depends(id_of), version: Version = None
+        ) -> Response:
+            service = service_of(services(request))
+            found = await service.get_list(tenant_of(request), resource_id, kind, version)
+            return Json(shown(found.body, found.version))
 
-    @router.put(
-        f"{path}/sections",
-        operation_id=f"set_{kind}_sections",
-        summary=f"Replace {owner}'s sections",
-        response_model=ShownSections,
-        **put_options,
-    )
-    async def put_sections(
-        request: Request, body: SectionList, resource_id: str = Depends(id_of)
-    ) -> Response:
-        """Replace its own sections; the next build starts a new epoch.
+        async def put_list(
+            request: Request, body: SectionList | ToolList, resource_id: str = Depends(id_of)
+        ) -> Response:
+            items = given(body.sections) if isinstance(body, SectionList) else body.tools
+            found = await service_of(services(request)).set_list(
+                tenant_of(request), resource_id, kind, items, body.expected_version
+            )
+            return Json(shown(found.body, found.version))
 
-        A list that differs from the current one becomes a new version, and earlier versions stay
-        readable. `409` when `expected_version` is not the newest version.
-        """
-        found = await service_of(services(request)).set_sections(
-            tenant_of(request), resource_id, given(body.sections), body.expected_version
-        )
-        return Json(shown_sections(found.body, found.version))
+        put_list.__annotations__["body"] = body_schema
+        router.put(
+            f"{path}/{kind}",
+            operation_id=f"set_{resource}_{kind}",
+            summary=f"Replace {owner}'s {kind}",
+            description=_REPLACE.format(kind=kind),
+            response_model=answer_schema,
+            responses=WRITE_ERRORS | problems_of(Conflict),
+        )(put_list)
 
-    @router.get(
-        f"{path}/tools",
-        operation_id=f"get_{kind}_tools",
-        summary=f"Read {owner}'s tools",
-        response_model=ShownTools,
-        **get_options,
-    )
-    async def get_tools(
-        request: Request, resource_id: str = Depends(id_of), version: Version = None
-    ) -> Response:
-        """Return its own tools as the caller gave them, without inherited ones."""
-        found = await service_of(services(request)).get_list(
-            tenant_of(request), resource_id, SettingsList.TOOLS, version
-        )
-        return Json(shown_tools(found.body, found.version))
-
-    @router.put(
-        f"{path}/tools",
-        operation_id=f"set_{kind}_tools",
-        summary=f"Replace {owner}'s tools",
-        response_model=ShownTools,
-        **put_options,
-    )
-    async def put_tools(
-        request: Request, body: ToolList, resource_id: str = Depends(id_of)
-    ) -> Response:
-        """Replace its own tools; the next build starts a new epoch.
-
-        A list that differs from the current one becomes a new version, and earlier versions stay
-        readable. `409` when `expected_version` is not the newest version.
-        """
-        found = await service_of(services(request)).set_tools(
-            tenant_of(request), resource_id, body.tools, body.expected_version
-        )
-        return Json(shown_tools(found.body, found.version))
+    add(SettingsList.SECTIONS, SectionList, ShownSections, shown_sections, "sections")
+    add(SettingsList.TOOLS, ToolList, ShownTools, shown_tools, "tools as the caller gave them")

@@ -16,6 +16,7 @@ from app.api.http.fields import (
     RequestSchema,
     ResponseSchema,
     Threshold,
+    examples,
 )
 from app.api.http.pages import Page
 from app.api.payload.budget_schemas import READING, Budget
@@ -41,43 +42,35 @@ ResultContent = TypeAliasType(
 class MessagesAppend(RequestSchema):
     """A batch to append: all messages or none."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "messages": [
+                {"role": "user", "content": "What is the weather in Bergen?"},
+                {"role": "assistant", "content": "It rains, 8 degrees."},
+            ],
+            "expected_seq": 0,
+        },
+        {
+            "format": "openai_responses",
+            "messages": [
+                {"role": "user", "content": "What is the weather in Bergen?"},
                 {
-                    "messages": [
-                        {"role": "user", "content": "What is the weather in Bergen?"},
-                        {"role": "assistant", "content": "It rains, 8 degrees."},
-                    ],
-                    "expected_seq": 0,
+                    "type": "function_call",
+                    "id": "fc_1",
+                    "call_id": "call_1",
+                    "name": "weather",
+                    "arguments": '{"city":"Bergen"}',
                 },
-                {
-                    "format": "openai_responses",
-                    "messages": [
-                        {"role": "user", "content": "What is the weather in Bergen?"},
-                        {
-                            "type": "function_call",
-                            "id": "fc_1",
-                            "call_id": "call_1",
-                            "name": "weather",
-                            "arguments": '{"city":"Bergen"}',
-                        },
-                        {
-                            "type": "function_call_output",
-                            "call_id": "call_1",
-                            "output": "Rain, 8 degrees.",
-                        },
-                    ],
-                },
-                {
-                    "format": "gemini",
-                    "messages": [
-                        {"role": "user", "parts": [{"text": "What is the weather in Bergen?"}]},
-                        {"role": "model", "parts": [{"text": "It rains, 8 degrees."}]},
-                    ],
-                },
-            ]
-        }
+                {"type": "function_call_output", "call_id": "call_1", "output": "Rain, 8 degrees."},
+            ],
+        },
+        {
+            "format": "gemini",
+            "messages": [
+                {"role": "user", "parts": [{"text": "What is the weather in Bergen?"}]},
+                {"role": "model", "parts": [{"text": "It rains, 8 degrees."}]},
+            ],
+        },
     )
 
     messages: list[MessageObject] = Field(
@@ -109,25 +102,21 @@ class AppendedMessage(ResponseSchema):
 class Appended(ResponseSchema):
     """The stored batch, and the use of the context window."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "messages": [
                 {
-                    "messages": [
-                        {
-                            "id": _ID,
-                            "seq": 1,
-                            "turn": 1,
-                            "role": "user",
-                            "token_count": 12,
-                            "output_ref": None,
-                        }
-                    ],
-                    "head_seq": 1,
-                    **READING,
-                    "warnings": [],
+                    "id": _ID,
+                    "seq": 1,
+                    "turn": 1,
+                    "role": "user",
+                    "token_count": 12,
+                    "output_ref": None,
                 }
-            ]
+            ],
+            "head_seq": 1,
+            **READING,
+            "warnings": [],
         }
     )
 
@@ -218,15 +207,13 @@ _STORED: dict[str, Any] = {
 class MessagePage(Page[StoredMessage]):
     """Messages in the requested order."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_STORED], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_STORED], "next_cursor": None})
 
 
 class Pinned(ResponseSchema):
     """The messages that were pinned or unpinned."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"seqs": [12, 13, 14]}]})
+    model_config = examples({"seqs": [12, 13, 14]})
 
     seqs: list[int] = Field(
         description="Seqs of the message with its call group, or of its turn; ascending."

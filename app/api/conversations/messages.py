@@ -48,7 +48,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.batches import Append
-from app.services.conversations.transcripts import PageMessage, Shown
+from app.services.conversations.transcripts import PageMessage, TranscriptMessage
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
@@ -101,12 +101,14 @@ async def append_messages(
     `409`. A tool result must answer an open call of the log, otherwise `409`
     `UNPAIRED_TOOL_RESULT`. If `expected_seq` is not the newest seq, `409` returns the newest one.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     await require_small_messages(request, body.messages)
     await services(request).storage.take(tenant_of(request), len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
-    appended = await services(request).log.append(tenant_of(request), known_id, batch)
-    return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})
+    appended = await services(request).log.append(tenant_of(request), conversation_id, batch)
+    return Json(
+        appended, 201, headers={"Location": f"/v1/conversations/{conversation_id}/messages"}
+    )
 
 
 @page_router.get(
@@ -151,11 +153,11 @@ async def list_messages(
     `content_truncated` the message has only its preview. A page of large messages ends before
     `limit`, with a `next_cursor`.
     """
-    known_id = conversation_id_from(conversation_id)
-    given_order: str = order
+    conversation_id = conversation_id_from(conversation_id)
+    page_order: str = order
     if cursor:
-        given_order, seq = cursors.decode_seq(cursor)
-        if given_order == "asc":
+        page_order, seq = cursors.decode_seq(cursor)
+        if page_order == "asc":
             after_seq = max(after_seq, seq)
         else:
             before_seq = min(before_seq, seq)
@@ -163,14 +165,14 @@ async def list_messages(
     read = found.log.page if q is None else partial(found.search.page, query_text=q)
     conversation, page = await read(
         tenant_of(request),
-        known_id,
+        conversation_id,
         after_seq=after_seq,
         before_seq=before_seq,
-        order=given_order,
+        order=page_order,
         limit=limit,
         read=read_of(request),
     )
-    return await transcript(request, conversation, page, given_order, content)
+    return await transcript(request, conversation, page, page_order, content)
 
 
 @page_router.get(
@@ -196,21 +198,15 @@ async def list_agent_messages(
     never before the time of an earlier message of its conversation. Each message has the id of its
     conversation. A page of large messages ends before `limit`.
     """
-    known_id = agent_id_from(agent_id)
-    given_order: str = order
+    agent_id = agent_id_from(agent_id)
+    page_order: str = order
     after = None
     if cursor:
-        given_order, after = cursors.decode_moment(cursor)
-    transcripts, read = services(request).transcripts, read_of(request)
-    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit, read)
-    shown = await transcripts.shown(tenant_of(request), page, _content(content), read)
-    following = None
-    if page.has_more or len(page) > len(shown):
-        last = shown[-1].listed
-        assert last.at is not None
-        place = (last.at.isoformat(), last.conversation.conversation_id, last.message.seq)
-        following = cursors.encode("agent_messages", given_order, *place)
-    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
+        page_order, after = cursors.decode_moment(cursor)
+    page = await services(request).transcripts.of_agent(
+        tenant_of(request), agent_id, after, page_order, limit, read_of(request)
+    )
+    return await _transcript(request, page, page_order, content)
 
 
 @router.put(
@@ -232,9 +228,9 @@ async def pin_message(
     `422` when pins would take more than half of the tokens that the context window leaves for
     history.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.pin(
-        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
+        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
     return Json({"seqs": seqs})
 
@@ -253,9 +249,9 @@ async def unpin_message(
     scope: Scope = "message",
 ) -> Response:
     """Unpin a message; the next compaction may hide or clear it."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.unpin(
-        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
+        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
     return Json({"seqs": seqs})
 
@@ -274,24 +270,33 @@ async def transcript(
     order: str,
     content: str | None,
 ) -> Response:
+    """Return a page of messages of one conversation."""
+    page = (PageMessage(conversation, message) for message in messages)
+    return await _transcript(request, Page(page, has_more=messages.has_more), order, content)
+
+
+async def _transcript(
+    request: Request, page: Page[PageMessage], order: str, content: str | None
+) -> Response:
     """Return a page of messages, as many as its maximum size allows."""
-    page = [PageMessage(conversation, message) for message in messages]
-    shown = await services(request).transcripts.shown(
-        tenant_of(request), page, _content(content), read_of(request)
+    shown = await services(request).transcripts.with_visibility(
+        tenant_of(request), page, Content(content or Content.AUTO), read_of(request)
     )
-    more = messages.has_more or len(messages) > len(shown)
-    following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
+    following = None
+    if page.has_more or len(page) > len(shown):
+        last = shown[-1].page_message
+        place: tuple[str | int, ...] = ("messages", order, last.message.seq)
+        if last.at is not None:
+            conversation_id = last.conversation.conversation_id
+            place = ("agent_messages", order, last.at.isoformat(), conversation_id, place[-1])
+        following = cursors.encode(*place)
     return Json({"data": [_item(found) for found in shown], "next_cursor": following})
 
 
-def _content(content: str | None) -> Content:
-    return Content(content) if content is not None else Content.AUTO
-
-
-def _item(shown: Shown) -> dict[str, Any]:
+def _item(shown: TranscriptMessage) -> dict[str, Any]:
     """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = shown.listed.message, shown.original.piece
-    conversation = shown.listed.conversation
+    message, body = shown.page_message.message, shown.original.piece
+    conversation = shown.page_message.conversation
     own = {
         "id": message.id,
         "seq": message.seq,

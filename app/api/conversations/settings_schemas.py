@@ -76,14 +76,14 @@ class SettingsPatch(RequestSchema):
     )
     metadata: Metadata = Field(default_factory=dict, description="Replaces the stored metadata.")
 
-    def patch(self, **fields: Any) -> Patch:
+    def patch(self, **own: Any) -> Patch:
         """Return the change, with further fields of the resource."""
         return Patch(
-            given=frozenset(self.model_fields_set),
+            fields=frozenset(self.model_fields_set),
             model=self.model,
             policy=given_policy(self.policy),
             metadata=self.metadata,
-            **fields,
+            **own,
         )
 
 
@@ -119,9 +119,7 @@ def listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     }
 
 
-def effective_settings(
-    configured: Configured[Agent] | Configured[Conversation],
-) -> dict[str, Any]:
+def effective_settings(configured: Configured[Agent] | Configured[Conversation]) -> dict[str, Any]:
     """Return the fields of `EffectiveSettings`."""
     settings, versions = configured.resource.settings, configured.resource.versions
     return {

@@ -51,9 +51,9 @@ class ResponseSchema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def examples(*values: dict[str, Any]) -> ConfigDict:
-    """Return the `model_config` of a schema with examples."""
-    return ConfigDict(json_schema_extra={"examples": [*values]})
+def examples(*values: Any) -> ConfigDict:
+    """Return the configuration of a schema with these examples."""
+    return ConfigDict(json_schema_extra={"examples": list(values)})
 
 
 def _object(value: Any) -> Any:

@@ -91,14 +91,14 @@ class ActiveWindow:
         )
 
 
-NO_LIMIT = ActiveWindow()
+WHOLE_LOG = ActiveWindow()
 """The window that holds the whole log."""
 
 
 def window_from(since: int, parts: str) -> ActiveWindow:
     """Read a window back from its seq and what `parts_as_json` wrote."""
     if not parts:
-        return ActiveWindow(since) if since != 1 else NO_LIMIT
+        return ActiveWindow(since) if since != 1 else WHOLE_LOG
     raw: Mapping[str, Any] = json_text.loads(parts)
     return ActiveWindow(
         since,

@@ -38,9 +38,9 @@ class ContextRead:
 
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
-    one or if the cached epoch has it. `other_lanes` are the payload streams of the same format, if
-    this one has no epoch yet. `pins` are the pinned seqs. With `rows_read`, `rows` are the shown
-    messages that are not cached.
+    one or if the cached epoch has it. `other_streams` are the payload streams of the same format,
+    if this one has no epoch yet. `pins` are the pinned seqs. With `rows_read`, `rows` are the
+    visible messages that are not cached.
     """
 
     conversation: Conversation
@@ -49,7 +49,7 @@ class ContextRead:
     view: View | None
     compacted_for: str | None
     compacted_at: datetime | None
-    other_lanes: tuple[str, ...]
+    other_streams: tuple[str, ...]
     pins: tuple[int, ...]
     rows_read: bool
     rows: list[LogRow]

@@ -9,11 +9,7 @@ from app.domain.common.ids import MessageId
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.log.row import parse_stored
 from app.domain.tool_output.blobs import ToolOutputRef
-from app.domain.tool_output.stored_output import (
-    StoredOutput,
-    inline_output,
-    stored_output_from,
-)
+from app.domain.tool_output.stored_output import StoredOutput, inline_output, stored_output_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ class HasRole(Protocol):
     @property
     def role(self) -> Role:
         """The role of the message."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,14 @@ class Visibility:
 
 
 @dataclass(frozen=True, slots=True)
-class Slid:
+class SlidingWindow:
     """The seqs at which a sliding window begins: in the view, and in the whole active window."""
 
     shown_from: int = 1
     whole_from: int = 1
 
 
-NOT_SLID = Slid()
+NO_SLIDING_WINDOW = SlidingWindow()
 
 
 def last_from(spans: Sequence[Span], head_seq: int, count: int) -> int:
@@ -85,14 +85,14 @@ def visibilities(
     view: View,
     receipts: Sequence[Compaction],
     restored: Sequence[Restored] = (),
-    slid: Slid = NOT_SLID,
+    sliding_window: SlidingWindow = NO_SLIDING_WINDOW,
 ) -> dict[int, Visibility]:
     """Return the visibility of messages by seq.
 
     `view` is the view before a build reduces it, and `receipts` led to it, the active one first.
     Pinned messages are shown outside a sliding window as well.
     """
-    states = {item.seq: _state_of(item, view, slid) for item in entries}
+    states = {item.seq: _state_of(item, view, sliding_window) for item in entries}
     causes: dict[int, Compaction] = {}
     uncovered: set[int] = set()
     for summary, seqs in _by_summary(states, view.summaries).items():
@@ -109,25 +109,23 @@ def visibilities(
             states[seq] = State.LEFT_OUT
     return {
         seq: Visibility(
-            state,
-            causes[seq].compaction_id if seq in causes else None,
-            _restored_at(seq, restored),
+            state, causes[seq].compaction_id if seq in causes else None, _restored_at(seq, restored)
         )
         for seq, state in states.items()
     }
 
 
-def _state_of(item: Entry, view: View, slid: Slid) -> State:
+def _state_of(item: Entry, view: View, sliding_window: SlidingWindow) -> State:
     """Return the state of a message by the view alone (rule 2)."""
     seq = item.seq
     if not _holds(view.window, seq):
         return State.OUTSIDE
     if view.shows(seq):
-        if seq < slid.shown_from and not item.pinned:
+        if seq < sliding_window.shown_from and not item.pinned:
             return State.OUTSIDE
         is_large = item.role is Role.TOOL and item.tokens > TRIMMED_TOKENS
         return State.CLEARED if is_large and view.trims(seq) else State.VERBATIM
-    if seq < slid.whole_from:
+    if seq < sliding_window.whole_from:
         return State.OUTSIDE
     return State.LEFT_OUT if _summary_of(seq, view.summaries) is None else State.SUMMARISED
 
@@ -144,8 +142,8 @@ def _by_summary(
     return found
 
 
-def _in_state(states: Mapping[int, State], wanted: State) -> list[int]:
-    return [seq for seq, state in states.items() if state is wanted]
+def _in_state(states: Mapping[int, State], searched: State) -> list[int]:
+    return [seq for seq, state in states.items() if state is searched]
 
 
 def _summary_of(seq: int, summaries: Iterable[Summary]) -> Summary | None:
@@ -176,9 +174,7 @@ def _covers(receipt: Compaction, seq: int) -> bool:
 
 
 def _causes(
-    seqs: Sequence[int],
-    receipts: Sequence[Compaction],
-    reach: Callable[[View], tuple[Span, ...]],
+    seqs: Sequence[int], receipts: Sequence[Compaction], reach: Callable[[View], tuple[Span, ...]]
 ) -> dict[int, Compaction]:
     """Return the receipt that hid, or cleared, each of these messages first (rule 4).
 

@@ -1,4 +1,4 @@
-"""An observer where nobody watches."""
+"""An observer for processes without telemetry."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from app.domain.compaction.results import CompactResult
 
 
 class NoObserver:
-    """Is told everything, and keeps nothing."""
+    """Ignores all observations."""
 
     def appended(self, messages: int, tokens: int) -> None:
-        """Hear of an append."""
+        """Ignore an append."""
 
     def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
-        """Hear of a payload."""
+        """Ignore a build."""
 
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:
-        """Watch a compaction."""
+        """Ignore a compaction."""
         return nullcontext(lambda _result: None)
 
 

@@ -14,12 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -129,16 +124,16 @@ class ReadPermit:
             page = await read(Bound(max_bytes, whole_first=False))
             if page or not page.has_more:
                 return page
-        await self.make_room(self._item_bytes + 1)
+        await self.acquire_large(self._item_bytes + 1)
         return await read(Bound(self.max_bytes))
 
-    async def make_room(self, size_bytes: int) -> None:
+    async def acquire_large(self, size_bytes: int) -> None:
         """Take the permit for a large item until the answer is sent, if the item is large."""
         if size_bytes > self._item_bytes and not self._has_large:
             await self._held.enter_async_context(self._large())
             self._has_large = True
 
-    async def let_go(self) -> None:
+    async def release_large(self) -> None:
         """Release the permit for a large item: it is sent, and the stream continues."""
         await self._held.aclose()
         self._has_large = False

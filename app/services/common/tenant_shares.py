@@ -33,11 +33,7 @@ class TenantShares:
             raise RateLimited(
                 f"The limit of {self._max_per_tenant} {self._what} at once per tenant and process"
                 " is reached",
-                {
-                    "limit": self._max_per_tenant,
-                    "kind": self._kind,
-                    "retry_after": RETRY_SECONDS,
-                },
+                {"limit": self._max_per_tenant, "kind": self._kind, "retry_after": RETRY_SECONDS},
             )
         if self._in_use.total() >= self._max_total:
             raise ServiceUnavailable(

@@ -72,7 +72,7 @@ class CompactionInputs:
         model = settings.model if settings else None
         conversation = await self.find(tenant_id, conversation_id, model)
         if conversation.is_outdated(self._active.now()):
-            await self._active.settled(tenant_id, conversation)
+            await self._active.updated(tenant_id, conversation)
             conversation = await self.find(tenant_id, conversation_id, model)
         async with self._database.session() as session:
             resolved = await self._resolver.of(conversation, settings)

@@ -49,7 +49,7 @@ class ReceiptService:
         """Return the active summary and its range of seqs, None without one."""
         async with self._database.session() as session:
             conversation = await self._conversation(session, tenant_id, conversation_id)
-        conversation = await self._active.settled(tenant_id, conversation)
+        conversation = await self._active.updated(tenant_id, conversation)
         if conversation.state.compaction_id is None:
             return None
         async with self._database.session() as session:

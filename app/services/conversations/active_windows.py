@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -40,7 +40,7 @@ class ActiveWindows:
         self._resolver = resolver
         self.now = now
 
-    async def settled(self, tenant_id: str, conversation: Conversation) -> Conversation:
+    async def updated(self, tenant_id: str, conversation: Conversation) -> Conversation:
         """Return the conversation with an up-to-date window; raises NotFound."""
         if not conversation.is_outdated(self.now()):
             return conversation
@@ -48,9 +48,11 @@ class ActiveWindows:
             found = await lock_conversation(
                 session, tenant_id, conversation.conversation_id, self._resolver.default_model
             )
-            return await self.settle(session, found)
+            return await self.update_locked(session, found)
 
-    async def settle(self, session: Repositories, conversation: Conversation) -> Conversation:
+    async def update_locked(
+        self, session: Repositories, conversation: Conversation
+    ) -> Conversation:
         """Do the same in a transaction that holds the lock of the conversation's state."""
         now = self.now()
         if not conversation.is_outdated(now):
@@ -71,17 +73,18 @@ class ActiveWindows:
         restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
         oldest_at = await session.windows.oldest_at(conversation_id, window.since, marker)
-        oldest_at = _oldest(oldest_at, *(item.at for item in restored))
+        times = (oldest_at, *(item.at for item in restored))
+        oldest_at = min(filter(None, times), default=None)
         return await self._move(session, conversation, window, oldest_at, "window_moved")
 
-    async def rejoin(
+    async def restore(
         self, session: Repositories, conversation: Conversation, spans: Sequence[Span]
     ) -> Conversation:
         """Put ranges of the log back into the window, with whole call groups.
 
         Call it in a transaction that holds the lock of the conversation's state.
         """
-        conversation = await self.settle(session, conversation)
+        conversation = await self.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
         now = after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
@@ -90,7 +93,7 @@ class ActiveWindows:
         after = window.with_restored(whole, now)
         if after == window:
             return conversation
-        oldest_at = _oldest(state.oldest_at, now)
+        oldest_at = min(state.oldest_at or now, now)
         named = await session.windows.mentions_in(conversation_id, whole)
         mentions = tuple(dict.fromkeys((*state.mentions, *sorted(named))))
         conversation = replace(conversation, state=replace(state, mentions=mentions))
@@ -111,22 +114,15 @@ class ActiveWindows:
             window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
-        shown = await self._shown(session, conversation, moved)
-        changes = window.spans != state.window.spans
-        moved = _showing(moved, shown, cause if changes else None)
-        await session.windows.move(conversation_id, moved)
-        return replace(conversation, state=moved)
-
-    async def _shown(
-        self, session: Repositories, conversation: Conversation, state: ConversationState
-    ) -> VisibleState:
-        """Return the view of a moved window."""
         active = None
         if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(
-                conversation.conversation_id, state.compaction_id
-            )
-        return await shown_of(session, self._resolver, replace(conversation, state=state), active)
+            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        conversation = replace(conversation, state=moved)
+        shown = await shown_of(session, self._resolver, conversation, active)
+        has_changed = window.spans != state.window.spans
+        moved = _showing(moved, shown, cause if has_changed else None)
+        await session.windows.move(conversation_id, moved)
+        return replace(conversation, state=moved)
 
 
 async def with_window(
@@ -191,8 +187,3 @@ def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -
         hidden_tokens=shown.hidden_tokens,
         hidden_messages=shown.hidden_messages,
     )
-
-
-def _oldest(*times: datetime | None) -> datetime | None:
-    found: Iterable[datetime] = (time for time in times if time is not None)
-    return min(found, default=None)

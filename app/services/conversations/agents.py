@@ -9,19 +9,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import NotFound, ValidationError
+from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.agent import Agent
-from app.domain.conversations.settings import StoredSettings
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
     Creation,
 )
-from app.services.conversations.own_settings import Patch, below_policy, effective_policy
+from app.services.conversations.own_settings import Patch
 from app.services.ports import AgentRepository, Repositories
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
@@ -57,7 +56,7 @@ class AgentService(ConfigurableService[Agent]):
         settings = new.settings.stored()
 
         async def add(repositories: Repositories, agent_id: str) -> bool:
-            self._check(settings)
+            self._policy(settings.policy)
             agent = Agent(
                 AgentId(agent_id),
                 new.name,
@@ -106,33 +105,27 @@ class AgentService(ConfigurableService[Agent]):
                 await repositories.log.lock(tenant_id, conversation_id, None)
                 deleted.update(await repositories.conversations.remove(conversation_id))
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
-        await self._forget(tenant_id, ids)
+        await self._delete_objects(tenant_id, ids)
         return dict(deleted)
 
     def _repository(self, repositories: Repositories) -> AgentRepository:
         return repositories.agents
 
-    async def _find(
+    async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
-    ) -> Agent | None:
-        return await repositories.agents.find(tenant_id, resource_id, lock=lock)
-
-    def _not_found(self, resource_id: str) -> NotFound:
-        return NotFound.agent(resource_id)
+    ) -> Agent:
+        found = await repositories.agents.find(tenant_id, resource_id, lock=lock)
+        if found is None:
+            raise NotFound.agent(resource_id)
+        return found
 
     def _checked(self, before: Agent, after: Agent, patch: Patch) -> Agent:
-        self._check(after.settings)
-        if "name" in patch.given:
+        self._policy(after.settings.policy)
+        if "name" in patch.fields:
             after = replace(after, name=patch.name)
-        if "rolling_window_seconds" in patch.given:
+        if "rolling_window_seconds" in patch.fields:
             after = replace(after, rolling_window_seconds=patch.rolling_window_seconds)
         return after
 
-    def _check(self, settings: StoredSettings) -> None:
-        try:
-            self._resolver.policy(settings.policy)
-        except ValidationError as error:
-            raise below_policy(error) from error
-
     def _effective_policy(self, resource: Agent) -> dict[str, Any]:
-        return effective_policy(self._service_policy, json_text.loads(resource.settings.policy))
+        return self._merged_policy(resource.settings.policy)

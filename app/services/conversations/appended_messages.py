@@ -68,7 +68,7 @@ async def is_same_message(stored: StoredMessage, entry: Draft, format: FormatNam
     """Whether a stored message is equal to a new one, even if they are offloaded differently."""
     if stored.format != format:
         return False
-    output, new = stored.output, entry.kept_output
+    output, new = stored.output, entry.stored_output
     if (output.ref if output else None) == (new.ref if new else None) and (
         stored.body.encode() == entry.body
     ):
@@ -96,12 +96,7 @@ def appended_drafts(
 def appended_message(message: StoredMessage) -> AppendedMessage:
     """Return the position of a stored message."""
     return AppendedMessage(
-        message.id,
-        message.seq,
-        message.turn,
-        message.role,
-        message.token_count,
-        message.output_ref,
+        message.id, message.seq, message.turn, message.role, message.token_count, message.output_ref
     )
 
 

@@ -9,20 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import (
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
-from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
+from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
-from app.domain.tool_output.offloading import (
-    OffloadRules,
-    PreviewedBlob,
-)
+from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
 from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -65,12 +59,14 @@ class Batch:
     collected when the batch was prepared: no new message may refer to them.
     """
 
-    drafts: list[Draft]
-    blobs: list[tuple[Blob, list[StoredChunk]]]
-    attaches: tuple[str, ...]
-    collected: frozenset[str]
+    request: Append
+    settings: AppendSettings
     has_results: bool
-    warnings: tuple[str, ...]
+    drafts: list[Draft]
+    blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
+    attaches: tuple[str, ...] = ()
+    collected: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
 
 
 class Batches:
@@ -93,31 +89,31 @@ class Batches:
     ) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
         if not has_results:
-            drafts = await self._drafts(conversation_id, request, settings.counter, NO_TERMS)
-            return Batch(drafts, [], (), frozenset(), has_results, ())
+            drafts = await self._drafts(conversation_id, request, settings.counter, DEFAULT_RULES)
+            return Batch(request, settings, has_results, drafts)
         attached: Mapping[str, PreviewedBlob] = {}
         refs = _attached_refs(request)
         if refs:
             attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)
-        terms = OffloadRules(settings.output, {}, attached)
-        drafts = await self._drafts(conversation_id, request, settings.counter, terms)
+        rules = OffloadRules(settings.output, {}, attached)
+        drafts = await self._drafts(conversation_id, request, settings.counter, rules)
         warnings: tuple[str, ...] = ()
         blobs: list[tuple[Blob, list[StoredChunk]]] = []
         try:
             blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
-            inline = replace(terms, policy=replace(settings.output, enabled=False))
+            inline = replace(rules, policy=replace(settings.output, enabled=False))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
         attaches = tuple({item.attaches: None for item in drafts if item.attaches is not None})
         collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(drafts, blobs, attaches, collected, has_results, warnings)
+        return Batch(request, settings, has_results, drafts, blobs, attaches, collected, warnings)
 
     async def _drafts(
-        self, conversation_id: str, request: Append, counter: str, terms: OffloadRules
+        self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
     ) -> list[Draft]:
         """Check and count the messages without blocking the event loop.
 
@@ -131,19 +127,19 @@ class Batches:
         done = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
-            size = _weight(message)
+            size = _approximate_chars(message)
             is_result = has_results(message, request.format)
-            if names is None and is_result and _is_large(message, size, terms.policy):
+            if names is None and is_result and _is_large(message, size, rules.policy):
                 is_open = all(entry.role is Role.TOOL for entry in drafts)
                 names = await self._open_calls(conversation_id) if is_open else {}
-                terms = replace(terms, names=names)
+                rules = replace(rules, names=names)
             try:
                 if size > _THREAD_CHARS:
                     made = await asyncio.to_thread(
-                        draft, message, request.format, count, pointer, terms
+                        draft, message, request.format, count, pointer, rules
                     )
                 else:
-                    made = draft(message, request.format, count, pointer, terms)
+                    made = draft(message, request.format, count, pointer, rules)
                     done += size
             except ValidationError as error:
                 if message is request.messages[index]:
@@ -154,7 +150,7 @@ class Batches:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
                 if entry.call_names:
                     names = dict(zip(entry.call_ids, entry.call_names, strict=True))
-                    terms = replace(terms, names=names)
+                    rules = replace(rules, names=names)
             drafts.extend(made)
             if done > _INLINE_CHARS:
                 done = 0
@@ -206,7 +202,7 @@ def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
     return False
 
 
-def _weight(message: Any) -> int:
+def _approximate_chars(message: Any) -> int:
     """Return the approximate number of characters of a message without a walk over all of it."""
     if not isinstance(message, Mapping):
         return 0
@@ -215,9 +211,11 @@ def _weight(message: Any) -> int:
         if isinstance(value, str):
             total += len(value)
         elif isinstance(value, list):
-            total += sum(_weight(item) if isinstance(item, Mapping) else 0 for item in value)
+            total += sum(
+                _approximate_chars(item) if isinstance(item, Mapping) else 0 for item in value
+            )
         elif isinstance(value, Mapping):
-            total += _weight(value)
+            total += _approximate_chars(value)
     return total
 
 

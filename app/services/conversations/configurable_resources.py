@@ -12,20 +12,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic
 
-from app.domain.common.errors import Conflict, NotFound
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, NotFound, ValidationError
+from app.domain.common.policy import Policy
 from app.domain.conversations.settings import SettingsList
-from app.services.conversations.idempotent_creation import claim_key
+from app.domain.prompt.resolved_settings import digest
 from app.services.conversations.own_settings import (
     CheckModel,
     ListVersion,
     OwnSettings,
     Patch,
     Resource,
+    below_policy,
     check_summariser,
+    effective_policy,
+    list_json,
     newest_version,
-    no_version,
-    sections_json,
-    tools_json,
     with_version,
 )
 from app.services.ports import ConfigurableRepository, Database, Repositories
@@ -65,7 +67,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
-        forget: DeleteConversations,
+        delete_objects: DeleteConversations,
         check_model: CheckModel,
     ) -> None:
         self._database = database
@@ -73,7 +75,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         self._service_policy = service_policy
         self._new_id = new_id
         self._now = now
-        self._forget = forget
+        self._delete_objects = delete_objects
         self._check_model = check_model
 
     async def get(self, tenant_id: str, resource_id: str) -> Configured[Resource]:
@@ -90,7 +92,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as repositories:
             found = await self._get(repositories, tenant_id, resource_id, lock=True)
-            changed = self._checked(found, patch.applied_to(found), patch)
+            changed = self._checked(found, patch.applied(found), patch)
             await self._repository(repositories).change(tenant_id, changed)
             await self._after_change(repositories, found, changed)
             return self._configured(await self._get(repositories, tenant_id, resource_id))
@@ -110,40 +112,33 @@ class ConfigurableService(ABC, Generic[Resource]):
                 tenant_id, resource_id, kind, version
             )
         if body is None:
-            raise no_version(kind, version)
+            raise NotFound(f"There is no version {version} of the {kind}", {"version": version})
         return ListVersion(body, version)
 
-    async def set_sections(
+    async def set_list(
         self,
         tenant_id: str,
         resource_id: str,
-        sections: Sequence[Mapping[str, Any]],
+        kind: SettingsList,
+        items: Sequence[Mapping[str, Any]],
         expected_version: int | None = None,
     ) -> ListVersion:
-        """Replace the resource's own sections, and return them with their version.
+        """Replace the resource's own sections or tools, and return them with their version.
 
         Raises NotFound, ValidationError, or Conflict when the version is not the expected one.
         """
-        body = sections_json(sections)
-        return await self._set_list(
-            tenant_id, resource_id, SettingsList.SECTIONS, body, expected_version
-        )
-
-    async def set_tools(
-        self,
-        tenant_id: str,
-        resource_id: str,
-        tools: Sequence[Mapping[str, Any]],
-        expected_version: int | None = None,
-    ) -> ListVersion:
-        """Replace the resource's own tools, and return them with their version.
-
-        Raises as `set_sections` does.
-        """
-        body = tools_json(tools)
-        return await self._set_list(
-            tenant_id, resource_id, SettingsList.TOOLS, body, expected_version
-        )
+        body = list_json(kind, items)
+        async with self._database.transaction() as session:
+            repository = self._repository(session)
+            found = await self._get(session, tenant_id, resource_id, lock=True)
+            before = newest_version(found, kind)
+            after = before.replaced(kind, body, expected_version)
+            if after == before:
+                return before
+            for item in (before, after) if before.is_unversioned else (after,):
+                await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
+            await repository.change(tenant_id, with_version(found, kind, after))
+        return after
 
     async def _create(
         self,
@@ -167,42 +162,15 @@ class ConfigurableService(ABC, Generic[Resource]):
                     repositories, tenant_id, new.idempotency_key, request, resource_id
                 )
                 if created_id is not None:
-                    created = await self._find(repositories, tenant_id, created_id)
-                    if created is None:
+                    try:
+                        created = await self._get(repositories, tenant_id, created_id)
+                    except NotFound:
                         message = "What the Idempotency-Key created has been deleted"
-                        raise Conflict(message, {id_name: created_id})
+                        raise Conflict(message, {id_name: created_id}) from None
                     return self._configured(created)
             if not await add(repositories, resource_id):
                 raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
             return self._configured(await self._get(repositories, tenant_id, resource_id))
-
-    async def _set_list(
-        self,
-        tenant_id: str,
-        resource_id: str,
-        kind: SettingsList,
-        body: str,
-        expected_version: int | None,
-    ) -> ListVersion:
-        async with self._database.transaction() as session:
-            repository = self._repository(session)
-            found = await self._get(session, tenant_id, resource_id, lock=True)
-            before = newest_version(found, kind)
-            after = before.replaced(kind, body, expected_version)
-            if after == before:
-                return before
-            for item in (before, after) if before.is_unversioned else (after,):
-                await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
-            await repository.change(tenant_id, with_version(found, kind, after))
-        return after
-
-    async def _get(
-        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
-    ) -> Resource:
-        found = await self._find(repositories, tenant_id, resource_id, lock=lock)
-        if found is None:
-            raise self._not_found(resource_id)
-        return found
 
     def _configured(self, resource: Resource) -> Configured[Resource]:
         model = resource.model or self._resolver.default_model
@@ -217,16 +185,43 @@ class ConfigurableService(ABC, Generic[Resource]):
     def _repository(self, repositories: Repositories) -> ConfigurableRepository[Resource]: ...
 
     @abstractmethod
-    async def _find(
+    async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
-    ) -> Resource | None: ...
-
-    @abstractmethod
-    def _not_found(self, resource_id: str) -> NotFound: ...
+    ) -> Resource:
+        """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
 
     @abstractmethod
     def _checked(self, before: Resource, after: Resource, patch: Patch) -> Resource:
         """Return the changed resource with the fields of its kind; raises ValidationError."""
 
+    def _policy(self, *levels: str) -> Policy:
+        """Return the policy of stored settings; raises ValidationError for an invalid one."""
+        try:
+            return self._resolver.policy(*levels)
+        except ValidationError as error:
+            raise below_policy(error) from error
+
+    def _merged_policy(self, *levels: str) -> dict[str, Any]:
+        """Return the value of every leaf; these policies override that of the service."""
+        return effective_policy(self._service_policy, *map(json_text.loads, levels))
+
     @abstractmethod
     def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...
+
+
+async def claim_key(
+    repositories: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
+) -> str | None:
+    """Claim an idempotency key for a creation.
+
+    Returns the id of the resource that an equal request created before, None for a new key.
+    Raises Conflict when the key was used with another request. Call it first in the transaction
+    of the creation: a creation that fails then releases the key.
+    """
+    request_hash = digest(json_text.dumps(request))
+    if await repositories.tenants.add_creation(tenant_id, key, request_hash, resource_id):
+        return None
+    stored = await repositories.tenants.find_creation(tenant_id, key)
+    if stored is None or stored[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another body")
+    return stored[1]

@@ -10,16 +10,16 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound, Page
-from app.domain.common.policy import CounterName
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.settings import StoredSettings
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
     Creation,
 )
-from app.services.conversations.own_settings import Patch, below_policy, effective_policy
+from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
 
 
@@ -50,7 +50,7 @@ class ConversationService(ConfigurableService[Conversation]):
                 tenant_id,
                 conversation_id,
                 new.agent_id,
-                self._counter(agent, settings),
+                self._policy(agent.policy, settings.policy).budget.counter,
                 settings,
                 json_text.dumps(new.metadata),
             )
@@ -86,13 +86,16 @@ class ConversationService(ConfigurableService[Conversation]):
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove_idle(self, tenant_id: str, conversation_id: str, before: datetime) -> bool:
-        """Delete it unless it was changed or appended to since; False when it is kept."""
+        """Delete it unless it was changed or appended to since; False when it is not idle."""
         async with self._database.transaction() as repositories:
-            found = await self._find(repositories, tenant_id, conversation_id, lock=True)
-            if found is None or not await repositories.retention.is_idle(conversation_id, before):
+            try:
+                await self._get(repositories, tenant_id, conversation_id, lock=True)
+            except NotFound:
+                return False
+            if not await repositories.retention.is_idle(conversation_id, before):
                 return False
             await repositories.conversations.remove(conversation_id)
-        await self._forget(tenant_id, [conversation_id])
+        await self._delete_objects(tenant_id, [conversation_id])
         return True
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
@@ -100,7 +103,7 @@ class ConversationService(ConfigurableService[Conversation]):
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             deleted = await repositories.conversations.remove(conversation_id)
-        await self._forget(tenant_id, [conversation_id])
+        await self._delete_objects(tenant_id, [conversation_id])
         return deleted
 
     async def _agent_settings(
@@ -117,24 +120,19 @@ class ConversationService(ConfigurableService[Conversation]):
     def _repository(self, repositories: Repositories) -> ConversationRepository:
         return repositories.conversations
 
-    async def _find(
+    async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
-    ) -> Conversation | None:
-        default_model = self._resolver.default_model
-        if lock:
-            return await repositories.log.lock(tenant_id, resource_id, default_model)
-        return await repositories.conversations.find(tenant_id, resource_id, default_model)
-
-    def _not_found(self, resource_id: str) -> NotFound:
-        return NotFound.conversation(resource_id)
+    ) -> Conversation:
+        get = lock_conversation if lock else get_conversation
+        return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
 
     def _checked(self, before: Conversation, after: Conversation, patch: Patch) -> Conversation:
         """Change the counter with the policy; the counter is fixed once there are messages."""
-        unchanged = self._merged_policy(before)["budget"]["counter"]
-        counter = self._counter(after.agent, after.settings)
+        unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
+        counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
         if not before.state.head_seq:
             return replace(after, counter=counter)
-        if counter not in (unchanged, before.counter):
+        if counter not in (unchanged["budget"]["counter"], before.counter):
             raise Conflict("The counter cannot change once there are messages")
         return after
 
@@ -151,22 +149,8 @@ class ConversationService(ConfigurableService[Conversation]):
         if receipt is not None and receipt.strategy != self._resolver.policy_of(after).strategy:
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
 
-    def _counter(self, agent: StoredSettings, own: StoredSettings) -> CounterName:
-        """Return the counter of a policy; raises ValidationError for an invalid policy."""
-        try:
-            return self._resolver.policy(agent.policy, own.policy).budget.counter
-        except ValidationError as error:
-            raise below_policy(error) from error
-
-    def _merged_policy(self, conversation: Conversation) -> dict[str, Any]:
-        return effective_policy(
-            self._service_policy,
-            json_text.loads(conversation.agent.policy),
-            json_text.loads(conversation.settings.policy),
-        )
-
     def _effective_policy(self, resource: Conversation) -> dict[str, Any]:
-        policy = self._merged_policy(resource)
+        policy = self._merged_policy(resource.agent.policy, resource.settings.policy)
         # The counter is fixed with the first message, even if the agent's policy changes later.
         policy["budget"] = policy["budget"] | {"counter": resource.counter}
         return policy

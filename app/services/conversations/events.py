@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
@@ -63,7 +64,7 @@ class EventService:
         ServiceUnavailable at the maximum of the process.
         """
         async with self._reads, self._database.session() as session:
-            newest = await session.events.find_head(tenant_id, conversation_id)
+            newest = await session.events.find_newest(tenant_id, conversation_id)
         if newest is None:
             raise NotFound.conversation(conversation_id)
         if after is not None and after.is_beyond(newest):
@@ -114,35 +115,31 @@ class EventService:
         if not followed:
             return
         async with self._database.session() as session:
-            heads = await session.events.heads({stream.conversation_id for stream in followed})
+            heads = await session.events.newest_of({stream.conversation_id for stream in followed})
         for stream in followed:
-            stream.notice(heads.get(stream.conversation_id))
+            stream.wake_if_behind(heads.get(stream.conversation_id))
 
 
+@dataclass(eq=False, slots=True)
 class EventStream:
-    """The events of one conversation after a cursor, which moves on with them."""
+    """The events of one conversation after a cursor, which moves on with them.
 
-    def __init__(
-        self,
-        service: EventService,
-        tenant_id: str,
-        conversation_id: str,
-        cursor: Cursor,
-        follow: bool,
-    ) -> None:
-        self.conversation_id = conversation_id
-        self.cursor = cursor
-        self._service = service
-        self.tenant_id = tenant_id
-        self._follow = follow
-        self._sent_through: Cursor | None = None  # the newest cursor when all events were sent
-        self._woken = asyncio.Event()
-        self._ended = False
+    `_sent_through` is the newest cursor when all events were sent.
+    """
+
+    _service: EventService
+    tenant_id: str
+    conversation_id: str
+    cursor: Cursor
+    _follow: bool
+    _sent_through: Cursor | None = None
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield `ready`, then every event once, and `deleted` when the conversation is deleted."""
         with self._service.watched(self):
-            yield self._own(EventType.READY)
+            yield self._stream_event(EventType.READY)
             while not self._ended:
                 self._woken.clear()
                 try:
@@ -153,7 +150,7 @@ class EventStream:
                     await self._woken.wait()
                     continue
                 if page is None or self.cursor.is_beyond(page.newest):
-                    yield self._own(EventType.DELETED)
+                    yield self._stream_event(EventType.DELETED)
                     return
                 for event in events_after(self.cursor, page):
                     self.cursor = event.cursor
@@ -164,7 +161,7 @@ class EventStream:
                         return
                     await self._woken.wait()
 
-    def notice(self, newest: Cursor | None) -> None:
+    def wake_if_behind(self, newest: Cursor | None) -> None:
         """Wake the stream unless it sent all events; None is a deleted conversation."""
         if newest is None or newest != self._sent_through:
             self._woken.set()
@@ -174,5 +171,5 @@ class EventStream:
         self._ended = True
         self._woken.set()
 
-    def _own(self, kind: EventType) -> Event:
+    def _stream_event(self, kind: EventType) -> Event:
         return Event(self.cursor, kind, self._service.now(), {})

@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import (
-    Conflict,
-    ContextError,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
@@ -46,14 +41,14 @@ from app.services.conversations.batches import (
 from app.services.ports import Database, Observer, Repositories
 from app.services.prompt.budget_status import read_budget
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import Content, Original, StoredResults
+from app.services.tool_output.stored_results import StoredResults
 
 _log = logging.getLogger("app.log")
 _MAX_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _AppendResult:
     """A finished append: the conversation after it, and its answer.
 
     `stored` are the new messages. The answer also has those that were stored before.
@@ -101,7 +96,11 @@ class LogService:
         Returns the stored answer when the idempotency key was used before. When it raises
         NotFound, Conflict, UnpairedToolResult or ValidationError, nothing is stored.
         """
-        self._check_size(request)
+        if not 1 <= len(request.messages) <= self._max_messages:
+            raise ValidationError.at(
+                "/messages",
+                f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
+            )
         current = self._database.held(tenant_id, conversation_id)
         with_results = any(has_results(raw, request.format) for raw in request.messages)
         if current is None and with_results:
@@ -112,13 +111,18 @@ class LogService:
                 tenant_id, conversation_id, request, settings, with_results
             )
             try:
-                done = await self._stored(tenant_id, conversation_id, request, batch, settings)
+                result = await self._stored(tenant_id, conversation_id, batch)
             except _SettingsChanged as stale:
                 current = stale.conversation
                 continue
-            self._observe(done)
-            done = await self._with_current_window(tenant_id, done)
-            return await self._notified(done, settings.threshold)
+            if isinstance(result, dict):
+                return result
+            if result.stored:
+                tokens = sum(message.token_count for message in result.stored)
+                self._observer.appended(len(result.stored), tokens)
+            result = await self._with_current_window(tenant_id, result)
+            await self._notify(result.conversation, settings.threshold)
+            return result.appended
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -139,19 +143,9 @@ class LogService:
         )
         return found, page
 
-    async def _page(self, *wanted: Any) -> Page[StoredMessage]:
+    async def _page(self, *arguments: Any) -> Page[StoredMessage]:
         async with self._database.session() as session:
-            return await session.log.page(*wanted)
-
-    async def originals(
-        self,
-        conversation_id: str,
-        messages: Sequence[StoredMessage],
-        content: Content,
-        read: ReadPermit = UNLIMITED,
-    ) -> list[Original]:
-        """Return messages as the caller sent them, as many as fit a page but at least one."""
-        return await self._outputs.originals(conversation_id, messages, content, read)
+            return await session.log.page(*arguments)
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
@@ -171,90 +165,68 @@ class LogService:
             conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
         )
 
-    async def _with_current_window(
-        self, tenant_id: str, done: _Done | dict[str, Any]
-    ) -> _Done | dict[str, Any]:
+    async def _with_current_window(self, tenant_id: str, result: _AppendResult) -> _AppendResult:
         """Recompute the answer if the active window has to move.
 
         The batch is stored already. If the window cannot be moved now, a later read moves it.
         """
-        if isinstance(done, dict) or not done.conversation.is_outdated(self._active.now()):
-            return done
-        before = done.appended
+        if not result.conversation.is_outdated(self._active.now()):
+            return result
+        before = result.appended
         try:
-            settled = await self._active.settled(tenant_id, done.conversation)
+            settled = await self._active.updated(tenant_id, result.conversation)
             async with self._database.session() as session:
                 answer = await self._answer(session, settled, before.messages, before.warnings)
         except ServiceUnavailable:
-            return done
-        return _Done(settled, replace(answer, head_seq=before.head_seq))
+            return result
+        return _AppendResult(settled, replace(answer, head_seq=before.head_seq))
 
-    async def _notified(
-        self, done: _Done | dict[str, Any], threshold: CompactionThreshold
-    ) -> Appended | dict[str, Any]:
-        """Notify the workers when the batch made a compaction due, and return the answer.
+    async def _notify(self, after: Conversation, threshold: CompactionThreshold) -> None:
+        """Notify the workers when the batch made a compaction due.
 
         The append used the settings that this process had cached. Where they have changed, the
         compaction is made due here. Workers that are not notified find it when they poll.
         """
-        if isinstance(done, dict):
-            return done
-        after = done.conversation
         try:
             now = (await self._settings(after)).threshold
             is_overlooked = now != threshold and not after.state.is_due and now.reached(after.state)
             if after.state.became_due or is_overlooked:
                 async with self._database.session() as session:
                     if is_overlooked and not await session.jobs.set_due(after.conversation_id):
-                        return done.appended
+                        return
                     await session.events.add(after.conversation_id, EventType.DUE, "{}")
                     await session.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
-        return done.appended
-
-    def _observe(self, done: _Done | dict[str, Any]) -> None:
-        if not isinstance(done, dict) and done.stored:
-            tokens = sum(message.token_count for message in done.stored)
-            self._observer.appended(len(done.stored), tokens)
-
-    def _check_size(self, request: Append) -> None:
-        count = len(request.messages)
-        if not 1 <= count <= self._max_messages:
-            raise ValidationError.at(
-                "/messages", f"A batch holds 1 to {self._max_messages} messages, not {count}"
-            )
 
     async def _stored(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        request: Append,
-        batch: Batch,
-        settings: AppendSettings,
-    ) -> _Done | dict[str, Any]:
-        if request.idempotency_key is None and not batch.attaches:
+        self, tenant_id: str, conversation_id: str, batch: Batch
+    ) -> _AppendResult | dict[str, Any]:
+        if batch.request.idempotency_key is None and not batch.attaches:
             async with self._database.session() as session:
-                done = await self._append(
-                    session, tenant_id, conversation_id, request, batch, settings, batch.has_results
+                result = await self._append(
+                    session,
+                    tenant_id,
+                    conversation_id,
+                    batch,
+                    if_unchanged=batch.has_results,
                 )
-            if done is not None:
-                return done
-        return await self._append_locked(tenant_id, conversation_id, request, batch, settings)
+            if result is not None:
+                return result
+        return await self._append_locked(tenant_id, conversation_id, batch)
 
     async def _append(
         self,
         session: Repositories,
         tenant_id: str,
         conversation_id: str,
-        request: Append,
         batch: Batch,
-        settings: AppendSettings,
-        as_held: bool,
-    ) -> _Done | None:
-        drafts = batch.drafts
+        *,
+        if_unchanged: bool,
+    ) -> _AppendResult | None:
+        request, settings, drafts = batch.request, batch.settings, batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
-        if as_held:
+        if if_unchanged:
             held = self._database.held(tenant_id, conversation_id)
             if held is None or (await self._settings(held)).output != settings.output:
                 return None  # they were read again while the batch was prepared
@@ -271,12 +243,14 @@ class LogService:
             default_model=self._resolver.default_model,
             due=settings.threshold,
             blobs=batch.blobs,
-            as_held=as_held,
+            if_unchanged=if_unchanged,
         )
         if after is None:
             return None
         placed = appended_drafts(after, drafts, ids)
-        return _Done(after, await self._answer(session, after, placed, batch.warnings), placed)
+        return _AppendResult(
+            after, await self._answer(session, after, placed, batch.warnings), placed
+        )
 
     async def _answer(
         self,
@@ -299,72 +273,54 @@ class LogService:
         )
 
     async def _append_locked(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        request: Append,
-        batch: Batch,
-        settings: AppendSettings,
-    ) -> _Done | dict[str, Any]:
+        self, tenant_id: str, conversation_id: str, batch: Batch
+    ) -> _AppendResult | dict[str, Any]:
         """Append under the lock of the conversation's state, which determines the error."""
-        key, request_hash = request.idempotency_key, ""
+        key, request_hash = batch.request.idempotency_key, ""
         if key is not None:
-            request_hash = await asyncio.to_thread(_request_hash, request)
+            request_hash = await asyncio.to_thread(_request_hash, batch.request)
         async with self._database.transaction() as session:
             current = await lock_conversation(
                 session, tenant_id, conversation_id, self._resolver.default_model
             )
             if key is not None:
-                kept = await session.log.kept_answer(conversation_id, key)
+                kept = await session.log.find_answer(conversation_id, key)
                 if kept is not None:
                     return _replayed(kept, request_hash)
-            now = await self._settings(current)
-            if now.counter != settings.counter or (
-                batch.has_results and now.output != settings.output
-            ):
+            now, before = await self._settings(current), batch.settings
+            if now.counter != before.counter or (batch.has_results and now.output != before.output):
                 raise _SettingsChanged(current)
-            done = await self._append_checked(session, tenant_id, current, request, batch, now)
+            batch = replace(batch, settings=now)
+            result = await self._append_checked(session, tenant_id, current, batch)
             if key is not None:
-                text = json_text.dumps(done.appended)
-                await session.log.keep_answer(conversation_id, key, request_hash, text)
-        return done
+                text = json_text.dumps(result.appended)
+                await session.log.add_answer(conversation_id, key, request_hash, text)
+        return result
 
     async def _append_checked(
-        self,
-        session: Repositories,
-        tenant_id: str,
-        current: Conversation,
-        request: Append,
-        batch: Batch,
-        settings: AppendSettings,
-    ) -> _Done:
+        self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
+    ) -> _AppendResult:
         conversation_id = current.conversation_id
-        given = [entry.id for entry in batch.drafts if entry.id is not None]
+        drafts = {entry.id: entry for entry in batch.drafts if entry.id is not None}
         known: dict[str, AppendedMessage] = {}
-        drafts = {entry.id: entry for entry in batch.drafts}
-        async for stored in stored_with_ids(session, conversation_id, given):
-            entry = drafts[stored.id]
-            if not await is_same_message(stored, entry, request.format):
+        async for stored in stored_with_ids(session, conversation_id, list(drafts)):
+            if not await is_same_message(stored, drafts[stored.id], batch.request.format):
                 raise Conflict(
-                    f"Message id {entry.id!r} is taken by another message", {"id": entry.id}
+                    f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
                 )
             known[stored.id] = appended_message(stored)
         new = [entry for entry in batch.drafts if entry.id is None or entry.id not in known]
-        if known and len(known) == len(batch.drafts):
-            placed = list(known.values())
-            return _Done(current, await self._answer(session, current, placed))
-        check_position(current, request, batch_shape(new))
+        if known and not new:
+            return _AppendResult(
+                current, await self._answer(session, current, list(known.values()))
+            )
+        check_position(current, batch.request, batch_shape(new))
         await attach_blobs(session, conversation_id, batch, new)
         left = replace(batch, drafts=new)
-        done = await self._append(
-            session, tenant_id, conversation_id, request, left, settings, as_held=False
-        )
-        assert done is not None, "the head is locked and was checked"
-        if known:
-            both = [*known.values(), *done.appended.messages]
-            merged = sorted(both, key=lambda message: message.seq)
-            return replace(done, appended=replace(done.appended, messages=merged))
-        return done
+        result = await self._append(session, tenant_id, conversation_id, left, if_unchanged=False)
+        assert result is not None, "the head is locked and was checked"
+        both = sorted([*known.values(), *result.appended.messages], key=lambda message: message.seq)
+        return replace(result, appended=replace(result.appended, messages=both))
 
 
 def _request_hash(request: Append) -> str:

@@ -1,7 +1,7 @@
 """The own settings of an agent or a conversation: checked, patched, versioned.
 
 1. The database stores the settings as the caller gave them, as JSON text, without defaults.
-2. StoredSettings are checked together with the settings that they inherit, when they are set.
+2. Settings are checked together with the settings that they inherit, when they are set.
 3. A caller replaces sections and tools as whole lists. Each list is a new version, and earlier
    versions stay readable.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from app.domain.common import json_text
-from app.domain.common.errors import Conflict, NotFound, Problem, ValidationError
+from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULTS, merge
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
@@ -21,17 +21,15 @@ from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.formats import parse_tool
 
 Resource = TypeVar("Resource", Agent, Conversation)
-"""What has settings of its own."""
+"""A kind of resource with settings of its own."""
 
 CheckModel = Callable[[str, str], None]
 """Raises ValidationError at a JSON pointer for a model that may not summarise."""
 
-_EMPTY_LIST = "[]"
-
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """The settings of a creation request: policy leaves, sections and tools as given."""
+    """The settings of a creation request: policy leaves, sections and tools of the request."""
 
     model: str | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -50,32 +48,27 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change of the fields named in `given`; a policy of None resets the whole policy."""
+    """A change of the named `fields`; a policy of None resets the whole policy."""
 
-    given: frozenset[str]
+    fields: frozenset[str]
     name: str = ""
     model: str | None = None
     policy: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rolling_window_seconds: int | None = None
 
-    def applied(self, settings: StoredSettings) -> StoredSettings:
-        """Return the settings with model and policy changed."""
-        if "model" in self.given:
-            settings = replace(settings, model=self.model)
-        if "policy" in self.given:
-            own = (
-                {} if self.policy is None else merge(json_text.loads(settings.policy), self.policy)
-            )
-            settings = replace(settings, policy=json_text.dumps(without_empty_objects(own)))
-        return settings
-
-    def applied_to(self, resource: Resource) -> Resource:
+    def applied(self, resource: Resource) -> Resource:
         """Return the resource with model, policy and metadata changed."""
-        changed = replace(resource, settings=self.applied(resource.settings))
-        if "metadata" in self.given:
-            changed = replace(changed, metadata=json_text.dumps(self.metadata))
-        return changed
+        settings, metadata = resource.settings, resource.metadata
+        if "model" in self.fields:
+            settings = replace(settings, model=self.model)
+        if "policy" in self.fields:
+            own = json_text.loads(settings.policy) if self.policy is not None else {}
+            merged = without_empty_objects(merge(own, self.policy or {}))
+            settings = replace(settings, policy=json_text.dumps(merged))
+        if "metadata" in self.fields:
+            metadata = json_text.dumps(self.metadata)
+        return replace(resource, settings=settings, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ class ListVersion:
     @property
     def is_unversioned(self) -> bool:
         """Whether a release that did not store versions stored this list."""
-        return self.version == 0 and self.body != _EMPTY_LIST
+        return self.version == 0 and self.body != "[]"
 
     def replaced(self, kind: SettingsList, body: str, expected: int | None) -> ListVersion:
         """Return the newest version after a replacement: this one if the list is the same.
@@ -105,13 +98,7 @@ class ListVersion:
 
 def newest_version(resource: Agent | Conversation, kind: SettingsList) -> ListVersion:
     """Return the newest version of a list."""
-    match kind:
-        case SettingsList.SECTIONS:
-            return ListVersion(resource.settings.sections, resource.versions.sections)
-        case SettingsList.TOOLS:
-            return ListVersion(resource.settings.tools, resource.versions.tools)
-        case _:
-            assert_never(kind)
+    return ListVersion(getattr(resource.settings, kind), getattr(resource.versions, kind))
 
 
 def with_version(resource: Resource, kind: SettingsList, new: ListVersion) -> Resource:
@@ -121,11 +108,6 @@ def with_version(resource: Resource, kind: SettingsList, new: ListVersion) -> Re
         settings=replace(resource.settings, **{kind.value: new.body}),
         versions=replace(resource.versions, **{kind.value: new.version}),
     )
-
-
-def no_version(kind: SettingsList, version: int) -> NotFound:
-    """Return the error for a version that does not exist."""
-    return NotFound(f"There is no version {version} of the {kind}", {"version": version})
 
 
 def sections_json(sections: Sequence[Mapping[str, Any]]) -> str:
@@ -141,6 +123,11 @@ def tools_json(tools: Sequence[Mapping[str, Any]]) -> str:
     return json_text.dumps(list(tools))
 
 
+def list_json(kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> str:
+    """Return sections or tools as stored; raises ValidationError as the functions above do."""
+    return sections_json(items) if kind is SettingsList.SECTIONS else tools_json(items)
+
+
 def effective_policy(*policies: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of every leaf; later policies override earlier ones.
 
@@ -153,13 +140,13 @@ def effective_policy(*policies: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_summariser(policy: Mapping[str, Any] | None, check: CheckModel) -> None:
-    """Raise ValidationError when a given policy names a model that may not summarise.
+    """Raise ValidationError when a policy names a model that may not summarise.
 
     A stored policy is not checked again: a model that was allowed before does not block other
     changes.
     """
-    given = (policy or {}).get("compaction")
-    model = given.get("model") if isinstance(given, Mapping) else None
+    compaction = (policy or {}).get("compaction")
+    model = compaction.get("model") if isinstance(compaction, Mapping) else None
     if isinstance(model, str):
         check(model, "/policy/compaction/model")
 

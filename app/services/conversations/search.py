@@ -125,7 +125,7 @@ class SearchService:
             left = [seq for seq in left if found and seq > found[-1].message.seq]
         return [shown[item.seq] for item in best if item.seq in shown]
 
-    async def prepare(self, tenant_id: str, conversation_id: str) -> None:
+    async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
         if state.span is not None:
@@ -169,7 +169,7 @@ class SearchService:
             found = ranked(candidates(postings, having_all), postings, head_seq)
             known = {item.seq: item for item in found[:MAX_CANDIDATES]}
             cut = [number for number, item in enumerate(postings) if item.is_cut]
-            held = await session.search.holding(
+            held = await session.search.matching_terms(
                 conversation_id, list(known), [terms[number] for number in cut]
             )
         with_terms = [

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -23,21 +23,24 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import Span, View
-from app.domain.conversations.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities
+from app.domain.conversations.visibility import (
+    NO_SLIDING_WINDOW,
+    SlidingWindow,
+    Visibility,
+    last_from,
+    visibilities,
+)
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import Content, Original
+from app.services.tool_output.stored_results import Content, Original, StoredResults
 
-LOOKED_BACK = (16, 512)
+RECEIPTS_READ = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
-
-Originals = Callable[[str, Sequence[StoredMessage], Content, ReadPermit], Awaitable[list[Original]]]
-"""Returns the originals of messages; fewer where a page would become too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,10 @@ class PageMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TranscriptMessage:
     """A message as the caller sent it, with its visibility."""
 
-    listed: PageMessage
+    page_message: PageMessage
     original: Original
     visibility: Visibility
     pinned: bool
@@ -64,10 +67,10 @@ class _ConversationPage:
     """A conversation of a page: its messages there, and the inputs of their visibility."""
 
     conversation: Conversation
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
     receipts: list[Compaction] = field(default_factory=list)
     view: View = field(default_factory=View)
-    slid: Slid = NOT_SLID
+    sliding_window: SlidingWindow = NO_SLIDING_WINDOW
 
     @property
     def conversation_id(self) -> str:
@@ -77,7 +80,7 @@ class _ConversationPage:
     def visibilities(self) -> dict[int, Visibility]:
         """Return the visibility of its messages by the receipts that are read so far."""
         restored = self.conversation.state.window.restored
-        return visibilities(self.entries, self.view, self.receipts, restored, self.slid)
+        return visibilities(self.entries, self.view, self.receipts, restored, self.sliding_window)
 
 
 class TranscriptService:
@@ -88,12 +91,12 @@ class TranscriptService:
         database: Database,
         resolver: SettingsResolver,
         active: ActiveWindows,
-        originals: Originals,
+        outputs: StoredResults,
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._active = active
-        self._originals = originals
+        self._outputs = outputs
 
     async def of_agent(
         self,
@@ -128,16 +131,16 @@ class TranscriptService:
             if len(found) == len(ids):
                 break  # otherwise one was deleted between the two reads
         by_id = {conversation.conversation_id: conversation for conversation in found}
-        listed = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
-        return Page(listed, has_more=page.has_more)
+        page_message = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
+        return Page(page_message, has_more=page.has_more)
 
-    async def shown(
+    async def with_visibility(
         self,
         tenant_id: str,
         page: Sequence[PageMessage],
         content: Content,
         read: ReadPermit = UNLIMITED,
-    ) -> list[Shown]:
+    ) -> list[TranscriptMessage]:
         """Return the messages of a page with originals and visibility.
 
         A page with large results ends early, after at least one message. Raises NotFound for a
@@ -146,17 +149,30 @@ class TranscriptService:
         if not page:
             return []
         found = await self._with_originals(page, content, read)
-        parts = await self._conversations_of(tenant_id, [listed for listed, _ in found])
+        parts: dict[str, _ConversationPage] = {}
+        for page_message, _ in found:  # windows are moved before anything else is read (rule 1)
+            conversation_id = page_message.conversation.conversation_id
+            if conversation_id not in parts:
+                settled = await self._active.updated(tenant_id, page_message.conversation)
+                parts[conversation_id] = _ConversationPage(settled)
+        places = [
+            (page_message.conversation.conversation_id, page_message.message.seq)
+            for page_message, _ in found
+        ]
         async with self._database.session() as session:
-            pinned = await self._with_pins(session, parts)
-            await self._read_causes(session, parts)
-        visibility = {part.conversation_id: part.visibilities() for part in parts}
-        shown = []
-        for listed, original in found:
-            conversation_id, seq = listed.conversation.conversation_id, listed.message.seq
-            is_pinned = (conversation_id, seq) in pinned
-            shown.append(Shown(listed, original, visibility[conversation_id][seq], is_pinned))
-        return shown
+            pinned = await session.transcripts.pinned(places)
+            for place, (page_message, _) in zip(places, found, strict=True):
+                role, tokens = Role(page_message.message.role), page_message.message.token_count
+                item = entry(page_message.message.seq, role, tokens, place in pinned)
+                parts[place[0]].entries.append(item)
+            await self._read_causes(session, list(parts.values()))
+        visibility = {key: part.visibilities() for key, part in parts.items()}
+        return [
+            TranscriptMessage(
+                page_message, original, visibility[place[0]][place[1]], place in pinned
+            )
+            for place, (page_message, original) in zip(places, found, strict=True)
+        ]
 
     async def _with_originals(
         self, page: Sequence[PageMessage], content: Content, read: ReadPermit
@@ -167,39 +183,12 @@ class TranscriptService:
         for conversation_id, part in groupby(page, lambda item: item.conversation.conversation_id):
             run = list(part)
             wanted = [item.message for item in run]
-            originals = await self._originals(conversation_id, wanted, content, read)
+            originals = await self._outputs.originals(conversation_id, wanted, content, read)
             found += zip(run, originals, strict=False)
             size += sum(map(_shown_bytes, originals))
             if len(originals) < len(run) or size > read.max_bytes:
                 break
         return found
-
-    async def _conversations_of(
-        self, tenant_id: str, page: Iterable[PageMessage]
-    ) -> list[_ConversationPage]:
-        """Return the conversations of a page with up-to-date windows (rule 1)."""
-        parts: dict[str, _ConversationPage] = {}
-        for listed in page:
-            conversation, message = listed.conversation, listed.message
-            if conversation.conversation_id not in parts:
-                settled = await self._active.settled(tenant_id, conversation)
-                parts[conversation.conversation_id] = _ConversationPage(settled, [])
-            item = entry(message.seq, Role(message.role), message.token_count)
-            parts[conversation.conversation_id].entries.append(item)
-        return list(parts.values())
-
-    async def _with_pins(
-        self, session: Repositories, parts: Sequence[_ConversationPage]
-    ) -> frozenset[tuple[str, int]]:
-        """Set the pins of all entries, and return the pinned messages."""
-        places = [(part.conversation_id, item.seq) for part in parts for item in part.entries]
-        pinned = await session.transcripts.pinned(places)
-        for part in parts:
-            part.entries = [
-                entry(item.seq, item.role, item.tokens, (part.conversation_id, item.seq) in pinned)
-                for item in part.entries
-            ]
-        return pinned
 
     async def _read_causes(self, session: Repositories, parts: Sequence[_ConversationPage]) -> None:
         """Compute the views of conversations, and read the receipts behind them (rule 2)."""
@@ -208,7 +197,7 @@ class TranscriptService:
         await _read_back(session, parts, newest, 1)
         for part in parts:
             await self._set_view(session, part)
-        for limit in LOOKED_BACK:
+        for limit in RECEIPTS_READ:
             parents = {
                 part.conversation_id: parent_id
                 for part in parts
@@ -226,9 +215,9 @@ class TranscriptService:
         part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _slid_to(session, conversation, part.view.spans, count)
-            whole_from = await _slid_to(session, conversation, part.view.window, count)
-            part.slid = Slid(shown_from, whole_from)
+            shown_from = await _sliding_window_start(session, conversation, part.view.spans, count)
+            whole_from = await _sliding_window_start(session, conversation, part.view.window, count)
+            part.sliding_window = SlidingWindow(shown_from, whole_from)
 
 
 async def _read_back(
@@ -242,7 +231,7 @@ async def _read_back(
         part.receipts += chains.get(part.conversation_id, ())
 
 
-async def _slid_to(
+async def _sliding_window_start(
     session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return the seq at which the last messages of these spans begin, with a whole call group."""

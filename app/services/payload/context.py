@@ -20,7 +20,7 @@ from app.domain.common.errors import Conflict, NotFound
 from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.dependencies import BuildDependencies
-from app.services.payload.pipeline.epoch import choose_epoch
+from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch
 from app.services.payload.pipeline.loading import load
 from app.services.payload.pipeline.overflow import cut_after_overflow, refusal
 from app.services.payload.pipeline.recording import record
@@ -49,7 +49,7 @@ class ContextService:
             )
         if conversation is None:
             raise NotFound.conversation(conversation_id)
-        conversation = await self._deps.active.settled(tenant_id, conversation)
+        conversation = await self._deps.active.updated(tenant_id, conversation)
         async with database.session() as session:
             return await read_budget(resolver, session, conversation)
 
@@ -90,17 +90,19 @@ class ContextService:
         """
         deps, attempt = self._deps, first
         state: BuildState | None = None
+        epoch: EpochChoice | None = None
         cut: CompactResult | None = None
         for _ in range(_MAX_ROUNDS):
             try:
                 if state is None:
+                    epoch = None
                     state = await choose_view(deps, await load(deps, attempt))
                     if cuts and cut is None:
                         cut = await cut_after_overflow(deps, state)
                         attempt, state = replace(first, may_compact=False), None
                         continue
                     state = await reduce(deps, state)
-                epoch = choose_epoch(state)
+                epoch = choose_epoch(state, epoch)
                 state = await render(deps, state, epoch)
                 if not epoch.describes(state):
                     continue  # the rendered text mentions other tools

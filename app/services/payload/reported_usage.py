@@ -193,7 +193,7 @@ class UsageService:
         if found.is_outdated(self._active.now()):
             locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
-                settled = await self._active.settle(session, locked)
+                settled = await self._active.update_locked(session, locked)
                 return replace(found, state=settled.state)
         return found
 

@@ -26,19 +26,16 @@ class ConfigurableRepository(Protocol[_Resource_contra]):
 
     async def change(self, tenant_id: str, resource: _Resource_contra) -> None:
         """Store the settings of a resource that exists."""
-        ...
 
     async def add_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int, body: str
     ) -> None:
         """Store a version of a list; call it in the transaction that makes it the newest."""
-        ...
 
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
     ) -> str | None:
         """Return a version of a list as it was given, None for an unknown version."""
-        ...
 
 
 class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
@@ -54,7 +51,6 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         metadata: str,
     ) -> bool:
         """Create one with an empty log; False when the id is taken."""
-        ...
 
     async def find(
         self,
@@ -64,7 +60,6 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         model: str | None = None,
     ) -> Conversation | None:
         """Return one with inherited settings, or None."""
-        ...
 
     async def page(
         self,
@@ -76,15 +71,12 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
-        ...
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
-        ...
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; returns deleted rows by table."""
-        ...
 
 
 class AgentRepository(ConfigurableRepository[Agent], Protocol):
@@ -92,49 +84,38 @@ class AgentRepository(ConfigurableRepository[Agent], Protocol):
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
         """Create one; False when the id is taken."""
-        ...
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
         """Return one, or None; `lock` locks its row until the transaction ends."""
-        ...
 
     async def page(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[Any, str] | None,
-        bound: Bound = UNBOUNDED,
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
-        ...
 
     async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
         """Set the time of its last clear unless that is later already, and return it."""
-        ...
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete the agent without its conversations; returns deleted rows by table."""
-        ...
 
 
 class SearchRepository(Protocol):
     """Indexes the words of one conversation's messages, and searches them."""
 
     async def unindexed(
-        self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
+        self, conversation_id: str, through_seq: int, limit: int, max_bytes: int
     ) -> list[SearchedMessage]:
         """Return the next messages to index, up to a seq and a limit.
 
-        The list ends with the message at which the total size of bodies reaches `most_bytes`.
+        The list ends with the message at which the total size of bodies reaches `max_bytes`.
         """
-        ...
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
         """Index messages that are not indexed yet by their lexemes.
 
         It does nothing for a deleted conversation.
         """
-        ...
 
     async def find(
         self,
@@ -148,28 +129,24 @@ class SearchRepository(Protocol):
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
-        ...
 
     async def postings(
-        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
+        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, limit: int
     ) -> list[Postings]:
-        """Return for each group of terms the newest `most` messages that have all of them."""
-        ...
+        """Return for each group of terms the newest `limit` messages that have all of them."""
 
-    async def holding(
+    async def matching_terms(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
         """Return the size of messages, and the terms that each of them has."""
-        ...
 
     async def by_seqs(
-        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+        self, conversation_id: str, seqs: Sequence[int], max_bytes: int
     ) -> list[SearchedMessage]:
         """Return messages by their seqs, in log order.
 
-        The list ends with the message at which the total size of bodies reaches `most_bytes`.
+        The list ends with the message at which the total size of bodies reaches `max_bytes`.
         """
-        ...
 
 
 class TranscriptRepository(Protocol):
@@ -189,17 +166,14 @@ class TranscriptRepository(Protocol):
         Each item has the conversation's id and the time that the active window uses. The page
         starts after the time, conversation and seq of `after`.
         """
-        ...
 
     async def conversations(
         self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
     ) -> list[Conversation]:
         """Return the existing ones of these conversations, without their sections and tools."""
-        ...
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """Return the pinned ones of these messages, by conversation and seq."""
-        ...
 
     async def chains(
         self, newest: Mapping[str, str], limit: int
@@ -208,4 +182,3 @@ class TranscriptRepository(Protocol):
 
         `newest` is the id of the first receipt, by conversation.
         """
-        ...

@@ -37,37 +37,29 @@ class LogRepository(Protocol):
         default_model: str | None,
         due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
-        as_held: bool = False,
+        if_unchanged: bool = False,
     ) -> Conversation | None:
         """Store a batch if the state still allows it, and return the conversation after it.
 
         A compaction becomes due when the batch reaches the threshold `due`. The time of a message
-        without a timestamp is `now`. `blobs` are stored with the batch. With `as_held`, it is
-        stored only if the settings are those that this process has cached.
+        without a timestamp is `now`. `blobs` are stored with the batch. With `if_unchanged` it is
+        stored only if the settings are still those that this process has cached.
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-        ...
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
         """Lock the state until the transaction ends, and return the conversation."""
-        ...
 
     async def by_ids(
-        self,
-        conversation_id: str,
-        ids: Sequence[str],
-        after_seq: int = 0,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
         """Return the stored messages with these ids after a seq, in log order."""
-        ...
 
     async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the ids of the messages with these seqs."""
-        ...
 
     async def page(
         self,
@@ -79,48 +71,38 @@ class LogRepository(Protocol):
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive."""
-        ...
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> Mapping[int, int]:
         """Return the size of the messages in `[start, end)` by seq, without reading them."""
-        ...
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         """Return the messages in `[start, end)` as compaction planning reads them."""
-        ...
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> Mapping[int, str]:
         """Return the tool of each result in `[start, end)` by seq."""
-        ...
 
     async def open_calls(self, conversation_id: str) -> Mapping[str, str]:
         """Return the tools that the newest message without results calls, by call id."""
-        ...
 
     async def last_used(self, conversation_id: str) -> Mapping[str, int]:
         """Return the seq at which each tool was last called, within the newest messages."""
-        ...
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
         """Promote tools for the current turn, and return all promoted tools of this turn.
 
         The result is empty for a deleted conversation.
         """
-        ...
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
-        ...
 
-    async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the answer stored for an idempotency key."""
-        ...
 
-    async def keep_answer(
+    async def add_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         """Store an answer for 24 hours."""
-        ...
 
 
 class ActiveWindowRepository(Protocol):
@@ -130,58 +112,47 @@ class ActiveWindowRepository(Protocol):
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
         """Return the seq, from `first` on, of the first call group after a marker."""
-        ...
 
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
         """Return the call groups from a seq on with a message from before the marker."""
-        ...
 
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
         """Return the time of the oldest message from a seq on that is newer than the marker."""
-        ...
 
     async def whole_groups(
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
         """Return these spans, each extended to the end of its last call group."""
-        ...
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the agent tools that previews of results in these spans name."""
-        ...
 
     async def has_epochs(self, conversation_id: str) -> bool:
         """Whether a payload was built before."""
-        ...
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         """Return the tokens of the messages in these spans."""
-        ...
 
     async def move(self, conversation_id: str, state: ConversationState) -> None:
         """Store the window and the view of a state.
 
         Call it in a transaction that holds the state's lock.
         """
-        ...
 
     async def activities(
-        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+        self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
     ) -> list[Activity]:
-        """Return those of an agent's newest conversations with messages since, newest first."""
-        ...
+        """Return the newest of an agent's conversations that have messages since, newest first."""
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         """Empty the window, and store an event with `data`, a JSON object."""
-        ...
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         """Empty the windows of all conversations of an agent; returns their number."""
-        ...
 
 
 class EventRepository(Protocol):
@@ -192,18 +163,14 @@ class EventRepository(Protocol):
 
         It locks the state until the transaction ends, and does nothing for a deleted conversation.
         """
-        ...
 
-    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+    async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         """Return the cursor after all events, None for an unknown conversation."""
-        ...
 
-    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+    async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
         """Return the cursors after all events of those conversations that exist."""
-        ...
 
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
         """Return the page after a cursor, as one snapshot; None for an unknown conversation."""
-        ...

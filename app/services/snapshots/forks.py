@@ -34,7 +34,7 @@ from app.domain.snapshots.forks import (
 from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.idempotent_creation import claim_key
+from app.services.conversations.configurable_resources import claim_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.storage_usage import StorageQuota
@@ -163,7 +163,7 @@ class ForkService:
         """Read the source, and copy its blobs in the object store (rule 3)."""
         async with self._database.session() as session:
             found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-        source = await self._active.settled(tenant_id, found)
+        source = await self._active.updated(tenant_id, found)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as session:
             if await self._find(session, tenant_id, fork_id) is not None:

@@ -66,7 +66,7 @@ async def imported_entries(
         entries = [body.encode() for _, body in page]
         page.clear()
         yield entries
-        await read.let_go()
+        await read.release_large()
 
 
 async def originals_of(
@@ -90,7 +90,7 @@ async def originals_of(
                 del page[: len(batch)]
                 yield batch
                 batch.clear()  # frees this batch before the next one is read
-                await read.let_go()
+                await read.release_large()
 
 
 async def _messages(

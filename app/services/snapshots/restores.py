@@ -179,7 +179,7 @@ class RestoreService:
             return await get_conversation(session, tenant_id, conversation_id, self._default_model)
 
     async def _target(self, tenant_id: str, conversation_id: str) -> _Target:
-        found = await self._active.settled(tenant_id, await self._find(tenant_id, conversation_id))
+        found = await self._active.updated(tenant_id, await self._find(tenant_id, conversation_id))
         spans = spans_through(found.state.window.spans, found.state.head_seq)
         async with self._database.session() as session:
             used = await session.snapshots.calls_in(conversation_id, spans)
@@ -222,10 +222,10 @@ class RestoreService:
             found = await lock_conversation(
                 session, tenant_id, conversation_id, self._default_model
             )
-            found = await self._active.settle(session, found)
+            found = await self._active.update_locked(session, found)
             outside = minus(spans, found.state.window.spans)
             if outside:
-                await self._active.rejoin(session, found, outside)
+                await self._active.restore(session, found, outside)
         return outside
 
     # --- sources ----------------------------------------------------------------------------

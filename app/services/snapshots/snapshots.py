@@ -133,7 +133,7 @@ class SnapshotService:
         windows = []
         for conversation in conversations:
             try:
-                settled = await self._active.settled(tenant_id, conversation)
+                settled = await self._active.updated(tenant_id, conversation)
             except NotFound:
                 continue  # deleted meanwhile
             spans = spans_through(settled.state.window.spans, settled.state.head_seq)

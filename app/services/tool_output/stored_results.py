@@ -166,7 +166,7 @@ class StoredResults:
             total += message.byte_size + size
             if originals and size and total > read.max_bytes:
                 break
-            await read.make_room(size)
+            await read.acquire_large(size)
             blob = blobs.get(output.ref or "") if output is not None else None
             is_collected = blob is not None and blob.collected_at is not None
             if output is None or blob is None or is_collected or not size:

@@ -114,9 +114,9 @@ async def test_a_page_is_bounded_and_knows_its_tenant(database: PostgresDatabase
         page = await session.events.page(TENANT, CID, Cursor(0, 1), 3)
         last = await session.events.page(TENANT, CID, Cursor(0, 4), 3)
         assert await session.events.page("another", CID, BEGINNING, 3) is None
-        assert await session.events.find_head("another", CID) is None
-        assert await session.events.find_head(TENANT, CID) == Cursor(0, 5)
-        heads = await session.events.heads([CID, OTHER, CID.replace("5b", "5d")])
+        assert await session.events.find_newest("another", CID) is None
+        assert await session.events.find_newest(TENANT, CID) == Cursor(0, 5)
+        heads = await session.events.newest_of([CID, OTHER, CID.replace("5b", "5d")])
     assert page is not None and last is not None
     assert [row.seq for row in page.stored] == [2, 3, 4]
     assert not page.is_last and last.is_last

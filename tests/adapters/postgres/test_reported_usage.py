@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.conversations.append_statements import APPENDS
-from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION
-from app.adapters.postgres.conversations.log_statements import LOCK
+from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.payload.build_reads import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT

@@ -17,7 +17,7 @@ from app.adapters.postgres.conversations.search import (
     BLOCK,
     BY_SEQS,
     FIND,
-    HOLDING,
+    MATCHING_TERMS,
     POSTINGS,
     UNINDEXED,
 )
@@ -38,12 +38,12 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
         (FIND["asc"], 1, 0, 1),
         (FIND["desc"], 1, 0, 1),
         (POSTINGS, 1, 0, 0),
-        (HOLDING, 0, 1, 0),
+        (MATCHING_TERMS, 0, 1, 0),
         (BY_SEQS, 0, 0, 2),
         (UNINDEXED, 0, 1, 2),
         (ADD, 0, 0, 0),
     ],
-    ids=["asc", "desc", "postings", "holding", "by_seqs", "unindexed", "add"],
+    ids=["asc", "desc", "postings", "matching_terms", "by_seqs", "unindexed", "add"],
 )
 async def test_searches_go_by_word_and_by_seq(
     database_url: str, statement: Statement, words: int, walks: int, messages: int
@@ -68,17 +68,17 @@ async def talk(database: PostgresDatabase) -> str:
 
 
 async def seqs(
-    database: PostgresDatabase, cid: str, term: Term, head: int, most: int = 10**6
+    database: PostgresDatabase, cid: str, term: Term, head: int, limit: int = 10**6
 ) -> Postings:
     """Return which messages have a term."""
     async with database.session() as session:
-        (found,) = await session.search.postings(cid, [[term]], head, most)
+        (found,) = await session.search.postings(cid, [[term]], head, limit)
     return found
 
 
-@pytest.mark.parametrize("most", [1, 7, BLOCK, 10**6])
+@pytest.mark.parametrize("limit", [1, 7, BLOCK, 10**6])
 async def test_blocks_are_searched_from_the_newest_on(
-    database: PostgresDatabase, most: int
+    database: PostgresDatabase, limit: int
 ) -> None:
     """Words on both sides of each border of blocks are found once, the newest first."""
     cid = await talk(database)
@@ -86,9 +86,9 @@ async def test_blocks_are_searched_from_the_newest_on(
     async with database.session() as session:
         await session.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
     head = there[-1]
-    found = await seqs(database, cid, Term("zeb", is_prefix=True), head, most)
-    assert found.seqs == tuple(there[::-1][:most])
-    assert found.is_cut is (most < len(there))
+    found = await seqs(database, cid, Term("zeb", is_prefix=True), head, limit)
+    assert found.seqs == tuple(there[::-1][:limit])
+    assert found.is_cut is (limit < len(there))
     assert (await seqs(database, cid, Term(f"n{BLOCK}", is_prefix=False), head)).seqs == (BLOCK,)
     assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
 
@@ -129,7 +129,7 @@ async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
     cid = await talk(database)
     async with database.session() as session:
         await session.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
-        found = await session.search.holding(
+        found = await session.search.matching_terms(
             cid,
             [1, 2 * BLOCK, 3 * BLOCK, 77],
             [Term("zeb", is_prefix=True), Term("lion", is_prefix=False)],

@@ -168,7 +168,7 @@ SPREAD = {
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
     "conversations.LIST_CONVERSATIONS": "a tenant's list, a page at a time",
-    "events.HEADS": "one look for all streams that a process holds",
+    "events.NEWEST_OF": "one look for all streams that a process holds",
     "forks.ADD": "a fork: two conversations",
     "forks.COPY_BLOBS": "a fork: two conversations",
     "forks.COPY_PINS_AND_COMPACTIONS": "a fork: two conversations",

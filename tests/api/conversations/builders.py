@@ -10,15 +10,15 @@ from tests.api.talk import append, assistant, calling, result, talk, user
 
 
 async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> dict[str, Any]:
-    """Post and return the answer, which is no problem."""
+    """Post and return the answer, which must not be a problem."""
     answer = await client.post(path, json=body if body is not None else {})
     assert answer.status_code in (200, 201, 202), answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def lived(client: httpx.AsyncClient, agent_id: str) -> str:
-    """Return a conversation to which everything has happened that leaves a row."""
+async def full_conversation(client: httpx.AsyncClient, agent_id: str) -> str:
+    """Return a conversation with a row in every table."""
     made = await post(
         client,
         "/v1/conversations",

@@ -24,13 +24,13 @@ DAY = 86_400
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock that windows go by."""
+    """The clock that active windows use."""
     return Clock()
 
 
 @pytest_asyncio.fixture
 async def client(settings: Settings, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the app, whose windows go by the controlled clock."""
+    """A client of an app whose active windows use the controlled clock."""
     async with started(create_app(settings, now=clock.utc)) as opened:
         yield opened
 
@@ -70,7 +70,7 @@ async def texts(client: httpx.AsyncClient, path: str, **body: Any) -> list[str]:
 async def test_rolling_window_returns_messages_within_window(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """All that is younger than the window is shown. [window.cut]"""
+    """Messages younger than the window are shown [window.cut]."""
     path = await thread(client, await agent(client))
     for number in range(3):
         await append(client, path, user(f"{number}"))
@@ -81,7 +81,10 @@ async def test_rolling_window_returns_messages_within_window(
 async def test_rolling_window_excludes_old_messages(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """What is older is not, be it received or stamped long ago. [window.older-stays]"""
+    """Messages older than the window are not shown, by timestamp or by time of receipt.
+
+    [window.older-stays]
+    """
     path = await thread(client, await agent(client))
     old = "2025-12-24T18:00:00+01:00"
     await append(client, path, user("received"), user("stamped", timestamp=old))
@@ -92,7 +95,10 @@ async def test_rolling_window_excludes_old_messages(
 
 
 async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> None:
-    """For agents; a conversation without one has no limit. [agents.settings, window.no-limit]"""
+    """It is the default of agents; a conversation without an agent has no limit.
+
+    [agents.settings, window.no-limit]
+    """
     path = await agent(client)
     shown = (await client.get(path)).json()
     assert shown["rolling_window_seconds"] == DAY
@@ -104,7 +110,10 @@ async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> N
 
 
 async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clock) -> None:
-    """At creation and later; null is no limit, and a longer one shows again what was older."""
+    """It is set at creation or later.
+
+    Null is no limit, and a longer one shows older messages again.
+    """
     path = await agent(client, rolling_window_seconds=600)
     cid = await thread(client, path)
     await append(client, cid, user("old"))
@@ -121,7 +130,7 @@ async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clo
 
 
 async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A call that rolled out takes its results along, in every format [window.cut]."""
+    """A call outside the window takes its results with it, in every format [window.cut]."""
     path = await thread(client, await agent(client, rolling_window_seconds=600))
     await append(client, path, user("look"), calling("call-one", "call-two"), result("call-one"))
     clock.pass_seconds(300)
@@ -138,7 +147,7 @@ async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: 
 
 
 async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A build has nothing to send once everything is too old. [window.cut]"""
+    """A build without any message in the window fails [window.cut]."""
     path = await thread(client, await agent(client))
     await append(client, path, user("old"))
     clock.pass_seconds(DAY)
@@ -149,8 +158,8 @@ async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clo
 
 
 @pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
-async def test_a_timestamp_that_is_none(client: httpx.AsyncClient, stamp: Any) -> None:
-    """A message's own time is in ISO 8601, else nothing is stored [window.message-time]."""
+async def test_an_invalid_timestamp_is_refused(client: httpx.AsyncClient, stamp: Any) -> None:
+    """A timestamp that is not ISO 8601 is refused, and nothing is stored [window.message-time]."""
     path = await thread(client, await agent(client))
     body = {"messages": [user("x"), user("y", timestamp=stamp)]}
     answer = await client.post(f"{path}/messages", json=body)
@@ -162,7 +171,7 @@ async def test_a_timestamp_that_is_none(client: httpx.AsyncClient, stamp: Any) -
 
 
 async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The marker moves to now. [window.clear]"""
+    """A clear sets the marker to the current time [window.clear]."""
     path = await agent(client)
     cid = await thread(client, path)
     clock.pass_seconds(10)
@@ -174,7 +183,10 @@ async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: 
 
 
 async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClient) -> None:
-    """Of all the agent's conversations, also at equal times. [window.cut, window.clear-exact]"""
+    """A clear of an agent hides messages of all its conversations, also at equal times.
+
+    [window.cut, window.clear-exact]
+    """
     path = await agent(client)
     threads = [await thread(client, path) for _ in range(2)]
     for cid in threads:
@@ -186,7 +198,7 @@ async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClie
 
 
 async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """The transcript has them for ever. [window.clear, search.words]"""
+    """The transcript still has cleared messages [window.clear, search.words]."""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("before"))
@@ -196,7 +208,7 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
 
 
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:
-    """What comes after a clear is shown, in a new epoch that says why [window.clear]."""
+    """Messages after a clear are shown, in a new epoch with the reason `cleared` [window.clear]."""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("before"), assistant("yes"))
@@ -209,7 +221,7 @@ async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> N
 
 
 async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The latest clear wins, whoever was cleared. [window.clear-exact]"""
+    """The latest clear counts, of the agent or of the conversation [window.clear-exact]."""
     path = await agent(client)
     cid = await thread(client, path)
     for number, cleared in enumerate((path, cid, path, cid)):
@@ -221,8 +233,8 @@ async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock:
     assert await texts(client, cid) == ["last"]
 
 
-async def test_clear_nothing(client: httpx.AsyncClient) -> None:
-    """An unknown agent or conversation is 404; an empty one can be cleared. [window.clear]"""
+async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
+    """An unknown agent or conversation is 404; an empty one can be cleared [window.clear]."""
     assert_problem(await client.post("/v1/agents/nobody/clear"), 404, "NOT_FOUND")
     lost = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/clear"
     assert_problem(await client.post(lost), 404, "NOT_FOUND")
@@ -235,7 +247,7 @@ async def test_clear_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
-    """Return the messages of a payload that holds all that an agent has to say."""
+    """Return the messages of a payload with sections, docs, history and status of an agent."""
     docs = {"name": "guide", "kind": "docs", "content": "How we work."}
     base = {"name": "base", "content": "You are an agent."}
     path = await agent(client, sections=[docs, base], rolling_window_seconds=600)
@@ -255,20 +267,23 @@ async def test_context_includes_system_prompt(client: httpx.AsyncClient, clock: 
 
 
 async def test_context_includes_agent_docs(client: httpx.AsyncClient, clock: Clock) -> None:
-    """Its docs follow them in the system prompt. [payload.order]"""
+    """Its docs follow the sections in the system prompt [payload.order]."""
     assert (await assembled(client, clock))[0] == "You are an agent.\n\nHow we work."
 
 
 async def test_context_includes_rolling_window_messages(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """Then the window's messages of this conversation alone. [agents.status-preamble]"""
+    """The messages of this conversation's window follow the system prompt.
+
+    [agents.status-preamble]
+    """
     shown = await assembled(client, clock)
     assert (shown[1], len(shown)) == ("new", 3)
 
 
 async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: Clock) -> None:
-    """And last what the agent's other conversations do, without their words."""
+    """The status of the agent's other conversations is last, without their messages."""
     status = (await assembled(client, clock))[-1]
     assert status.startswith("[Status]\nOther conversations of this agent:\n- OTHER: last message")
     assert "elsewhere" not in status
@@ -278,7 +293,7 @@ async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: 
 async def test_context_window_bounded_by_clear_time_or_rolling_window(
     client: httpx.AsyncClient, clock: Clock, cleared: bool
 ) -> None:
-    """Whichever is the more recent. [window.cut]"""
+    """The later of the two times is the bound [window.cut]."""
     path = await agent(client, rolling_window_seconds=600)
     cid = await thread(client, path)
     await append(client, cid, user("1"))
@@ -295,7 +310,7 @@ async def test_context_window_bounded_by_clear_time_or_rolling_window(
 
 
 async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
-    """Return what one process said of an agent and a payload, and what the next one says."""
+    """Return the answers of one process about an agent and a payload, and those of the next one."""
     said = []
     path = cid = ""
     for _ in range(2):
@@ -314,14 +329,14 @@ async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
 
 
 async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
-    """A new process builds the same payload, here out of PostgreSQL. [operation.database-away]"""
+    """A new process builds the same payload from PostgreSQL [operation.database-away]."""
     (before, _), (after, _) = await before_and_after(settings)
     assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
     assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
 
 
 async def test_clear_time_survives_restart(settings: Settings) -> None:
-    """So does the marker. [window.clear, log.durable]"""
+    """A new process has the same marker [window.clear, log.durable]."""
     (_, before), (_, after) = await before_and_after(settings)
     assert after == before
 
@@ -332,7 +347,7 @@ async def test_clear_time_survives_restart(settings: Settings) -> None:
 async def test_context_clear_command_advances_clear_time(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """`/context clear` is one request, and its answer says since when. [window.clear]"""
+    """`/context clear` is one request, which answers the time of the clear [window.clear]."""
     path = await agent(client)
     before = (await client.get(path)).json()["last_cleared_at"]
     clock.pass_seconds(60)
@@ -341,7 +356,10 @@ async def test_context_clear_command_advances_clear_time(
 
 
 async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) -> None:
-    """`/context save [description]` too, for all of the agent's conversations. [snapshots.save]"""
+    """`/context save [description]` is one request for all of the agent's conversations.
+
+    [snapshots.save]
+    """
     path = await agent(client)
     for _ in range(2):
         await append(client, await thread(client, path), user("hello"), assistant("hi"))
@@ -353,7 +371,7 @@ async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) 
 
 
 async def test_context_history_command_returns_embed(client: httpx.AsyncClient) -> None:
-    """`/context history` has all that a list needs to show. [snapshots.list]"""
+    """The list of snapshots has all fields that `/context history` shows [snapshots.list]."""
     path = await agent(client)
     await append(client, await thread(client, path), user("hello"), assistant("hi"))
     await client.post(f"{path}/snapshots", json={"description": "first"})
@@ -364,7 +382,7 @@ async def test_context_history_command_returns_embed(client: httpx.AsyncClient) 
 
 
 async def test_context_restore_command_loads_session(client: httpx.AsyncClient) -> None:
-    """`/context restore <session_id>` brings the window back, once."""
+    """`/context restore <session_id>` restores the window, once."""
     path = await agent(client)
     cid = await thread(client, path)
     await append(client, cid, user("hello"), assistant("hi"))
@@ -381,6 +399,6 @@ async def test_context_restore_command_loads_session(client: httpx.AsyncClient) 
 async def test_context_commands_no_active_agent_in_channel(
     client: httpx.AsyncClient, command: str
 ) -> None:
-    """Without such an agent there is nothing to clear or save. [window.clear, snapshots.save]"""
+    """An unknown agent cannot be cleared or saved [window.clear, snapshots.save]."""
     assert_problem(await client.post(f"/v1/agents/nobody/{command}", json={}), 404, "NOT_FOUND")
     assert_problem(await client.get("/v1/agents/nobody/snapshots"), 404, "NOT_FOUND")

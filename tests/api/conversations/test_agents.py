@@ -25,7 +25,7 @@ async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> di
 
 
 async def test_create_and_read(client: httpx.AsyncClient) -> None:
-    """An agent has a name, a model, a policy, sections and tools, and answers with them."""
+    """An agent answers with its name, model, policy, sections and tools."""
     tool = {"name": "search", "input_schema": {"type": "object"}}
     answer = await client.post(
         "/v1/agents",
@@ -63,10 +63,10 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
     ],
     ids=str,
 )
-async def test_wrong_creations(
+async def test_invalid_creations_are_refused(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
+    """Each invalid field is a 422 with its pointer [errors.problem-json]."""
     answer = await client.post("/v1/agents", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
 
@@ -104,7 +104,7 @@ async def test_patch(client: httpx.AsyncClient) -> None:
 
 
 async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
-    """Model, policy, sections and tools reach the agent's conversations [agents.settings]."""
+    """The agent's conversations inherit model, policy, sections and tools [agents.settings]."""
     await new_agent(client, "a", model="claude-3-opus")
     path = await new_conversation(client, agent_id="a")
     await append(client, path, *talk(1))
@@ -122,8 +122,10 @@ async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
     assert (await client.get(path)).json()["effective_model"] == "claude-3-opus"
 
 
-async def test_an_agent_cannot_break_reading(client: httpx.AsyncClient) -> None:
-    """A policy that no longer works with its agent's is still shown, and can be mended."""
+async def test_an_invalid_inherited_policy_can_be_read_and_changed(
+    client: httpx.AsyncClient,
+) -> None:
+    """A policy that is invalid together with its agent's can still be read and changed."""
     await new_agent(client, "a")
     path = await new_conversation(client, agent_id="a", policy={"budget": {"context_window": 8000}})
     change = {"policy": {"budget": {"max_output_tokens": 9000}}}
@@ -152,7 +154,10 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete(client: httpx.AsyncClient) -> None:
-    """An agent goes with its conversations, whose rows are summed up. [log.delete-everything]"""
+    """A deletion removes the agent with its conversations, and counts their rows.
+
+    [log.delete-everything]
+    """
     await new_agent(client, "a", sections=[{"name": "base", "content": "Be kind."}])
     paths = [await new_conversation(client, agent_id="a") for _ in range(2)]
     for path in paths:
@@ -172,7 +177,7 @@ async def test_delete(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
-    """A conversation created beside its agent's deletion goes with it or is refused."""
+    """A conversation created during the deletion of its agent is deleted or refused."""
     await new_agent(client, "a")
     creations = [client.post("/v1/conversations", json={"agent_id": "a"}) for _ in range(6)]
     *made, deletion = await asyncio.gather(*creations, client.delete("/v1/agents/a"))

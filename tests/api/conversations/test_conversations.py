@@ -36,8 +36,8 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
     assert (await client.get(answer.headers["location"])).json() == body
 
 
-async def test_an_id_of_the_callers(client: httpx.AsyncClient) -> None:
-    """The caller's own UUID is taken in any case, once [tenancy.creates-conflict]."""
+async def test_an_id_by_the_client(client: httpx.AsyncClient) -> None:
+    """A client's UUID is accepted in any case, once [tenancy.creates-conflict]."""
     answer = await client.post("/v1/conversations", json={"conversation_id": ID.upper()})
     assert answer.json()["conversation_id"] == ID
     again = await client.post("/v1/conversations", json={"conversation_id": ID})
@@ -78,17 +78,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:60])
-async def test_wrong_creations(
+async def test_invalid_creations_are_refused(
     client: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ) -> None:
-    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
+    """Each invalid field is a 422 with its pointer [errors.problem-json]."""
     answer = await client.post("/v1/conversations", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
     assert any(place["pointer"].startswith(pointer) for place in found), found
 
 
-async def test_surrogates_and_nul_come_back(client: httpx.AsyncClient) -> None:
-    """Metadata and tools hold any JSON string and come back with it [api.json-only]."""
+async def test_surrogates_and_nul_are_returned_unchanged(client: httpx.AsyncClient) -> None:
+    """Metadata and tools return any JSON string unchanged [api.json-only]."""
     raw = rb'{"metadata": {"a\u0000\ud800": "\udfff"}, "model": "m"}'
     headers = {"content-type": "application/json"}
     made = await client.post("/v1/conversations", content=raw, headers=headers)
@@ -116,8 +116,8 @@ async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
         assert_problem(answer, 422, "VALIDATION_ERROR", "/header/Idempotency-Key")
 
 
-async def test_equal_creations_at_once(client: httpx.AsyncClient) -> None:
-    """Of equal creations at the same time one is made and all are answered with it."""
+async def test_concurrent_equal_creations(client: httpx.AsyncClient) -> None:
+    """Of concurrent equal creations one is stored, and all return it."""
     answers = await asyncio.gather(
         *(
             client.post("/v1/conversations", json={}, headers={"Idempotency-Key": "k"})
@@ -129,7 +129,7 @@ async def test_equal_creations_at_once(client: httpx.AsyncClient) -> None:
     assert len((await client.get("/v1/conversations")).json()["data"]) == 1
 
 
-async def test_a_failed_creation_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
+async def test_a_failed_creation_releases_its_key(client: httpx.AsyncClient) -> None:
     """A key whose creation failed can be used again. [log.idempotency-key]"""
     headers = {"Idempotency-Key": "k"}
     body = {"agent_id": "later"}
@@ -140,8 +140,8 @@ async def test_a_failed_creation_lets_go_of_its_key(client: httpx.AsyncClient) -
     assert made.status_code == 201
 
 
-async def test_one_id_at_once(client: httpx.AsyncClient) -> None:
-    """Of creations with one id at the same time exactly one succeeds. [log.client-ids]"""
+async def test_concurrent_creations_with_one_id(client: httpx.AsyncClient) -> None:
+    """Of concurrent creations with one id exactly one succeeds [log.client-ids]."""
     answers = await asyncio.gather(
         *(client.post("/v1/conversations", json={"conversation_id": ID}) for _ in range(8))
     )
@@ -149,7 +149,7 @@ async def test_one_id_at_once(client: httpx.AsyncClient) -> None:
 
 
 async def test_policies_inherit(client: httpx.AsyncClient) -> None:
-    """Leaves merge over the agent's, null goes back, and GET shows every leaf."""
+    """Leaves override the agent's, null inherits again, and GET shows every leaf."""
     agent = {"agent_id": "a", "name": "A", "policy": {"sandwich": {"preserve_top": 2}}}
     await client.post("/v1/agents", json=agent)
     path = await new_conversation(
@@ -186,8 +186,8 @@ async def test_patch(client: httpx.AsyncClient) -> None:
     assert (await client.get(path)).json() == body
 
 
-async def test_a_patch_that_could_not_work_changes_nothing(client: httpx.AsyncClient) -> None:
-    """Limits that leave no input are refused together with what is stored. [budget.total]"""
+async def test_an_invalid_patch_changes_nothing(client: httpx.AsyncClient) -> None:
+    """Limits that leave no input are refused together with the stored policy [budget.total]."""
     path = await new_conversation(client, policy={"budget": {"context_window": 8000}})
     answer = await client.patch(path, json={"policy": {"budget": {"max_output_tokens": 8000}}})
     assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/max_output_tokens")
@@ -195,8 +195,8 @@ async def test_a_patch_that_could_not_work_changes_nothing(client: httpx.AsyncCl
     assert body["policy_overrides"] == {"budget": {"context_window": 8000}}
 
 
-async def test_patches_at_once_lose_nothing(client: httpx.AsyncClient) -> None:
-    """Patches of different leaves at the same time all count. [policy.null-resets]"""
+async def test_concurrent_patches_are_all_applied(client: httpx.AsyncClient) -> None:
+    """Concurrent patches of different leaves are all applied [policy.null-resets]."""
     path = await new_conversation(client)
     leaves = {"preserve_top": 1, "preserve_bottom": 2, "compression_threshold": 0.5}
     await asyncio.gather(
@@ -206,7 +206,7 @@ async def test_patches_at_once_lose_nothing(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClient) -> None:
-    """The counter can change as long as nothing is counted, then it is 409 [tokens.one-counter]."""
+    """The counter can change while the log is empty; later it is a 409 [tokens.one-counter]."""
     path = await new_conversation(client)
     change = {"policy": {"budget": {"counter": "bytes_4"}}}
     body = (await client.patch(path, json=change)).json()
@@ -219,8 +219,10 @@ async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClie
     assert same.status_code == 200
 
 
-async def test_the_agents_counter_leaves_messages_alone(client: httpx.AsyncClient) -> None:
-    """A new counter of the agent neither changes its conversations nor locks them."""
+async def test_an_agents_new_counter_does_not_change_its_conversations(
+    client: httpx.AsyncClient,
+) -> None:
+    """A new counter of the agent neither changes nor locks its conversations."""
     await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     path = await new_conversation(client, agent_id="a")
     await append(client, path, user("hello"))
@@ -232,7 +234,7 @@ async def test_the_agents_counter_leaves_messages_alone(client: httpx.AsyncClien
 
 
 async def test_sections(client: httpx.AsyncClient) -> None:
-    """Sections are replaced as a list and read with every setting [policy.versioned-lists]."""
+    """Sections are replaced as a list, and are read with every setting [policy.versioned-lists]."""
     path = await new_conversation(client, sections=[{"name": "old", "content": "Old."}])
     given = [
         {"name": "b", "content": "B", "kind": "rules", "cacheable": False, "order": 7},
@@ -261,7 +263,7 @@ async def test_sections(client: httpx.AsyncClient) -> None:
 
 
 async def test_tools(client: httpx.AsyncClient) -> None:
-    """Tools are taken in any format's shape and read back as they were given. [tools.any-format]"""
+    """Tools are accepted in any format, and are read back as given [tools.any-format]."""
     path = await new_conversation(client)
     given = [TOOL, {"name": "search", "input_schema": {"type": "object"}, "category": "mcp"}]
     expected = {"tools": given, "version": 1}
@@ -279,7 +281,10 @@ async def test_tools(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("kind", ["sections", "tools"])
 @pytest.mark.parametrize("owner", ["conversations", "agents"])
 async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
-    """A version that is not there is 404, one that was not expected 409 with the newest."""
+    """An unknown version is a 404.
+
+    A version other than the expected one is a 409 with the newest.
+    """
     made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
     path = f"{made.headers['location']}/{kind}"
     item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
@@ -323,7 +328,7 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete(client: httpx.AsyncClient) -> None:
-    """Everything derived from a conversation goes, and the answer says how much."""
+    """A deletion removes all data derived from a conversation, and counts the rows."""
     path = await new_conversation(client, policy={"budget": {"context_window": 6000}})
     await client.post(
         f"{path}/messages", json={"messages": talk(40)}, headers={"Idempotency-Key": "k"}
@@ -363,7 +368,7 @@ async def test_delete(client: httpx.AsyncClient) -> None:
 
 
 async def test_delete_while_writing(client: httpx.AsyncClient) -> None:
-    """Appends beside a deletion are stored before it or not at all. [log.delete-everything]"""
+    """Appends during a deletion are stored before it or not at all [log.delete-everything]."""
     path = await new_conversation(client)
     posts = [client.post(f"{path}/messages", json={"messages": [user("x")]}) for _ in range(6)]
     *appends, deletion = await asyncio.gather(*posts, client.delete(path))

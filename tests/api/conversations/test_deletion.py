@@ -6,7 +6,7 @@ import asyncpg
 import httpx
 
 from app.adapters.postgres.tables import metadata
-from tests.api.conversations.builders import lived, post
+from tests.api.conversations.builders import full_conversation, post
 from tests.api.talk import append, talk
 from tests.conftest import execute
 
@@ -24,7 +24,7 @@ KEPT = {
 
 
 async def rows(url: str) -> dict[str, int]:
-    """Return how many rows each table has that holds what belongs to agents."""
+    """Return the number of rows in each table with data of agents."""
     connection = await asyncpg.connect(url)
     try:
         return {
@@ -39,9 +39,9 @@ async def rows(url: str) -> dict[str, int]:
 async def test_deleting_an_agent_leaves_no_row(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """Every table is counted, before and after; the answer says how much it was."""
+    """Every table is counted before and after; the answer has the number of rows."""
     agent_id = (await post(client, "/v1/agents", {"name": "Agent", "tools": [TOOL]}))["agent_id"]
-    await lived(client, agent_id)
+    await full_conversation(client, agent_id)
     # A log is measured only where its tenant may store so much.
     await execute(
         database_url, "INSERT INTO log_sizes SELECT conversation_id, head_seq, 1 FROM heads"
@@ -62,9 +62,9 @@ async def test_deleting_an_agent_leaves_no_row(
 async def test_deleting_a_conversation_leaves_the_others(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """What is another's stays, row by row."""
+    """The rows of other conversations stay."""
     agent_id = (await post(client, "/v1/agents", {"name": "Agent"}))["agent_id"]
-    first = await lived(client, agent_id)
+    first = await full_conversation(client, agent_id)
     before = await rows(database_url)
     made = await post(client, "/v1/conversations", {"agent_id": agent_id})
     second = f"/v1/conversations/{made['conversation_id']}"

@@ -90,7 +90,7 @@ async def listening(
 
 @pytest.fixture
 def settings(database_url: str) -> Settings:
-    """Settings with which streams are quick to tell and to comment."""
+    """Settings with short intervals for polls and comments."""
     return Settings(
         database_url=database_url,
         pool_min_size=0,
@@ -108,15 +108,15 @@ def base(settings: Settings) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def speaking(base: str) -> AsyncIterator[httpx.AsyncClient]:
+async def client_of(base: str) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of the address."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=base, timeout=SECONDS, limits=limits) as client:
         yield client
 
 
-async def happen(database_url: str, path: str, kind: str = "due") -> None:
-    """Store an event, as any of the services would."""
+async def add_event(database_url: str, path: str, kind: str = "due") -> None:
+    """Store an event, as the services do."""
     await execute(
         database_url,
         """
@@ -132,9 +132,9 @@ async def happen(database_url: str, path: str, kind: str = "due") -> None:
     )
 
 
-async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
-    """`ready` at once, then each event with its id, type and data as it happens."""
-    async with speaking(base) as client:
+async def test_events_are_streamed(base: str, database_url: str) -> None:
+    """`ready` comes at once, then each event with its id, type and data."""
+    async with client_of(base) as client:
         path = await new_conversation(client)
         await append(client, path, user("before"))
         async with listening(client, path) as listener:
@@ -143,7 +143,7 @@ async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
             assert headers["cache-control"] == "no-store"
             await append(client, path, *talk(3))
             appended = await listener.next()
-            await happen(database_url, path)
+            await add_event(database_url, path)
             due = await listener.next()
     assert appended is not None and due is not None
     assert (appended.id, appended.event) == ("4.0", "appended")
@@ -160,16 +160,16 @@ async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
 
 
 async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: str) -> None:
-    """With the last id, by header or URL, nothing is missing and nothing comes twice."""
-    async with speaking(base) as client:
+    """With the last id, by header or URL, no event is lost or sent twice."""
+    async with client_of(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
             await append(client, path, user("a"))
             last = await listener.next()
         assert last is not None
-        await happen(database_url, path, "started")
+        await add_event(database_url, path, "started")
         await append(client, path, user("b"))
-        await happen(database_url, path, "compacted")
+        await add_event(database_url, path, "compacted")
         async with listening(client, path, last.id) as listener:
             resumed = [await listener.next() for _ in range(3)]
         async with listening(client, path, last_event_id="1.1", follow="false") as listener:
@@ -197,17 +197,17 @@ async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: s
 
 
 async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_url: str) -> None:
-    """An id of one process is good for the next one on the same database [events.resume]."""
+    """An id of one process is valid for the next one on the same database [events.resume]."""
     with serving(create_app(settings)) as base:
-        async with speaking(base) as client:
+        async with client_of(base) as client:
             path = await new_conversation(client)
             async with listening(client, path) as listener:
                 await append(client, path, *talk(2))
                 last = await listener.next()
     assert last is not None and last.id == "2.0"
-    await happen(database_url, path)
+    await add_event(database_url, path)
     with serving(create_app(settings)) as base:
-        async with speaking(base) as client, listening(client, path, last.id) as listener:
+        async with client_of(base) as client, listening(client, path, last.id) as listener:
             await append(client, path, user("on"))
             found = [await listener.next() for _ in range(2)]
     assert [event and event.id for event in found] == ["2.1", "3.1"]
@@ -215,7 +215,7 @@ async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_
 
 async def test_without_following_the_stream_ends(base: str) -> None:
     """`follow=false` ends with the newest event; without an id that is at once."""
-    async with speaking(base) as client:
+    async with client_of(base) as client:
         path = await new_conversation(client)
         await append(client, path, *talk(700))
         async with listening(client, path, follow="false") as listener:
@@ -228,7 +228,7 @@ async def test_without_following_the_stream_ends(base: str) -> None:
 
 async def test_a_deleted_conversation_ends_the_stream(base: str) -> None:
     """`deleted` is the last event; connecting again gives 404 [log.delete-everything]."""
-    async with speaking(base) as client:
+    async with client_of(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
             await client.delete(path)
@@ -244,7 +244,7 @@ async def test_unknown_conversations(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("last_event_id", ["1", "a.b", "01.0", "-1.0", "1.0.0", "9" * 17 + ".0"])
 async def test_malformed_ids(client: httpx.AsyncClient, last_event_id: str) -> None:
-    """An id no stream has sent is a 422 that names the parameter [events.resume]."""
+    """A malformed id is a 422 that names the parameter [events.resume]."""
     path = await new_conversation(client)
     query = await client.get(f"{path}/events", params={"last_event_id": last_event_id})
     assert_problem(query, 422, "VALIDATION_ERROR", "/query/last_event_id")
@@ -253,8 +253,8 @@ async def test_malformed_ids(client: httpx.AsyncClient, last_event_id: str) -> N
 
 
 @pytest.mark.parametrize("last_event_id", ["2.0", "0.1", "9999999999999999.9999999999999999"])
-async def test_ids_never_reached(client: httpx.AsyncClient, last_event_id: str) -> None:
-    """An id beyond the conversation is a 422 that says where to start anew [events.resume]."""
+async def test_ids_beyond_the_newest_event(client: httpx.AsyncClient, last_event_id: str) -> None:
+    """An id beyond the newest event is a 422 with the newest id [events.resume]."""
     path = await new_conversation(client)
     await append(client, path, user("a"))
     answer = await client.get(f"{path}/events", headers={"Last-Event-ID": last_event_id})
@@ -263,16 +263,16 @@ async def test_ids_never_reached(client: httpx.AsyncClient, last_event_id: str) 
 
 async def test_an_idle_stream_is_kept_alive(base: str) -> None:
     """While nothing happens, comments keep proxies from closing the connection."""
-    async with speaking(base) as client:
+    async with client_of(base) as client:
         path = await new_conversation(client)
         async with listening(client, path) as listener:
             lines = [await listener.line() for _ in range(4)]
     assert lines == [": keep-alive", ""] * 2
 
 
-async def test_many_streams_at_once(base: str) -> None:
-    """A hundred streams on five conversations each have everything of theirs once."""
-    async with speaking(base) as client, AsyncExitStack() as stack:
+async def test_many_concurrent_streams(base: str) -> None:
+    """A hundred streams of five conversations each receive every event once."""
+    async with client_of(base) as client, AsyncExitStack() as stack:
         paths = [await new_conversation(client) for _ in range(5)]
         opening = [
             stack.enter_async_context(listening(client, paths[number % 5])) for number in range(100)
@@ -292,9 +292,12 @@ async def test_many_streams_at_once(base: str) -> None:
 
 
 async def test_too_many_streams(settings: Settings) -> None:
-    """Beyond the limit 503 says when to come again; whoever leaves makes room [events.limits]."""
+    """Beyond the limit a 503 has a time to retry after; an ended stream frees its place.
+
+    [events.limits]
+    """
     with serving(create_app(settings.model_copy(update={"events_max_streams": 2}))) as base:
-        async with speaking(base) as client:
+        async with client_of(base) as client:
             path = await new_conversation(client)
             async with listening(client, path):
                 async with listening(client, path):
@@ -308,14 +311,12 @@ async def test_too_many_streams(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_leaving_process_ends_its_streams(
-    workers: str, database_url: str, tmp_path: Path
-) -> None:
-    """SIGTERM ends open streams in good order, and the process in time [operation.shutdown]."""
+async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: Path) -> None:
+    """SIGTERM ends open streams regularly, and the process in time [operation.shutdown]."""
     arguments = ("--database-url", database_url, "--workers", workers)
     with serving_process(tmp_path, *arguments) as (process, port):
         base = f"http://127.0.0.1:{port}"
-        async with speaking(base) as client, AsyncExitStack() as stack:
+        async with client_of(base) as client, AsyncExitStack() as stack:
             path = await new_conversation(client)
             listeners = [
                 await stack.enter_async_context(listening(client, path)) for _ in range(10)
@@ -326,8 +327,8 @@ async def test_a_leaving_process_ends_its_streams(
             assert await leaving < 8
 
 
-async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Store) -> None:
-    """Also where there is nothing to tell; the streams of other keys go on."""
+async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
+    """They end without events as well; the streams of other keys continue."""
     keys = keys_of(PostgresDatabase(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
     with serving(
@@ -348,7 +349,7 @@ async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Sto
 
 @asynccontextmanager
 async def keyed(base: str, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    """Open a client that brings a key."""
+    """Open a client with an API key."""
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=base, headers=headers) as client:
         yield client

@@ -58,7 +58,10 @@ async def read(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[
 
 
 async def test_append_and_read_back(client: httpx.AsyncClient) -> None:
-    """What was appended comes back as it was, with its place in the log. [log.append-only]"""
+    """Appended messages are returned unchanged, with their positions in the log.
+
+    [log.append-only]
+    """
     path = await new_conversation(client)
     given_messages = [
         user([{"type": "text", "text": "é\u2028"}], custom={"a": [1.5, None]}, name="Ann"),
@@ -92,8 +95,10 @@ async def _visible(client: httpx.AsyncClient, message: dict[str, Any]) -> int:
     return tokens
 
 
-async def test_service_fields_win(client: httpx.AsyncClient) -> None:
-    """A message's own fields never hide what the service says of it. [log.append-only]"""
+async def test_fields_of_the_service_replace_those_of_the_message(
+    client: httpx.AsyncClient,
+) -> None:
+    """Fields of a message never hide those of the service [log.append-only]."""
     path = await new_conversation(client)
     await append(client, path, user("x", seq=99, turn="y", token_count=-1, agent_id="me"))
     (item,) = await read(client, path)
@@ -102,7 +107,7 @@ async def test_service_fields_win(client: httpx.AsyncClient) -> None:
     assert item["token_count"] > 0
 
 
-async def test_nul_and_surrogates_come_back(client: httpx.AsyncClient) -> None:
+async def test_nul_and_surrogates_are_returned_unchanged(client: httpx.AsyncClient) -> None:
     """NUL and lone surrogates come back; payloads replace them [log.identical-strings]."""
     path = await new_conversation(client)
     raw = rb'{"messages": [{"role": "user", "content": "a\u0000b\ud800c", "k\udfff": 1}]}'
@@ -132,7 +137,7 @@ CONTENTS: list[dict[str, Any]] = [
 
 
 async def test_responses_items(client: httpx.AsyncClient) -> None:
-    """What a model made in a row is one message, and goes back as the items it came as."""
+    """Consecutive items of the model are one message, and are returned as the same items."""
     path = await new_conversation(client)
     body = {"messages": ITEMS, "format": "openai_responses"}
     answer = await client.post(f"{path}/messages", json=body)
@@ -147,7 +152,7 @@ async def test_responses_items(client: httpx.AsyncClient) -> None:
 
 
 async def test_gemini_contents(client: httpx.AsyncClient) -> None:
-    """Contents come back as they came, to the reader and to the provider. [log.any-format]"""
+    """Contents are returned unchanged, in the transcript and in payloads [log.any-format]."""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/messages", json={"messages": CONTENTS, "format": "gemini"})
     assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
@@ -162,7 +167,7 @@ async def test_gemini_contents(client: httpx.AsyncClient) -> None:
 
 
 async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
-    """An Anthropic message with two results becomes two messages, which read back whole."""
+    """An Anthropic message with two results becomes two messages, which return it whole."""
     path = await new_conversation(client)
     use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
     results = [
@@ -216,8 +221,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:50])
-async def test_wrong_batches(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """A batch with anything wrong is a 422 that points at it, and nothing is stored."""
+async def test_invalid_batches_are_refused(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """An invalid field is a 422 with its pointer, and nothing is stored."""
     path = await new_conversation(client)
     answer = await client.post(f"{path}/messages", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
@@ -226,7 +233,7 @@ async def test_wrong_batches(client: httpx.AsyncClient, body: dict[str, Any], po
 
 
 async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
-    """One wrong message keeps the whole batch out, 1000 right ones are taken at once."""
+    """One invalid message refuses the whole batch; a batch of 1000 valid ones is stored."""
     path = await new_conversation(client)
     answer = await client.post(
         f"{path}/messages", json={"messages": [*talk(10), result("nobody's")]}
@@ -238,7 +245,7 @@ async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
 
 
 async def test_tool_pairing(client: httpx.AsyncClient) -> None:
-    """Orphan and second results are 409; a user message closes what was open. [log.open-calls]"""
+    """Orphans and second results are a 409; a user message closes open calls [log.open-calls]."""
     path = await new_conversation(client)
 
     async def refused(*messages: dict[str, Any]) -> None:
@@ -274,7 +281,7 @@ async def test_message_ids(client: httpx.AsyncClient) -> None:
 
 
 async def test_expected_seq(client: httpx.AsyncClient) -> None:
-    """Another head than expected is 409 with the current head, and nothing is stored."""
+    """Another newest seq than expected is a 409 with the newest seq, and nothing is stored."""
     path = await new_conversation(client)
     await append(client, path, user("one"), expected_seq=0)
     answer = await client.post(
@@ -308,7 +315,7 @@ async def test_idempotency_keys(client: httpx.AsyncClient) -> None:
         assert_problem(answer, 422, "VALIDATION_ERROR", "/header/idempotency-key")
 
 
-async def test_a_refused_append_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
+async def test_a_refused_append_releases_its_key(client: httpx.AsyncClient) -> None:
     """A key whose append was refused can be used again. [log.idempotency-key]"""
     path = await new_conversation(client)
     headers = {"Idempotency-Key": "k"}
@@ -320,8 +327,8 @@ async def test_a_refused_append_lets_go_of_its_key(client: httpx.AsyncClient) ->
     assert taken.json()["head_seq"] == 2
 
 
-async def test_equal_appends_at_once(client: httpx.AsyncClient) -> None:
-    """Of equal appends with one key at the same time one is stored, all are answered alike."""
+async def test_concurrent_equal_appends(client: httpx.AsyncClient) -> None:
+    """Of concurrent equal appends with one key one is stored, and all return the same answer."""
     path = await new_conversation(client)
     posts = [
         client.post(
@@ -336,8 +343,8 @@ async def test_equal_appends_at_once(client: httpx.AsyncClient) -> None:
     assert len(await read(client, path)) == 1
 
 
-async def test_writers_at_once(client: httpx.AsyncClient) -> None:
-    """Writers at the same time never share a seq and lose nothing. [log.concurrent-writers]"""
+async def test_concurrent_writers(client: httpx.AsyncClient) -> None:
+    """Concurrent writers never share a seq, and no message is lost [log.concurrent-writers]."""
     path = await new_conversation(client)
 
     async def write(writer: int) -> list[int]:
@@ -357,8 +364,8 @@ async def test_writers_at_once(client: httpx.AsyncClient) -> None:
     assert all(texts[place] == texts[place + 1] for place in range(0, 80, 2))
 
 
-async def test_one_expected_seq_at_once(client: httpx.AsyncClient) -> None:
-    """Of writers that expect the same head exactly one is first. [log.concurrent-writers]"""
+async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClient) -> None:
+    """Of writers that expect the same newest seq exactly one succeeds [log.concurrent-writers]."""
     path = await new_conversation(client)
     posts = [
         client.post(f"{path}/messages", json={"messages": [user(str(n))], "expected_seq": 0})
@@ -368,8 +375,8 @@ async def test_one_expected_seq_at_once(client: httpx.AsyncClient) -> None:
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
 
 
-async def test_one_result_at_once(client: httpx.AsyncClient) -> None:
-    """Of two results for one call at the same time exactly one is stored. [log.pairing]"""
+async def test_concurrent_results_of_one_call(client: httpx.AsyncClient) -> None:
+    """Of two concurrent results of one call exactly one is stored [log.pairing]."""
     path = await new_conversation(client)
     await append(client, path, calling("c"))
     posts = [client.post(f"{path}/messages", json={"messages": [result("c")]}) for _ in range(6)]
@@ -377,8 +384,8 @@ async def test_one_result_at_once(client: httpx.AsyncClient) -> None:
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 5
 
 
-async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
-    """Cursors lead through the log in both directions, bounds are exclusive [transcript.pages]."""
+async def test_pages_in_both_orders(client: httpx.AsyncClient) -> None:
+    """Cursors lead through the log in both orders; bounds are exclusive [transcript.pages]."""
     path = await new_conversation(client)
     await append(client, path, *talk(11))
     for order, bounds, expected in (
@@ -402,15 +409,15 @@ async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
 
 
 async def test_batch_limit_is_a_setting(settings: Settings) -> None:
-    """The most messages of a batch can be set lower. [log.message-id]"""
+    """The maximum number of messages of a batch can be set lower [log.message-id]."""
     async with started(create_app(settings.model_copy(update={"max_batch": 2}))) as client:
         path = await new_conversation(client)
         answer = await client.post(f"{path}/messages", json={"messages": talk(3)})
         assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
 
 
-async def test_without_a_known_window(settings: Settings) -> None:
-    """Without a known window appends answer nulls and builds say what is missing."""
+async def test_without_a_known_context_window(settings: Settings) -> None:
+    """Appends answer nulls, and builds name the missing setting."""
     async with started(create_app(settings.model_copy(update={"default_model": None}))) as client:
         for model in (None, "nobody-knows-this"):
             path = await new_conversation(client, model=model)
@@ -464,7 +471,7 @@ weird_message = st.dictionaries(fields, weird_json, max_size=6) | st.fixed_dicti
 
 
 async def test_no_message_gives_a_500(settings: Settings) -> None:
-    """Whatever stands in a message, an append is 201, 409 or 422, and reading it back works."""
+    """An append of any message is a 201, 409 or 422, and the transcript can be read."""
     async with started(create_app(settings)) as client:
         loop = asyncio.get_running_loop()
 
@@ -490,8 +497,8 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
         await asyncio.to_thread(check)
 
 
-async def test_equal_appends_at_once_store_one_message(client: httpx.AsyncClient) -> None:
-    """A retry that overtakes its first try is a no-op as well, never an error. [log.message-id]"""
+async def test_a_concurrent_retry_stores_one_message(client: httpx.AsyncClient) -> None:
+    """A retry that overtakes the first attempt stores nothing and is no error [log.message-id]."""
     path = await new_conversation(client)
     for number in range(5):
         body = {"messages": [user("same", id=f"m{number}")]}

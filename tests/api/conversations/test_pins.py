@@ -23,8 +23,8 @@ from tests.api.talk import (
 )
 
 
-async def pinned_talk(client: httpx.AsyncClient, **body: Any) -> str:
-    """Create a conversation in which a turn with calls can be told apart, and return its path."""
+async def conversation_with_calls(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create a conversation with a turn that has calls, and return its path."""
     path = await new_conversation(client, **body)
     await append(client, path, *talk(20, LONG))
     await append(
@@ -58,8 +58,8 @@ async def shown(client: httpx.AsyncClient, path: str, format: str = "openai_chat
 async def test_a_message_is_pinned_and_unpinned(
     client: httpx.AsyncClient, late: bool, format: str
 ) -> None:
-    """It stays, or comes back, verbatim; unpinned, the next compaction takes it."""
-    path = await pinned_talk(client)
+    """A pinned message is shown verbatim; once unpinned, the next compaction may hide it."""
+    path = await conversation_with_calls(client)
     if late:
         await client.post(f"{path}/compact")
         assert "the harbour, please" not in await shown(client, path, format)
@@ -90,9 +90,9 @@ async def reason(client: httpx.AsyncClient, path: str, **ask: Any) -> str | None
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format: str) -> None:
-    """Pinning a summarised message has a reason of its own, and so does the next one."""
-    path = await pinned_talk(client)
+async def test_a_pin_is_the_reason_of_a_new_epoch(client: httpx.AsyncClient, format: str) -> None:
+    """Pinning a summarised message has its own reason, and so has the next change."""
+    path = await conversation_with_calls(client)
     await client.post(f"{path}/compact")
     await reason(client, path, format=format)
     await client.put(f"{path}/messages/question/pin")
@@ -105,9 +105,12 @@ async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format
 
 
 async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
-    """It is shown and hidden at once, and each says what happened [pins.shown-again]."""
+    """A pin and its removal change what a sliding window shows, each with its reason.
+
+    [pins.shown-again]
+    """
     policy = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 10}}
-    path = await pinned_talk(client, policy=policy)
+    path = await conversation_with_calls(client, policy=policy)
     assert await reason(client, path) is None
     await client.put(f"{path}/messages/answer/pin")
     assert await reason(client, path) == "pinned"
@@ -117,9 +120,12 @@ async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
     assert await reason(client, path) == "window_moved"
 
 
-async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
-    """A payload that left the message out for its size says that it was pinned [pins.verbatim]."""
-    path = await pinned_talk(client)
+async def test_a_pin_in_a_smaller_context_window(client: httpx.AsyncClient) -> None:
+    """A payload that had left the message out starts a new epoch with the reason `pinned`.
+
+    [pins.verbatim]
+    """
+    path = await conversation_with_calls(client)
     small = {"max_context_tokens": 9000}
     assert await reason(client, path, **small) is None
     await client.put(f"{path}/messages/question/pin")
@@ -136,11 +142,11 @@ async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
         ("question", "turn", [21, 22, 23, 24, 25]),
     ],
 )
-async def test_what_a_pin_holds(
+async def test_the_range_of_a_pin(
     client: httpx.AsyncClient, message: str, scope: str, seqs: list[int]
 ) -> None:
-    """A message with its call group, or its whole turn. [pins.whole-group]"""
-    path = await pinned_talk(client)
+    """It is a message with its call group, or its whole turn [pins.whole-group]."""
+    path = await conversation_with_calls(client)
     answer = await client.put(f"{path}/messages/{message}/pin", params={"scope": scope})
     assert answer.json() == {"seqs": seqs}
     made = (await client.post(f"{path}/compact")).json()
@@ -151,7 +157,7 @@ async def test_what_a_pin_holds(
 
 
 async def test_too_many_pins(client: httpx.AsyncClient) -> None:
-    """Pins over half of the history's room are a 422 with the numbers; nothing is stored."""
+    """Pins of over half of the history budget are a 422 with the numbers, and nothing is stored."""
     budget = {"context_window": 2000, "max_output_tokens": 500}
     path = await new_conversation(client, policy={"budget": budget})
     await append(client, path, *(user(f"{n} {LONG}", id=f"m{n}") for n in range(6)))
@@ -170,8 +176,8 @@ ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID]
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str) -> None:
-    """Whatever a message may be called, it can be pinned by that name [log.atomic-batch]."""
+async def test_any_message_id_can_be_pinned(client: httpx.AsyncClient, odd: str) -> None:
+    """A message can be pinned by any id that an append accepts [log.atomic-batch]."""
     path = await new_conversation(client)
     await append(client, path, user("hi", id=odd), assistant("hello", id="other"))
     place = f"{path}/messages/{quote(odd, safe='')}/pin"
@@ -181,7 +187,7 @@ async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str)
 
 @pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID + 1), "m" * 5000])
 async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
-    """What is no message of the conversation is a 404. [errors.problem-json]"""
+    """An unknown message is a 404 [errors.problem-json]."""
     path = await new_conversation(client)
     await append(client, path, user("hi", id="m"))
     for method in ("PUT", "DELETE"):
@@ -190,7 +196,7 @@ async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
 
 
 async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> None:
-    """A message is pinned in its own conversation alone."""
+    """A message can be pinned only in its own conversation."""
     one, two = await new_conversation(client), await new_conversation(client)
     await append(client, one, user("hi", id="m"))
     for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
@@ -200,8 +206,8 @@ async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize("scope", ["", "group", "Turn"])
-async def test_wrong_scopes(client: httpx.AsyncClient, scope: str) -> None:
-    """A scope that is none is pointed at. [errors.problem-json]"""
+async def test_invalid_scopes(client: httpx.AsyncClient, scope: str) -> None:
+    """An unknown scope is a 422 with its pointer [errors.problem-json]."""
     path = await new_conversation(client)
     await append(client, path, user("hi", id="m"))
     for method in ("PUT", "DELETE"):
@@ -210,7 +216,7 @@ async def test_wrong_scopes(client: httpx.AsyncClient, scope: str) -> None:
 
 
 async def test_wrong_methods(client: httpx.AsyncClient) -> None:
-    """A pin is put or deleted."""
+    """The path accepts PUT and DELETE only."""
     path = await new_conversation(client)
     for method in ("GET", "POST", "PATCH"):
         answer = await client.request(method, f"{path}/messages/m/pin")
@@ -218,9 +224,9 @@ async def test_wrong_methods(client: httpx.AsyncClient) -> None:
         assert answer.headers["allow"] == "DELETE, PUT"
 
 
-async def test_pins_at_once(client: httpx.AsyncClient) -> None:
-    """Pins, unpins and compactions at the same time: what is pinned in the end is shown."""
-    path = await pinned_talk(client)
+async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> None:
+    """After concurrent pins, unpins and compactions all pinned messages are shown."""
+    path = await conversation_with_calls(client)
     pin = f"{path}/messages/question/pin"
     answers = await asyncio.gather(
         *(client.put(pin) for _ in range(3)),
@@ -234,9 +240,9 @@ async def test_pins_at_once(client: httpx.AsyncClient) -> None:
     assert (await client.post(f"{path}/context")).json()["tokens_used"] == used
 
 
-async def test_a_pin_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
-    """A pin whose connection dies is a 503 that changed nothing, and can be repeated."""
-    path = await pinned_talk(client)
+async def test_a_pin_whose_connection_is_lost(client: httpx.AsyncClient, database_url: str) -> None:
+    """It is a 503, changes nothing, and can be repeated."""
+    path = await conversation_with_calls(client)
     await client.post(f"{path}/compact")
     before = await shown(client, path)
     pin = f"{path}/messages/question/pin"

@@ -38,13 +38,13 @@ ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time of day that active windows go by."""
+    """The clock that active windows use."""
     return Clock()
 
 
 @pytest_asyncio.fixture
 async def client(settings: Settings, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the app, which tells the time by the clock."""
+    """A client of an app with this clock."""
     async with started(create_app(settings, now=clock.utc)) as opened:
         yield opened
 
@@ -68,8 +68,10 @@ async def read_all(client: httpx.AsyncClient, path: str, **query: Any) -> list[d
         query["cursor"] = page["next_cursor"]
 
 
-async def marks(client: httpx.AsyncClient, path: str, **query: Any) -> list[tuple[str, str | None]]:
-    """Return the state of every message, and the compaction that explains it."""
+async def visibilities(
+    client: httpx.AsyncClient, path: str, **query: Any
+) -> list[tuple[str, str | None]]:
+    """Return the state of every message, and the compaction that caused it."""
     found = await read_all(client, path, **query)
     shown = [item["visibility"] for item in found]
     return [(mark["state"], mark["compaction_id"]) for mark in shown]
@@ -77,7 +79,7 @@ async def marks(client: httpx.AsyncClient, path: str, **query: Any) -> list[tupl
 
 async def states(client: httpx.AsyncClient, path: str) -> list[str]:
     """Return the state of every message."""
-    return [state for state, _ in await marks(client, path)]
+    return [state for state, _ in await visibilities(client, path)]
 
 
 async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> str:
@@ -98,8 +100,8 @@ async def new_agent(client: httpx.AsyncClient, **body: Any) -> str:
 # --- how the context shows each message -----------------------------------------------------
 
 
-async def test_nothing_happened(client: httpx.AsyncClient) -> None:
-    """What nobody compacted is shown as it came, and no build is needed to tell."""
+async def test_without_a_compaction_all_is_verbatim(client: httpx.AsyncClient) -> None:
+    """Messages are verbatim, also before the first build."""
     path = await new_conversation(client)
     await append(client, path, user("hi", pinned="mine", visibility=1), assistant("yes"))
     first, second = await read(client, path)
@@ -109,28 +111,28 @@ async def test_nothing_happened(client: httpx.AsyncClient) -> None:
     assert first["given"] == {"pinned": "mine", "visibility": 1}
 
 
-async def test_a_summary_and_a_second_one_on_top(client: httpx.AsyncClient) -> None:
-    """Hidden messages name the compaction whose summary stands for them now."""
+async def test_hidden_messages_name_the_newest_summary(client: httpx.AsyncClient) -> None:
+    """Hidden messages name the compaction whose summary replaces them now."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     first = await compact(client, path)
     verbatim = ("verbatim", None)
     ends = [verbatim, verbatim]
     before = [*ends, *[("summarised", first)] * 8, *ends]
-    assert await marks(client, path) == before
+    assert await visibilities(client, path) == before
     await append(client, path, *talk(8))
-    assert await marks(client, path) == [*before, *[verbatim] * 8]
+    assert await visibilities(client, path) == [*before, *[verbatim] * 8]
     second = await compact(client, path)
-    after = await marks(client, path)
+    after = await visibilities(client, path)
     assert after == [*ends, *[("summarised", second)] * 16, *ends]
-    assert await marks(client, path, limit=3, order="desc") == after[::-1]
+    assert await visibilities(client, path, limit=3, order="desc") == after[::-1]
     undone = await client.post(f"{path}/compactions/{second}/undo")
     assert undone.status_code == 200
-    assert await marks(client, path) == [*before, *[verbatim] * 8]
+    assert await visibilities(client, path) == [*before, *[verbatim] * 8]
 
 
-async def test_expansion_pages_are_marked_as_well(client: httpx.AsyncClient) -> None:
-    """The originals of a superseded compaction say which one has them now."""
+async def test_expansions_have_visibilities(client: httpx.AsyncClient) -> None:
+    """The originals of a superseded compaction name the one that hides them now."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     first = await compact(client, path)
@@ -142,27 +144,30 @@ async def test_expansion_pages_are_marked_as_well(client: httpx.AsyncClient) -> 
 
 
 async def test_a_tree_of_summaries(client: httpx.AsyncClient) -> None:
-    """Each message names the compaction that made the node it is under [transcript.visibility]."""
+    """Each message names the compaction that made its summary in the tree.
+
+    [transcript.visibility]
+    """
     policy = {**QUIET, "strategy": "tree_summary", "tree_summary": {"chunk_size": 4, "levels": 1}}
     path = await new_conversation(client, policy=policy)
     made = []
     for _ in range(2):
         await append(client, path, *talk(8, "word " * 60))
         made.append(await compact(client, path))
-    found = await marks(client, path)
+    found = await visibilities(client, path)
     hidden = [compaction or "" for state, compaction in found if state == "summarised"]
     assert len(hidden) >= 10 and hidden == sorted(hidden) and set(hidden) == {*made}
     assert found[-1] == ("verbatim", None)
 
 
 async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
-    """A result that gave way to its placeholder says so, and what it said is there."""
+    """A result with a placeholder is `cleared`, and the transcript has its text."""
     output = {"context_budget_tokens": 300, "clear_at_least": 1}
     path = await new_conversation(client, policy={**QUIET, "tool_output": output})
     for number in range(3):
         text = f"{number} " + "word " * 200
         await append(client, path, user("look"), calling("c"), result("c", text))
-    assert {state for state, _ in await marks(client, path)} == {"verbatim"}
+    assert {state for state, _ in await visibilities(client, path)} == {"verbatim"}
     built = await client.post(f"{path}/context")
     assert "tool output trimmed" in built.text
     found = await read(client, path)
@@ -172,21 +177,21 @@ async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
     assert found[2]["visibility"]["compaction_id"] == receipt["compaction_id"]
 
 
-async def test_an_emergency_cut(client: httpx.AsyncClient) -> None:
-    """What was left out in a hurry has no summary, until one is made of it."""
+async def test_truncated_messages_are_left_out(client: httpx.AsyncClient) -> None:
+    """Messages that truncation hid are `left_out` until a summary covers them."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     answer = await client.post(f"{path}/overflow")
     cut = answer.json()["compaction_id"]
     verbatim = ("verbatim", None)
-    assert await marks(client, path) == [*[("left_out", cut)] * 6, *[verbatim] * 6]
+    assert await visibilities(client, path) == [*[("left_out", cut)] * 6, *[verbatim] * 6]
     await append(client, path, *talk(12))
     made = await compact(client, path)
-    assert await marks(client, path) == [*[("summarised", made)] * 22, verbatim, verbatim]
+    assert await visibilities(client, path) == [*[("summarised", made)] * 22, verbatim, verbatim]
 
 
 async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """Cleared messages are outside the window, and readable for ever. [window.clear]"""
+    """Cleared messages are outside the window, and still in the transcript [window.clear]."""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, user("one"), assistant("two"))
@@ -199,8 +204,10 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
         assert shown == ["outside", "outside", "verbatim"]
 
 
-async def test_a_window_that_rolled_on(client: httpx.AsyncClient, clock: Clock) -> None:
-    """What is older than the window is outside, its summary too, without any build."""
+async def test_messages_older_than_the_window_are_outside(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """They and their summary are outside without a build."""
     agent = await new_agent(client, rolling_window_seconds=3600)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2], policy=SANDWICH)
     await append(client, path, *talk(12))
@@ -216,7 +223,7 @@ async def test_a_window_that_rolled_on(client: httpx.AsyncClient, clock: Clock) 
 async def test_restored_messages(
     client: httpx.AsyncClient, clock: Clock, database: PostgresDatabase
 ) -> None:
-    """What was put back into the window says when, what else is in it does not."""
+    """Restored messages have the time of the restoration, others have none."""
     path = await new_conversation(client)
     await append(client, path, *talk(6))
     await client.post(f"{path}/clear")
@@ -226,7 +233,7 @@ async def test_restored_messages(
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, path.rpartition("/")[2], None)
         assert locked is not None
-        await harness.active.rejoin(session, locked, [Span(3, 5)])
+        await harness.active.restore(session, locked, [Span(3, 5)])
     found = [item["visibility"] for item in await read(client, path)]
     outside, verbatim = "outside", "verbatim"
     assert [mark["state"] for mark in found] == [
@@ -238,7 +245,7 @@ async def test_restored_messages(
 
 
 async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
-    """A window slides over whole call groups, and a pin stays where it stands."""
+    """A sliding window shows whole call groups, and pins at their positions."""
     policy = {**QUIET, "strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     path = await new_conversation(client, policy=policy)
     await append(client, path, *talk(4), user("look"), calling("a", "b"))
@@ -254,7 +261,7 @@ async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
 
 
 async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
-    """A pinned message is verbatim in the middle of what a summary stands for."""
+    """A pinned message inside a summarised range is verbatim."""
     path = await new_conversation(client, policy=SANDWICH)
     await append(client, path, *talk(12))
     fifth = (await read(client, path))[4]
@@ -270,8 +277,8 @@ async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
 # --- full-text search -----------------------------------------------------------------------
 
 
-async def test_search_finds_what_was_compacted_away(client: httpx.AsyncClient) -> None:
-    """A match says that it was compacted away, and by which compaction. [search.finds-compacted]"""
+async def test_search_finds_compacted_messages(client: httpx.AsyncClient) -> None:
+    """A match names the compaction that hid it [search.finds-compacted]."""
     path = await new_conversation(client, policy=SANDWICH)
     planted = talk(12)
     planted[4]["content"] += " The Bergen train leaves at nine."
@@ -314,7 +321,7 @@ async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
 
 
 async def test_queries_without_words(client: httpx.AsyncClient) -> None:
-    """What looks for nothing is refused, and so is what is too long [transcript.visibility]."""
+    """Queries without words and queries that are too long are refused [transcript.visibility]."""
     path = await new_conversation(client)
     for query in ("", "-only", "...", "x" * 1001):
         answer = await client.get(f"{path}/messages", params={"q": query})
@@ -325,7 +332,7 @@ async def test_queries_without_words(client: httpx.AsyncClient) -> None:
 
 
 async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """An agent's messages are those of all its conversations, by time, both ways."""
+    """The messages of all conversations of an agent are listed by time, in both orders."""
     agent = await new_agent(client)
     agent_id = agent.rpartition("/")[2]
     one, two = [await new_conversation(client, agent_id=agent_id) for _ in range(2)]
@@ -347,7 +354,7 @@ async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clo
 
 
 async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClient) -> None:
-    """Wherever a message is read it names its agent and its conversation. [agents.settings]"""
+    """Every message has the ids of its agent and its conversation [agents.settings]."""
     agent = await new_agent(client, agent_id="support-bot")
     path = await new_conversation(client, agent_id="support-bot")
     await append(client, path, user("hi"))
@@ -358,7 +365,7 @@ async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClie
 
 
 async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
-    """A message has the time it was received at, beside the one it gives. [log.append-only]"""
+    """A message has the time of its receipt beside its own timestamp [log.append-only]."""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, user("hi", timestamp="2026-01-01T00:00:00Z"), assistant("yes"))
@@ -370,7 +377,10 @@ async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
 
 
 async def test_an_agent_without_messages(client: httpx.AsyncClient) -> None:
-    """An agent that never spoke has an empty transcript, an unknown one none [search.words]."""
+    """The transcript of an agent without messages is empty, that of an unknown agent a 404.
+
+    [search.words]
+    """
     agent = await new_agent(client)
     await new_conversation(client, agent_id=agent.rpartition("/")[2])
     answer = await client.get(f"{agent}/messages")
@@ -410,7 +420,7 @@ FOREIGN = [
 
 
 async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
-    """A cursor that this list has not given is refused; none of them is a 500."""
+    """A cursor of another list is a 422."""
     agent = await new_agent(client)
     for cursor in FOREIGN:
         answer = await client.get(f"{agent}/messages", params={"cursor": cursor})
@@ -423,7 +433,7 @@ async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
 
 
 async def test_limits_of_an_agents_pages(client: httpx.AsyncClient) -> None:
-    """Pages have 1 to 1000 messages, 50 unless another number is asked for. [api.lists]"""
+    """A page has 1 to 1000 messages, 50 by default [api.lists]."""
     agent = await new_agent(client)
     for wrong in ("limit=0", "limit=1001", "limit=x", "order=up", "content=all"):
         answer = await client.get(f"{agent}/messages?{wrong}")

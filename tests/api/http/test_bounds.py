@@ -89,6 +89,27 @@ async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> Non
     assert len((await tight.get(f"{path}/messages")).json()["data"]) == 2
 
 
+SECTION = {"name": "s", "kind": "rules", "content": "x"}
+TOOL = {"name": "t", "description": "x", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "limit"), [("sections", SECTION, 200), ("tools", TOOL, 1_000)]
+)
+async def test_a_list_may_be_as_long_as_its_maximum(
+    client: httpx.AsyncClient, name: str, item: dict[str, Any], limit: int
+) -> None:
+    """A list of the documented length is stored, and one with an item more is refused."""
+    path = await new_conversation(client)
+    items = [item | {"name": f"{item['name']}{number}"} for number in range(limit + 1)]
+    answer = await client.put(f"{path}/{name}", json={name: items[:limit]})
+    assert answer.status_code == 200, answer.text
+    for method, target in (("PUT", f"{path}/{name}"), ("POST", "/v1/conversations")):
+        answer = await client.request(method, target, json={name: items})
+        assert_problem(answer, 422, "VALIDATION_ERROR", f"/{name}")
+    assert len((await client.get(f"{path}/{name}")).json()[name]) == limit
+
+
 def keys_of(count: int, length: int = 1) -> bytes:
     """Return so many members with different names."""
     return b",".join(b'"%s%d":0' % (b"k" * length, place) for place in range(count))

@@ -17,7 +17,7 @@ from app.adapters.postgres.tables import metadata
 from app.keys import create
 from app.main import create_app
 from app.settings import Settings
-from tests.api.conversations.builders import lived, post
+from tests.api.conversations.builders import full_conversation, post
 from tests.api.http.openapi_document import OPERATIONS, schema_of
 from tests.api.talk import append, calling, result, user
 from tests.conftest import started
@@ -112,7 +112,7 @@ def body_of(operation: Mapping[str, Any], ids: Mapping[str, str]) -> Any:
 async def ids_of(client: httpx.AsyncClient, agent_id: str) -> dict[str, str]:
     """Make everything of which there are ids, and return those."""
     await post(client, "/v1/agents", {"agent_id": agent_id, "name": "Agent"})
-    path = await lived(client, agent_id)
+    path = await full_conversation(client, agent_id)
     answered = await append(
         client, path, user("look"), calling("c2"), result("c2", f"{agent_id} " * 900)
     )

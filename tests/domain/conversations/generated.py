@@ -7,12 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.domain.conversations.view import (
-    ENDLESS,
-    Span,
-    Summary,
-    View,
-)
+from app.domain.conversations.view import ENDLESS, Span, Summary, View
 from tests.domain.compaction.strategies_messages import texts
 
 FAR = 60
@@ -21,7 +16,7 @@ SEQS = st.integers(1, FAR - 10)
 
 
 def spans() -> st.SearchStrategy[Span]:
-    """Any range within reach."""
+    """Draw a small range."""
     return st.builds(lambda start, length: Span(start, start + length), SEQS, st.integers(1, 20))
 
 
@@ -35,13 +30,13 @@ def shown_spans(draw: st.DrawFn) -> tuple[Span, ...]:
 
 
 def summaries() -> st.SearchStrategy[Summary]:
-    """Summaries of any shape."""
+    """Draw summaries."""
     sources = st.lists(spans(), max_size=3).map(tuple)
     return st.builds(Summary, spans(), texts(), st.integers(0, 2**40), st.integers(1, 9), sources)
 
 
 def views() -> st.SearchStrategy[View]:
-    """Views of any shape, odd texts included."""
+    """Draw views, also with unusual texts."""
     return st.builds(
         View,
         spans=shown_spans(),

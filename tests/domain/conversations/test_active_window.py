@@ -15,8 +15,8 @@ from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import (
     EARLIEST,
-    NO_LIMIT,
     STEPS,
+    WHOLE_LOG,
     ActiveWindow,
     Restored,
     has_to_move,
@@ -63,11 +63,11 @@ windows = st.builds(
 
 
 def seqs(of: tuple[Span, ...]) -> set[int]:
-    """Return the seqs of spans, as far as these tests look."""
+    """Return the seqs of spans up to a small maximum."""
     return {seq for span in of for seq in range(span.start, min(span.end, MOST))}
 
 
-def is_tidy(of: tuple[Span, ...]) -> bool:
+def is_normalised(of: tuple[Span, ...]) -> bool:
     """Whether spans ascend, do not touch and are not empty."""
     edges = [edge for span in of for edge in (span.start, span.end)]
     return edges == sorted(set(edges))
@@ -75,39 +75,39 @@ def is_tidy(of: tuple[Span, ...]) -> bool:
 
 @given(one=spans, other=spans)
 def test_spans_are_sets_of_seqs(one: tuple[Span, ...], other: tuple[Span, ...]) -> None:
-    """Union, overlap and difference are those of the seqs. [window.cut]"""
+    """Union, overlap and difference are those of the sets of seqs [window.cut]."""
     for made, expected in (
         (union((*one, *other)), seqs(one) | seqs(other)),
         (overlap(one, other), seqs(one) & seqs(other)),
         (minus(one, other), seqs(one) - seqs(other)),
     ):
         assert seqs(made) == expected
-        assert is_tidy(made)
+        assert is_normalised(made)
 
 
 @given(window=windows)
-def test_a_window_is_its_spans(window: ActiveWindow) -> None:
-    """It holds what its spans hold, is open, and comes back from its text [window.cut]."""
+def test_a_window_holds_the_seqs_of_its_spans(window: ActiveWindow) -> None:
+    """Its last span has no end, and its stored text is read back equal [window.cut]."""
     held = {seq for seq in range(1, MOST) if window.holds(seq)}
     assert held == seqs(window.spans)
-    assert is_tidy(window.spans)
+    assert is_normalised(window.spans)
     assert window.spans[-1].end == ENDLESS
     assert window_from(window.since, window.parts_as_json()) == window
 
 
 @given(window=windows, more=spans)
-def test_restoring_twice_is_restoring_once(window: ActiveWindow, more: tuple[Span, ...]) -> None:
-    """What is in the window already is left alone. [window.restored]"""
+def test_restoring_again_changes_nothing(window: ActiveWindow, more: tuple[Span, ...]) -> None:
+    """Messages that are in the window already stay as they are [window.restored]."""
     once = window.with_restored(more, NOW)
     assert seqs(once.spans) == seqs(window.spans) | seqs(more)
     assert once.with_restored(more, NOW + timedelta(1)) == once
 
 
 @given(window=windows, moved=windows)
-def test_what_was_restored_stays_beside_a_moved_window(
+def test_restored_ranges_stay_until_their_time_is_over(
     window: ActiveWindow, moved: ActiveWindow
 ) -> None:
-    """Until its own time is over. [window.restored]"""
+    """A move of the window does not remove them earlier [window.restored]."""
     plain = ActiveWindow(moved.since, moved.gaps)
     marker = NOW - timedelta(seconds=2)
     left = still_restored(window.restored, plain, marker)
@@ -119,7 +119,7 @@ def test_what_was_restored_stays_beside_a_moved_window(
 
 @given(window=windows, hidden=st.builds(Span, st.integers(1, 20), st.integers(21, 55)), kept=spans)
 def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span, ...]) -> None:
-    """A view shows nothing outside its window, and hides nothing outside it either. [window.cut]"""
+    """A view neither shows nor hides messages outside its window [window.cut]."""
     inside = window.spans
     shown = spans_beside(hidden, seqs(kept), inside)
     assert seqs(shown) == (seqs(inside) - seqs((hidden,))) | (
@@ -134,9 +134,9 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
     assert view_from(json_text.loads(view.as_json())) == view
 
 
-def test_a_window_without_limit() -> None:
-    """Nothing was taken out of it. [window.cut]"""
-    assert NO_LIMIT.spans == WHOLE and NO_LIMIT.parts_as_json() == ""
+def test_a_window_without_a_limit_is_the_whole_log() -> None:
+    """It has no gaps and no restored ranges [window.cut]."""
+    assert WHOLE_LOG.spans == WHOLE and WHOLE_LOG.parts_as_json() == ""
     assert hidden_by(WHOLE) is None
     assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
 
@@ -156,13 +156,16 @@ def test_a_window_without_limit() -> None:
 def test_the_marker(
     cleared: datetime | None, seconds: int | None, expected: datetime | None
 ) -> None:
-    """It is the later one of the last clear and the window's start. [window.cut]"""
+    """It is the later of the last clear and the start of the rolling window [window.cut]."""
     assert marker_of(cleared, seconds, NOW) == expected
 
 
 @given(seconds=st.integers(1, 10**6))
-def test_a_step_ahead(seconds: int) -> None:
-    """A window that moved a step ahead rests for a 24th of its length. [window.moves-in-steps]"""
+def test_a_window_moves_by_steps(seconds: int) -> None:
+    """After a move by a step the window does not move for a 24th of its length.
+
+    [window.moves-in-steps]
+    """
     ahead = marker_of(None, seconds, NOW, steps_ahead=True)
     exact = marker_of(None, seconds, NOW)
     assert ahead is not None and exact is not None
@@ -194,7 +197,7 @@ def test_when_a_window_has_to_move(
     oldest: datetime | None,
     expected: bool,
 ) -> None:
-    """When its oldest message is at the marker, or its length was changed. [window.cut]"""
+    """It moves when its oldest message reaches the marker, or its length changes [window.cut]."""
     assert has_to_move(settled, seconds, cleared, oldest, NOW) == expected
 
 
@@ -216,12 +219,12 @@ def test_when_a_window_has_to_move(
     ],
 )
 def test_times_of_messages(text: str, expected: datetime | None) -> None:
-    """ISO 8601, in UTC where no zone is named; what is none is refused. [window.cut]"""
+    """They are ISO 8601, in UTC without a zone; other texts are refused [window.cut]."""
     assert time_from(text) == expected
 
 
 def draft(role: Role, ago: float | None) -> Draft:
-    """Return a message from so many seconds ago."""
+    """Return a message from this many seconds ago."""
     stamp = (NOW - timedelta(seconds=ago)).isoformat() if ago is not None else None
     return Draft(None, role, b"", None, 1, 0, (), False, False, stamp)
 
@@ -231,15 +234,15 @@ drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_s
 
 
 @given(batch=drafts)
-def test_times_never_fall(batch: list[Draft]) -> None:
-    """A batch's times rise with its seqs, and none is in the future. [window.message-time]"""
+def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
+    """The times of a batch never decrease, and none is in the future [window.message-time]."""
     times = batch_times(batch, NOW)
     assert list(times.newest) == sorted(times.newest)
     assert max(times.newest) <= NOW
-    for given_at, newest in zip(times.given, times.newest, strict=True):
-        assert (given_at or NOW) <= newest
+    for sent_at, newest in zip(times.sent, times.newest, strict=True):
+        assert (sent_at or NOW) <= newest
     results = [item.role is Role.TOOL for item in batch]
-    assert times.answering == (results.index(False) if False in results else len(results))
-    assert times.only_answers == all(results)
-    told = [at for at in times.given if at is not None]
-    assert times.oldest_given == (min(told) if told else None)
+    assert times.leading_results == (results.index(False) if False in results else len(results))
+    assert times.only_results == all(results)
+    told = [at for at in times.sent if at is not None]
+    assert times.oldest_sent == (min(told) if told else None)

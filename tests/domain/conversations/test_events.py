@@ -25,7 +25,7 @@ times = st.lists(st.integers(0, 20), max_size=12)
 
 
 def rows(seconds: Sequence[int], *, stored: bool = False) -> list[EventRow]:
-    """Return a sequence whose rows came at these times."""
+    """Return a sequence of rows with these times."""
     at = [START + timedelta(seconds=second) for second in seconds]
     if not stored:
         return [EventRow(seq, time) for seq, time in enumerate(at, start=1)]
@@ -35,7 +35,7 @@ def rows(seconds: Sequence[int], *, stored: bool = False) -> list[EventRow]:
 def page_after(
     after: Cursor, messages: Sequence[EventRow], stored: Sequence[EventRow], limit: int
 ) -> EventPage:
-    """Return what the database would: the next rows of either sequence."""
+    """Return the next rows of either sequence, as the database does."""
     return EventPage(
         Cursor(len(messages), len(stored)),
         messages[after.seq :][:limit],
@@ -45,7 +45,7 @@ def page_after(
 
 
 def seqs_of(events: Sequence[Event]) -> list[int]:
-    """Return the seqs that the `appended` events tell of."""
+    """Return the seqs of the `appended` events."""
     return [
         seq
         for event in events
@@ -56,13 +56,13 @@ def seqs_of(events: Sequence[Event]) -> list[int]:
 
 @given(seq=numbers, event_seq=numbers)
 def test_a_cursor_is_read_back_from_its_text(seq: int, event_seq: int) -> None:
-    """The id of an event says both places exactly."""
+    """The id of an event holds both positions."""
     assert cursor_from(str(Cursor(seq, event_seq))) == Cursor(seq, event_seq)
 
 
 @given(text=st.text(max_size=12) | st.from_regex(r"[0-9.\-+ ]{0,12}"))
-def test_any_other_text_is_no_cursor(text: str) -> None:
-    """A text is a cursor if, and only if, it is the one a cursor has."""
+def test_other_texts_are_not_cursors(text: str) -> None:
+    """A text is a cursor if and only if it equals the text of a cursor."""
     found = cursor_from(text)
     assert found is None or str(found) == text
 
@@ -85,7 +85,7 @@ def test_any_other_text_is_no_cursor(text: str) -> None:
     ],
 )
 def test_malformed_cursors(text: str) -> None:
-    """What no stream has sent is refused."""
+    """Texts that no stream sends are refused."""
     assert cursor_from(text) is None
 
 
@@ -94,12 +94,15 @@ def test_malformed_cursors(text: str) -> None:
     [((0, 0), False), ((3, 2), False), ((4, 2), True), ((3, 3), True), ((0, 3), True)],
 )
 def test_a_cursor_beyond_the_head(cursor: tuple[int, int], beyond: bool) -> None:
-    """Either place can be one that the conversation has not reached."""
+    """Either position can be beyond the newest one."""
     assert Cursor(*cursor).is_beyond(Cursor(3, 2)) is beyond
 
 
-def test_messages_come_together_unless_something_is_between() -> None:
-    """Neighbouring messages are one `appended`, as late as the last of them. [events.order]"""
+def test_neighbouring_messages_are_one_event() -> None:
+    """Messages without another event between them are one `appended`, with the time of the last.
+
+    [events.order]
+    """
     page = page_after(Cursor(0, 0), rows([1, 2, 4]), rows([3], stored=True), 10)
     first, due, second = events_after(Cursor(0, 0), page)
     assert (first.cursor, first.type) == (Cursor(2, 0), "appended")
@@ -110,10 +113,10 @@ def test_messages_come_together_unless_something_is_between() -> None:
 
 
 @given(message_times=times, stored_times=times, limit=st.integers(1, 5), data=st.data())
-def test_reading_on_from_any_event_tells_everything_once(
+def test_a_stream_resumed_anywhere_has_every_event_once(
     message_times: list[int], stored_times: list[int], limit: int, data: st.DataObject
 ) -> None:
-    """Whoever leaves after any event and comes back misses nothing and hears nothing twice."""
+    """After any event a reader can stop and resume without loss or repetition."""
     messages, stored = rows(message_times), rows(stored_times, stored=True)
     cursor, told = Cursor(0, 0), list[Event]()
     while True:
@@ -130,8 +133,10 @@ def test_reading_on_from_any_event_tells_everything_once(
 
 
 @given(message_times=times, stored_times=times, limit=st.integers(1, 5))
-def test_pages_keep_to_time(message_times: list[int], stored_times: list[int], limit: int) -> None:
-    """Where each sequence is in order of time, so are all events of all pages. [events.order]"""
+def test_events_of_all_pages_are_in_order_of_time(
+    message_times: list[int], stored_times: list[int], limit: int
+) -> None:
+    """They are if each sequence is [events.order]."""
     messages, stored = rows(sorted(message_times)), rows(sorted(stored_times), stored=True)
     cursor, told = Cursor(0, 0), list[Event]()
     while events := events_after(cursor, page_after(cursor, messages, stored, limit)):

@@ -50,7 +50,7 @@ class WholeLog:
         self.open: list[str] = []
 
     def try_append(self, batch: Sequence[Draft]) -> bool:
-        """Append message by message; undo all of it at the first that does not fit."""
+        """Append message by message, or nothing if one does not fit."""
         before = list(self.open)
         for entry in batch:
             if entry.role is T:
@@ -65,7 +65,7 @@ class WholeLog:
 
 
 def applied(open_calls: Sequence[str], shape: BatchShape) -> list[str] | None:
-    """Return the open calls after a batch as the head's statement makes them, None if refused."""
+    """Return the open calls after a batch as the append computes them, None if refused."""
     if not set(shape.required_calls) <= set(open_calls):
         return None
     if shape.closes_group:
@@ -75,7 +75,7 @@ def applied(open_calls: Sequence[str], shape: BatchShape) -> list[str] | None:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Draft]:
-    """Draw a batch of any messages, its results right only by chance."""
+    """Draw a batch of any messages; its results are paired only by chance."""
     ids = st.sampled_from("abc")
     message = st.one_of(
         st.just(made(U)),
@@ -87,8 +87,8 @@ def batches(draw: st.DrawFn) -> list[Draft]:
 
 
 @given(st.lists(batches(), max_size=8))
-def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[Draft]]) -> None:
-    """Judging a batch by its shape and the head equals replaying the whole log. [log.pairing]"""
+def test_a_batch_is_accepted_exactly_if_its_replay_is(given_: list[list[Draft]]) -> None:
+    """The check by shape and state equals a check of the whole log [log.pairing]."""
     model, open_calls = WholeLog(), list[str]()
     for batch in given_:
         try:
@@ -102,7 +102,7 @@ def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[D
 
 @given(batches())
 def test_a_shape_counts_turns(batch: list[Draft]) -> None:
-    """A turn starts with each user message; only user and assistant messages end a group."""
+    """Each user message starts a turn; user and assistant messages end a call group."""
     try:
         shape = batch_shape(batch)
     except UnpairedToolResult:
@@ -111,8 +111,8 @@ def test_a_shape_counts_turns(batch: list[Draft]) -> None:
     assert shape.closes_group == any(entry.role is not T for entry in batch)
 
 
-def test_a_result_twice_names_its_call() -> None:
-    """A second result of one call is refused by its id. [log.pairing]"""
+def test_a_second_result_is_refused() -> None:
+    """The error names the id of its call [log.pairing]."""
     with pytest.raises(UnpairedToolResult) as refused:
         batch_shape([made(A, "a"), made(T, "a"), made(T, "a")])
     assert refused.value.facts == {"tool_call_id": "a"}
@@ -127,8 +127,8 @@ def test_a_user_message_ends_the_open_group() -> None:
         batch_shape([made(A, "a"), made(U), made(T, "a")])
 
 
-def as_it_came(entry: Draft, format: FormatName) -> Any:
-    """Return the message a draft was made of, from its body and, where that is cut, its blob."""
+def original_of(entry: Draft, format: FormatName) -> Any:
+    """Return the message of a draft, from its body and its blobs."""
     body = entry.body.decode()
     if entry.output is None or not entry.output.is_cut:
         return json.loads(body)
@@ -141,9 +141,9 @@ def as_it_came(entry: Draft, format: FormatName) -> Any:
 
 
 @given(raw_logs())
-def test_bodies_are_kept_to_the_letter(log: RawLog) -> None:
-    """What was appended stands in the bodies, pieces of one message in order."""
-    bodies = [(format, as_it_came(made_, format)) for format, made_ in drafts_of(log)]
+def test_bodies_are_stored_unchanged(log: RawLog) -> None:
+    """Bodies hold the appended messages, and the parts of one message in order."""
+    bodies = [(format, original_of(made_, format)) for format, made_ in drafts_of(log)]
     pieces: list[tuple[FormatName, Any]] = []
     for format, raw in log.messages:
         key = "parts" if format is GEMINI else "content"
@@ -159,13 +159,13 @@ def test_bodies_are_kept_to_the_letter(log: RawLog) -> None:
 
 
 def is_result(block: dict[str, Any]) -> bool:
-    """Return whether a block of Anthropic, or a part of Gemini, is a tool's result."""
+    """Whether a block of Anthropic, or a part of Gemini, is a tool result."""
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 
 @given(raw_logs())
-def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
-    """A row read for a chat build and one read as it came hold the same roles and calls."""
+def test_rows_have_the_same_roles_and_calls_in_every_format(log: RawLog) -> None:
+    """A row for a chat build and one for its own format have the same roles and calls."""
     for chat, native in zip(rows_of(log, CHAT), rows_of(log, ANTHROPIC), strict=True):
         assert chat.role is native.role is chat.message().role
         assert len(chat.message().calls) == len(native.message().calls)
@@ -176,7 +176,7 @@ def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
 
 @given(raw_logs())
 def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
-    """Counted once at append: exactly what the message costs as a chat item."""
+    """The stored count is the cost of the message as a chat item."""
     for row in rows_of(log, CHAT):
         message = row.message()
         items = [openai_chat.render(message)]
@@ -197,7 +197,7 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 
 @given(raw_logs())
 @example(RawLog([(FormatName.GEMINI, {"role": "user", "parts": [ANSWER, ANSWER]})]))
-def test_a_chat_item_is_its_body_only_when_faithful(log: RawLog) -> None:
+def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
     """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
         said = clean(parse_stored(made_.body, format))
@@ -224,15 +224,15 @@ def test_a_chat_item_is_its_body_only_when_faithful(log: RawLog) -> None:
         ({"role": "tool", "content": ""}, "/messages/2/tool_call_id"),
     ],
 )
-def test_a_wrong_message_is_refused_with_its_place(raw: Any, pointer: str) -> None:
-    """What cannot be a message is a VALIDATION_ERROR that points at it."""
+def test_an_invalid_message_is_refused_with_its_pointer(raw: Any, pointer: str) -> None:
+    """It is a VALIDATION_ERROR with the pointer."""
     with pytest.raises(ValidationError) as refused:
         draft(raw, CHAT, third, "/messages/2")
     assert [problem.pointer for problem in refused.value.problems] == [pointer]
 
 
-def test_pieces_of_one_message_share_its_id() -> None:
-    """The results of one Anthropic message become messages of their own, ids numbered."""
+def test_results_of_one_message_have_numbered_ids() -> None:
+    """The results of one Anthropic message become several messages with numbered ids."""
     block = {"type": "tool_result", "content": "x"}
     raw = {
         "role": "user",
@@ -245,8 +245,8 @@ def test_pieces_of_one_message_share_its_id() -> None:
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
 
 
-def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
-    """Several Responses items are one message, known by what its first item says."""
+def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
+    """Several Responses items are one message."""
     first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
     call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
     (made_,) = draft({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
@@ -258,8 +258,8 @@ def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
     assert nameless.id is None
 
 
-def test_responses_without_ids_are_told_apart_after_they_were_stored() -> None:
-    """The pieces of a Gemini content answer the calls that it answered [log.pairing]."""
+def test_stored_gemini_responses_keep_their_calls() -> None:
+    """The parts of a Gemini content answer the same calls after they are stored [log.pairing]."""
     parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
     made_ = draft({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
     assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]

@@ -69,7 +69,7 @@ def finds(query: str | Query, *texts: str) -> bool:
 @settings(max_examples=60)
 @given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
 def test_every_word_is_found(names: list[str], place: int) -> None:
-    """Each word and name of a text is found by itself, in any case."""
+    """Each word and name of a text is found alone, in any case."""
     text = " ".join(names)
     name = names[place % len(names)]
     assert finds(name, text)
@@ -79,14 +79,16 @@ def test_every_word_is_found(names: list[str], place: int) -> None:
 @settings(max_examples=60)
 @given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=MIN_PREFIX))
 def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
-    """Three characters of a word are enough, wherever it stands in a name."""
+    """Three characters of a word are enough, also inside a name."""
     assert finds(word[:size], " ".join([*others, word]))
     assert finds(word[:size], f"xyz/{word}.abc")
 
 
 @settings(max_examples=60)
 @given(st.lists(NAME, min_size=1, max_size=4), st.lists(NAME, min_size=1, max_size=2))
-def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: list[str]) -> None:
+def test_a_message_without_a_word_of_the_query_is_not_found(
+    said: list[str], asked: list[str]
+) -> None:
     """A message that has no word of the query is not found by it."""
     text, query = " ".join(said), " ".join(asked)
     known = lexemes(text)
@@ -99,7 +101,7 @@ def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: li
 
 @given(st.text(alphabet=st.characters(), max_size=200))
 def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
-    """Whatever the text, lexemes are short, different, and words and nothing else."""
+    """Lexemes of any text are short, different, and have no other characters than words."""
     found = lexemes(text)
     assert len(set(found)) == len(found) <= MAX_LEXEMES
     for lexeme in found:
@@ -120,7 +122,10 @@ def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
     ],
 )
 def test_large_texts_are_bounded(text: str, most: int) -> None:
-    """Megabytes without a word, with one, or with all there are [performance.no-stall]."""
+    """Megabytes without a word, with one word, or with very many are bounded.
+
+    [performance.no-stall]
+    """
     found = lexemes(text)
     assert len(found) <= min(most, MAX_LEXEMES)
     assert sum(len(lexeme.encode()) + 8 for lexeme in found) < 2**20
@@ -168,7 +173,7 @@ def test_large_texts_are_bounded(text: str, most: int) -> None:
     ],
 )
 def test_words_are_found_in_their_language(query: str, text: str) -> None:
-    """Names by their parts, and words as their languages write them."""
+    """Names are found by their parts, and words in the scripts of many languages."""
     assert finds(query, text)
 
 
@@ -184,13 +189,13 @@ def test_words_are_found_in_their_language(query: str, text: str) -> None:
         ("search.py/domain", "app/domain/search.py"),
     ],
 )
-def test_what_is_not_said_is_not_found(query: str, text: str) -> None:
-    """The inside of a word, short beginnings, and parts in another order are no match."""
+def test_other_words_are_not_found(query: str, text: str) -> None:
+    """The inside of a word, a short prefix, and parts in another order do not match."""
     assert not finds(query, text)
 
 
-def test_a_word_across_a_cut_is_found() -> None:
-    """Long texts are read in pieces, and no word is cut between them."""
+def test_a_long_text_is_not_cut_inside_a_word() -> None:
+    """Long texts are read in pieces, each of whole words."""
     for size in range(32_764, 32_770):
         assert finds("pelican", "x " * (size // 2) + "y" * (size % 2) + " pelican " + "z " * 40_000)
 
@@ -198,36 +203,36 @@ def test_a_word_across_a_cut_is_found() -> None:
 # --- what is searched -------------------------------------------------------------------------
 
 
-def said(format: FormatName, raw: dict[str, Any]) -> str:
-    """Return what is searched of a message as it came."""
+def texts_of(format: FormatName, raw: dict[str, Any]) -> str:
+    """Return the searched texts of a message of a request."""
     return "\n".join(text_of(FORMATS[format].parse(raw, "")[0]))
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:
-    """Of a call its tool and what it was given, as strings and not as JSON."""
+    """The tool and the arguments of a call are searched, as strings and not as JSON."""
     arguments = json.dumps({"path": "a\nb", "text": 'caf\u00e9 "x"', "count": 5433})
     function = {"name": "write_file", "arguments": arguments}
     calls = [{"id": "c1", "type": "function", "function": function}]
     raw = {"role": "assistant", "content": "I write.", "tool_calls": calls}
-    text = said(FormatName.OPENAI_CHAT, raw)
+    text = texts_of(FormatName.OPENAI_CHAT, raw)
     for word in ("write_file", "café", "path", "b", "5433", "I"):
         assert finds(word, text)
     assert not finds("nb", text)
 
 
-def test_results_are_searched_as_their_rows_have_them() -> None:
-    """A result by its text, one in JSON by its strings, even when it is cut."""
+def test_results_are_searched_as_stored() -> None:
+    """A result is searched by its text, JSON by its strings, also where it is cut."""
     text = '{"lines": ["one\\ntwo", "\\u77e5\\u8b58", "\\ud83d\\ude00"], "cut": "un'
     for content in (text, [{"type": "text", "text": text}]):
         raw = {"role": "tool", "tool_call_id": "c1", "content": content}
-        found = said(FormatName.OPENAI_CHAT, raw)
+        found = texts_of(FormatName.OPENAI_CHAT, raw)
         assert finds("two", found) and finds("知識", found) and finds("lines", found)
         assert not finds("ntwo", found)
-    windows = said(FormatName.OPENAI_CHAT, {"role": "user", "content": r"C:\new"})
+    windows = texts_of(FormatName.OPENAI_CHAT, {"role": "user", "content": r"C:\new"})
     assert finds("new", windows)
 
 
-def test_reasoning_and_echoes_are_not_searched() -> None:
+def test_reasoning_and_recalled_messages_are_not_searched() -> None:
     """Thinking never comes back, and what recall said would only be found again.
 
     [search.not-reasoning]
@@ -244,8 +249,8 @@ def test_reasoning_and_echoes_are_not_searched() -> None:
 # --- queries ----------------------------------------------------------------------------------
 
 
-def test_a_query_says_what_is_needed_and_what_not() -> None:
-    """All words, no excluded one, quoted words in a row and whole."""
+def test_a_query_has_required_and_excluded_words_and_phrases() -> None:
+    """All words are required, `-` excludes, and quoted words are a phrase."""
     text = "The quick brown fox jumps over the lazy_dog in app/main.py"
     for query in (
         "fox quick",
@@ -273,7 +278,7 @@ def test_a_query_says_what_is_needed_and_what_not() -> None:
 
 @settings(max_examples=60)
 @given(NAME, NAME, st.lists(NAME, max_size=3))
-def test_exclusion_is_the_opposite_of_finding(
+def test_an_exclusion_removes_exactly_the_matches_of_its_word(
     wanted: str, unwanted: str, others: list[str]
 ) -> None:
     """`a -b` finds exactly what `a` finds and `b` does not. [search.finds-compacted]"""
@@ -285,21 +290,21 @@ def test_exclusion_is_the_opposite_of_finding(
     "query", ["", "  ", "!?", "-word", '-"two words"', '""', "😀", "\x00", "\ud800", "x" * 1001]
 )
 def test_a_query_without_a_word_is_refused(query: str) -> None:
-    """Nothing to look for, or far too much, is told where it stands."""
+    """Queries without words and queries that are too long are refused with their pointer."""
     with pytest.raises(ValidationError) as refused:
         query_from(query)
     assert [problem.pointer for problem in refused.value.problems] == ["/query/q"]
 
 
 def test_a_query_with_too_many_words_is_refused() -> None:
-    """As many words as no one would type cost too much."""
+    """The number of words is bounded."""
     with pytest.raises(ValidationError, match="at most 64 words"):
         query_from(" ".join(f"w{number}" for number in range(65)))
 
 
 @given(st.text(max_size=100))
-def test_any_query_is_read_or_refused(text: str) -> None:
-    """No characters make a query fail in another way. [search.words, errors.no-500]"""
+def test_any_query_is_parsed_or_refused(text: str) -> None:
+    """No characters make a query fail otherwise [search.words, errors.no-500]."""
     try:
         query = query_from(text)
     except ValidationError:
@@ -314,12 +319,12 @@ def test_any_query_is_read_or_refused(text: str) -> None:
 
 
 def terms_of(text: str) -> list[str]:
-    """Return the lexemes that a question looks for."""
+    """Return the lexemes of a question's terms."""
     return [term.lexeme for term in recall_terms(text)]
 
 
-def test_a_question_looks_for_stems_and_parts() -> None:
-    """Endings do not matter, and a name is looked for whole and in parts."""
+def test_a_question_is_searched_by_stems_and_parts() -> None:
+    """Endings are cut, and a joined word is searched as a whole and by its parts."""
     assert terms_of("databases") == ["databa"] == terms_of("database")
     assert terms_of("ports? user_service") == ["port", "user", "servic", "user_service"]
     assert terms_of("клавиатурой") == ["клавиатур"]
@@ -331,12 +336,12 @@ def test_a_question_looks_for_stems_and_parts() -> None:
 
 
 def order(found: list[Candidate], postings: list[Postings], head: int) -> list[int]:
-    """Return the seqs in the order in which they answer."""
+    """Return the seqs in the order of the ranking."""
     return [item.seq for item in ranked(found, postings, head)]
 
 
-def test_all_words_come_before_the_rarest() -> None:
-    """First what has all terms, then what has the most and rarest of them, then the newest."""
+def test_messages_with_all_words_rank_first() -> None:
+    """Then those with the highest weight of terms, then the newest."""
     postings = [
         Postings((1, 5, 9)),
         Postings((5, 7)),
@@ -347,8 +352,8 @@ def test_all_words_come_before_the_rarest() -> None:
     assert order(candidates(postings, [3]), postings, 1000)[:2] == [5, 3]
 
 
-def test_common_words_alone_are_no_answer() -> None:
-    """What only has words that many messages have fills no answer, unless all are common."""
+def test_common_words_alone_do_not_match() -> None:
+    """A message with common words alone is left out, unless all words are common."""
     common = Postings(tuple(range(800, 1000)), is_cut=True)
     rare = Postings((3, 850))
     assert order(candidates([common, rare]), [common, rare], 1000) == [850, 3]
@@ -363,15 +368,15 @@ def test_common_words_alone_are_no_answer() -> None:
     assert order(candidates([few]), [few], 3) == [3, 2, 1]
 
 
-def test_a_long_message_is_worth_less() -> None:
-    """Of two that have as much, the one that says little else comes first."""
+def test_a_long_message_ranks_lower() -> None:
+    """Of two messages with the same terms the shorter one is first."""
     postings = [Postings((1, 2))]
     found = [Candidate(1, frozenset({0}), 40), Candidate(2, frozenset({0}), 9000)]
     assert order(found, postings, 100) == [1, 2]
 
 
-def test_an_excerpt_shows_where_most_words_are() -> None:
-    """One line of about 300 characters around the words that are worth most together."""
+def test_an_excerpt_shows_the_best_matches() -> None:
+    """It is one line of about 300 characters around the terms with the highest weight."""
     text = "port " + "filler\nwords " * 100 + "the staging\nPORT is 5433, " + "and more " * 100
     terms = recall_terms("staging port 5433")
     shown = excerpt(text, terms, [1.0] * len(terms))
@@ -392,14 +397,14 @@ def test_an_excerpt_shows_where_most_words_are() -> None:
     ],
 )
 def test_an_excerpt_finds_words_as_the_search_does(question: str, words: str) -> None:
-    """Folded words, humps and spaceless scripts are shown where they stand."""
+    """Normalised words, humps and spaceless scripts are found at their positions."""
     terms = recall_terms(question)
     shown = excerpt(words, terms, [1.0] * len(terms))
     assert shown.endswith(words[-6:])
 
 
 @given(st.text(max_size=1000), st.text(max_size=50))
-def test_an_excerpt_is_short_whatever_the_text(text: str, question: str) -> None:
+def test_an_excerpt_of_any_text_is_one_short_line(text: str, question: str) -> None:
     """Any text has its excerpt, on one line."""
     terms = recall_terms(question)
     shown = excerpt(text, terms, [1.0] * len(terms))

@@ -16,8 +16,8 @@ from app.domain.conversations.status import MAX_LISTED, Activity, status_text
 NOON = datetime(2026, 1, 5, 12, 0, 30, tzinfo=UTC)
 
 
-def test_a_status_names_the_others() -> None:
-    """Each by its title or id, with what it says of itself and what it waits for."""
+def test_a_status_lists_the_other_conversations() -> None:
+    """Each has its title or id, its own status, and the tools that it waits for."""
     told = status_text(
         [
             Activity("one", "{}", NOON, ("shell", "shell", "search")),
@@ -35,8 +35,8 @@ def test_a_status_names_the_others() -> None:
     )
 
 
-def test_nothing_is_said_without_others() -> None:
-    """A conversation is not told of itself."""
+def test_there_is_no_status_without_other_conversations() -> None:
+    """The conversation itself is not listed."""
     assert status_text([], "me") is None
     assert status_text([Activity("me", "{}", NOON)], "me") is None
 
@@ -47,7 +47,7 @@ def test_nothing_is_said_without_others() -> None:
     )
 )
 def test_a_status_is_bounded(metadata: list[dict[str, str]]) -> None:
-    """Whatever the metadata says, each conversation takes one short line [openai-chat.sizes]."""
+    """Each conversation has one short line, for any metadata [openai-chat.sizes]."""
     activities = [
         Activity(f"{number}", json.dumps(item), NOON) for number, item in enumerate(metadata)
     ]

@@ -35,7 +35,7 @@ def legal_cuts(items: list[Entry]) -> list[int]:
 
 
 def test_turns_start_at_user_messages() -> None:
-    """A turn runs from a user message up to the next one; what stands before is one too."""
+    """A turn ends before the next user message; messages before the first are a turn as well."""
     assert parse_turn_boundaries(history(U, A, T, U, U)) == [0, 3, 4]
     assert parse_turn_boundaries(history(A, T, U)) == [0, 2]
     assert parse_turn_boundaries([]) == []
@@ -48,7 +48,7 @@ def test_a_single_turn_is_cut_between_call_groups() -> None:
 
 
 def test_several_turns_are_cut_at_turn_starts() -> None:
-    """The nearest turn start wins, the earlier of two equally near ones."""
+    """The nearest turn start is chosen, the earlier of two equally near ones."""
     turns = history(U, A, U, A, T, U)
     assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
 
@@ -60,7 +60,10 @@ def test_a_call_group_is_a_call_with_its_results() -> None:
 
 
 def test_a_pin_protects_its_whole_call_group() -> None:
-    """A call and all its results stay together, whichever of them is pinned. [pins.whole-group]"""
+    """A call and its results stay together, no matter which of them is pinned.
+
+    [pins.whole-group]
+    """
     roles = (U, A, T, T, A, T, U)
     for pin, protected in ((1, {1}), (2, {2, 3, 4}), (4, {2, 3, 4}), (6, {5, 6}), (7, {7})):
         items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
@@ -69,7 +72,7 @@ def test_a_pin_protects_its_whole_call_group() -> None:
 
 
 def test_only_large_results_are_cleared() -> None:
-    """Nor are they when a pin or an exclusion protects them; an exclusion protects one."""
+    """Pinned groups and excluded results are never cleared."""
     assert entry(1, T, 300).clearable
     assert not any(entry(1, role, 300).clearable for role in (U, A))
     assert not entry(1, T, TRIMMED_TOKENS).clearable
@@ -81,7 +84,10 @@ def test_only_large_results_are_cleared() -> None:
 
 
 def test_only_large_results_can_be_trimmed() -> None:
-    """A trimmed result costs a placeholder; nothing else is ever trimmed [budget.fitting-order]."""
+    """A trimmed result costs a placeholder; other messages are never trimmed.
+
+    [budget.fitting-order]
+    """
     assert entry(1, T, 5000, pinned=True).trimmed_tokens == 5000
     assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
     assert entry(1, T, 5).trimmed_tokens == 5
@@ -90,7 +96,7 @@ def test_only_large_results_can_be_trimmed() -> None:
 
 @given(entries(), st.integers(-3, 60))
 def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int) -> None:
-    """Whatever the target, a boundary found is a legal cut, and finding it changes nothing."""
+    """Any boundary is a legal cut, and is found again from itself."""
     before = list(items)
     legal = legal_cuts(items)
     cut = find_safe_boundary(items, target)
@@ -110,7 +116,7 @@ def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int
 
 @given(entries(), st.integers(-3, 60))
 def test_group_boundaries_are_the_nearest_legal_cuts(items: list[Entry], index: int) -> None:
-    """The boundary before is the last legal cut, the one after the first."""
+    """One is the last legal cut before an index, the other the first after it."""
     legal = legal_cuts(items)
     inside = max(0, min(index, len(items)))
     assert group_boundary_before(items, index) == max(cut for cut in legal if cut <= inside)

@@ -39,7 +39,7 @@ from tests.domain.conversations.generated import (
 
 
 def seqs_in(parts: Iterable[Span]) -> list[int]:
-    """Return the seqs of all parts within reach, each as often as it occurs."""
+    """Return the small seqs of all parts, each as often as it occurs."""
     return [seq for part in parts for seq in range(part.start, min(part.end, FAR + 20))]
 
 
@@ -47,14 +47,14 @@ def seqs_in(parts: Iterable[Span]) -> list[int]:
 
 
 @given(shown_spans(), st.integers(-1, FAR + 20))
-def test_a_view_shows_what_its_spans_hold(shown: tuple[Span, ...], seq: int) -> None:
-    """The search among the spans says what asking each of them would."""
+def test_a_view_shows_the_seqs_of_its_spans(shown: tuple[Span, ...], seq: int) -> None:
+    """The binary search equals a check of every span."""
     assert View(spans=shown).shows(seq) == any(span.holds(seq) for span in shown)
 
 
 @given(shown_spans())
-def test_what_is_hidden_lies_in_one_range(shown: tuple[Span, ...]) -> None:
-    """The hidden range holds every hidden seq, and what it shows inside is kept."""
+def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
+    """The hidden range has every hidden seq; the shown seqs inside it are kept."""
     view = View(spans=shown)
     hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
     if not hidden:
@@ -68,8 +68,8 @@ def test_what_is_hidden_lies_in_one_range(shown: tuple[Span, ...]) -> None:
 
 
 @given(shown_spans())
-def test_spans_follow_from_what_is_hidden_and_kept(shown: tuple[Span, ...]) -> None:
-    """A head's range and kept seqs give back the very spans a view was stored with."""
+def test_spans_follow_from_the_hidden_range_and_the_kept_seqs(shown: tuple[Span, ...]) -> None:
+    """The range and the kept seqs of a state give the spans of its view."""
     view = View(spans=shown)
     assert seqs_in(spans_beside(hidden_by(shown), view.kept)) == seqs_in(shown)
     if all(a.end < b.start for a, b in pairwise(shown)):
@@ -77,10 +77,10 @@ def test_spans_follow_from_what_is_hidden_and_kept(shown: tuple[Span, ...]) -> N
 
 
 @given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
-def test_spans_beside_a_range_show_all_but_its_unkept_seqs(
+def test_a_hidden_range_hides_all_seqs_that_are_not_kept(
     hidden: Span | None, kept: list[int]
 ) -> None:
-    """Whatever is kept, in any order and also outside: the rest of the range is hidden."""
+    """Kept seqs may be in any order, and outside the range."""
     shown = spans_beside(hidden, kept)
     view = View(spans=shown)
     for seq in range(1, FAR + 20):
@@ -92,7 +92,7 @@ def test_spans_beside_a_range_show_all_but_its_unkept_seqs(
 
 
 def test_a_range_kept_whole_hides_nothing() -> None:
-    """When each of its messages is pinned, a compaction shows the log as it is."""
+    """If each of its messages is pinned, the whole log is shown."""
     assert spans_beside(Span(1, 4), (3, 1, 2)) == WHOLE
     assert spans_beside(Span(2, 4), (2, 3)) == WHOLE
     assert hidden_by(WHOLE) is None
@@ -100,7 +100,7 @@ def test_a_range_kept_whole_hides_nothing() -> None:
 
 @given(shown_spans(), st.integers(0, FAR + 10))
 def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
-    """What there is of an open span ends at the head, and nothing is shown beyond it."""
+    """A span without an end is cut at the newest message."""
     view = View(spans=shown)
     found = spans_through(shown, head_seq)
     assert seqs_in(found) == [seq for seq in range(1, head_seq + 1) if view.shows(seq)]
@@ -108,10 +108,10 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
 
 
 @given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
-def test_results_are_trimmed_up_to_a_seq_but_for_pinned_ones(
+def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
     through: int, untrimmed: set[int], seq: int
 ) -> None:
-    """A tool result up to `trimmed_through` gives way, unless it stays by name."""
+    """A result up to `trimmed_through` is a placeholder unless it is in `untrimmed`."""
     view = View(trimmed_through=through, untrimmed=tuple(sorted(untrimmed)))
     assert view.trims(seq) == (seq <= through and seq not in untrimmed)
 
@@ -127,8 +127,8 @@ def test_results_are_trimmed_up_to_a_seq_but_for_pinned_ones(
         (View(summaries=(Summary(Span(1, 3), "s"),)), False),
     ],
 )
-def test_a_whole_view_is_the_log_as_it_is(view: View, is_whole: bool) -> None:
-    """Only where nothing stands for anything else may bound reasoning go back."""
+def test_a_whole_view_shows_the_log_unchanged(view: View, is_whole: bool) -> None:
+    """A view with a summary, note or placeholder is not whole."""
     assert view.is_whole is is_whole
 
 
@@ -136,7 +136,7 @@ def test_a_whole_view_is_the_log_as_it_is(view: View, is_whole: bool) -> None:
 
 
 def test_summaries_span_from_the_first_to_the_last() -> None:
-    """The summarised range is the one all summaries stand for together. [neutral.summary-ranges]"""
+    """The summarised range is that of all summaries together [neutral.summary-ranges]."""
     assert View().summarised is None
     nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
     assert View(summaries=nodes).summarised == Span(2, 12)
@@ -166,14 +166,14 @@ def test_summaries_span_from_the_first_to_the_last() -> None:
         (View(summaries=(Summary(Span(1, 3), ""),)), ("[Earlier conversation summary: ]",)),
     ],
 )
-def test_what_stands_for_the_rest_is_in_order(view: View, expected: tuple[str, ...]) -> None:
-    """Retain first, the summaries oldest first, the note with the last of them."""
+def test_summary_texts_are_in_order(view: View, expected: tuple[str, ...]) -> None:
+    """The retained text is first, then the summaries by age, the note with the last of them."""
     assert view.summary_texts() == expected
 
 
 @given(views())
-def test_nothing_of_a_view_is_lost_in_its_texts(view: View) -> None:
-    """Every text of a view stands in exactly one of its messages, labelled [strategy.sandwich]."""
+def test_summary_texts_have_every_text_once(view: View) -> None:
+    """Each text of a view is in exactly one message, with its label [strategy.sandwich]."""
     found = view.summary_texts()
     labelled = [] if view.retain is None else [f"{RETAIN_PREFIX}{view.retain}]"]
     labelled += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in view.summaries]
@@ -188,7 +188,7 @@ def test_nothing_of_a_view_is_lost_in_its_texts(view: View) -> None:
 
 
 @given(views())
-def test_a_view_comes_back_from_storage(view: View) -> None:
+def test_a_stored_view_is_read_back_equal(view: View) -> None:
     """A stored view reads back equal, NUL and lone surrogates included [compaction.resume]."""
     text = view.as_json()
     assert view_from(json_text.loads(text)) == view
@@ -198,14 +198,14 @@ def test_a_view_comes_back_from_storage(view: View) -> None:
 
 
 @given(summaries())
-def test_a_summary_comes_back_from_storage(summary: Summary) -> None:
+def test_a_stored_summary_is_read_back_equal(summary: Summary) -> None:
     """A receipt's summaries read back equal, their sources included. [compaction.receipt]"""
     [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
     assert summary_from(raw) == summary
 
 
-def test_what_the_first_version_stored_still_reads_back() -> None:
-    """Epochs that began before this version keep their prefix [compaction.resume]."""
+def test_views_of_the_first_version_are_read() -> None:
+    """Epochs of an earlier version keep their prefix [compaction.resume]."""
     view = view_from(first_version())
     assert view == View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
@@ -225,7 +225,7 @@ def test_what_the_first_version_stored_still_reads_back() -> None:
         ({"note": "[left out]"}, ("[Earlier conversation summary: so far]\n[left out]",)),
     ],
 )
-def test_the_first_versions_messages_stay_the_same(
+def test_summary_texts_of_the_first_version_are_unchanged(
     changes: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     """What stood for the rest then is said in the same words now. [epochs.extend]"""

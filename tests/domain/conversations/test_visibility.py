@@ -26,7 +26,13 @@ from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
-from app.domain.conversations.visibility import Slid, State, Visibility, last_from, visibilities
+from app.domain.conversations.visibility import (
+    SlidingWindow,
+    State,
+    Visibility,
+    last_from,
+    visibilities,
+)
 from tests.domain.histories import QUICK, entries, pinned_at
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
@@ -35,7 +41,7 @@ FORCED = StrategyName.SANDWICH, StrategyName.TREE_SUMMARY, StrategyName.RETAIN_S
 
 
 def log(count: int) -> list[Entry]:
-    """Return so many user messages."""
+    """Return this many user messages."""
     return [entry(seq, U, 50) for seq in range(1, count + 1)]
 
 
@@ -75,7 +81,7 @@ def receipt(
 
 
 def view_of(hidden: Span | None, *summaries: Summary, kept: Sequence[int] = ()) -> View:
-    """Return a view that hides a range, with what stands for it."""
+    """Return a view that hides a range, with its summaries."""
     return View(spans=spans_beside(hidden, kept), summaries=summaries)
 
 
@@ -93,14 +99,14 @@ def causes(found: dict[int, Visibility]) -> list[str | None]:
 
 
 def test_without_a_compaction_all_is_verbatim() -> None:
-    """Nothing was hidden, so nothing is to be explained."""
+    """No message has a cause."""
     found = visibilities(log(3), View(), ())
     assert set(found.values()) == {Visibility(State.VERBATIM)}
     assert all(mark.is_explained for mark in found.values())
 
 
-def test_a_summary_is_that_of_the_newest_compaction_that_made_it() -> None:
-    """A second compaction on top takes the older messages over, whatever its text says."""
+def test_a_second_compaction_takes_over_the_older_messages() -> None:
+    """It does so with any text of its summary."""
     one, two = (Summary(Span(2, end), "what was said") for end in (5, 7))
     first = receipt("first", view_of(Span(2, 5), one), made=[one])
     second = receipt("second", view_of(Span(2, 7), two), first, [two])
@@ -113,8 +119,8 @@ def test_a_summary_is_that_of_the_newest_compaction_that_made_it() -> None:
     assert causes(before) == [None, *["first"] * 3, None, None, None, None]
 
 
-def test_nodes_of_a_tree_belong_to_those_who_made_them() -> None:
-    """Equal texts are told apart by their ranges; a folded node belongs to its fold."""
+def test_nodes_of_a_tree_belong_to_the_compactions_that_made_them() -> None:
+    """Equal texts are distinguished by their ranges; a merged node belongs to the merge."""
     nodes = [Summary(Span(start, start + 2), "same", 10) for start in (1, 3, 5)]
     folded = Summary(Span(1, 5), "same", 10, 2, (Span(1, 3), Span(3, 5)))
     first = receipt("first", view_of(Span(1, 3), nodes[0]), made=nodes[:1])
@@ -125,16 +131,16 @@ def test_nodes_of_a_tree_belong_to_those_who_made_them() -> None:
     assert causes(visibilities(log(8), third.view, [third, second, first]))[:6] == ["third"] * 6
 
 
-def test_what_was_cut_off_a_summary_is_still_told_by_it() -> None:
-    """A summary reaches no further than what is hidden, but its maker stays the same."""
+def test_a_shortened_summary_range_keeps_its_compaction() -> None:
+    """A summary covers only hidden messages, but its compaction stays the same."""
     made = Summary(Span(1, 9), "so far")
     shown = replace(made, span=Span(2, 7))
     only = receipt("only", view_of(Span(2, 7), shown), made=[made])
     assert causes(visibilities(log(8), only.view, [only])) == [None, *["only"] * 5, None, None]
 
 
-def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
-    """Emergency cuts tell of nothing; later ones hide the same messages again."""
+def test_a_left_out_message_names_the_first_compaction_that_hid_it() -> None:
+    """Later truncations hide the same messages again."""
     first = receipt("first", with_omission_note(view_of(Span(1, 4))))
     second = receipt("second", with_omission_note(view_of(Span(1, 7), kept=[5])), first)
     found = visibilities(log(8), second.view, [second, first])
@@ -142,8 +148,8 @@ def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
     assert states(found)[3:5] == [State.LEFT_OUT, State.VERBATIM]
 
 
-def test_what_a_summary_passed_over_is_left_out_once_it_is_hidden() -> None:
-    """A kept message is in the summary's range, and yet it does not tell of it."""
+def test_a_kept_message_inside_a_summary_is_left_out_once_hidden() -> None:
+    """The summary does not cover it although it is in its range."""
     summary = Summary(Span(1, 7), "so far")
     first = receipt("first", view_of(Span(1, 7), summary, kept=[3, 4]), made=[summary])
     second = receipt("second", view_of(Span(1, 7), summary), first, trigger=Trigger.EMERGENCY)
@@ -152,8 +158,8 @@ def test_what_a_summary_passed_over_is_left_out_once_it_is_hidden() -> None:
     assert states(found)[1:5] == [State.SUMMARISED, *[State.LEFT_OUT] * 2, State.SUMMARISED]
 
 
-def test_what_was_released_into_another_node_is_summarised() -> None:
-    """A tree takes what was kept in an older node's range into its next chunk."""
+def test_a_kept_message_can_join_a_later_node() -> None:
+    """A tree summarises it with its next chunk."""
     node = Summary(Span(1, 5), "first", 10, 1, (Span(1, 5),))
     later = Summary(Span(5, 7), "second", 10, 1, (Span(3, 4), Span(5, 7)))
     first = receipt("first", view_of(Span(1, 5), node, kept=[3]), made=[node])
@@ -164,7 +170,7 @@ def test_what_was_released_into_another_node_is_summarised() -> None:
 
 
 def test_only_large_results_are_cleared() -> None:
-    """A result no larger than its placeholder stays, and so does what is not to be cleared."""
+    """A result no larger than a placeholder, and one that is not to be cleared, stay."""
     results = [
         entry(1, A, 10),
         entry(2, T, TRIMMED_TOKENS),
@@ -182,7 +188,7 @@ def test_only_large_results_are_cleared() -> None:
     assert causes(found) == [None, None, "first", "third", None, None]
 
 
-def test_what_older_receipts_would_tell_is_not_guessed() -> None:
+def test_a_cause_is_unknown_until_its_receipt_is_read() -> None:
     """Who hid a message is said once the receipt is read, not before."""
     first = receipt("first", replace(view_of(Span(1, 3)), trimmed_through=5))
     second = receipt("second", replace(view_of(Span(1, 4)), trimmed_through=5), first)
@@ -196,7 +202,10 @@ def test_what_older_receipts_would_tell_is_not_guessed() -> None:
 
 
 def test_outside_the_active_window() -> None:
-    """What is outside is so whatever was compacted there; what came back says when [window.cut]."""
+    """Compactions do not change that; restored messages have the time of their restoration.
+
+    [window.cut]
+    """
     window = ActiveWindow(8).with_restored([Span(2, 4)], AT)
     view = View(spans=window.spans, window=window.spans)
     found = visibilities(log(9), view, (), window.restored)
@@ -205,11 +214,11 @@ def test_outside_the_active_window() -> None:
     assert [seq for seq, mark in found.items() if mark.restored_at == AT] == [2, 3]
 
 
-def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
-    """What it went past is outside; what a cut hid of the last ones is left out."""
+def test_a_sliding_window_shows_the_last_messages_and_pins() -> None:
+    """Earlier messages are outside; hidden ones among the last are left out."""
     cut = receipt("cut", with_omission_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
     pinned = pinned_at(log(8), [7])
-    found = visibilities(pinned, cut.view, [cut], (), Slid(8, 4))
+    found = visibilities(pinned, cut.view, [cut], (), SlidingWindow(8, 4))
     outside, left_out, verbatim = State.OUTSIDE, State.LEFT_OUT, State.VERBATIM
     assert states(found) == [*[outside] * 3, *[left_out] * 2, outside, verbatim, verbatim]
     assert causes(found)[3:5] == ["cut", "cut"]
@@ -219,7 +228,7 @@ def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
     ("count", "start"), [(1, 9), (2, 8), (3, 4), (4, 3), (5, 2), (6, 1), (99, 1)]
 )
 def test_the_last_messages_of_spans(count: int, start: int) -> None:
-    """They are counted from the newest one back, over what is not shown."""
+    """They are counted back from the newest one, shown ones only."""
     assert last_from((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
 
 
@@ -238,7 +247,7 @@ class Story:
 
     @property
     def log(self) -> list[Entry]:
-        """The messages there are."""
+        """Return this many user messages."""
         return self.history[: self.state]
 
     @property
@@ -300,7 +309,7 @@ class Story:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
-    """Draw a log, pins in it, and what is done as it grows; one strategy makes all summaries."""
+    """Draw a log, its pins, and the reductions while it grows, with one strategy."""
     parts = draw(st.lists(entries(4), min_size=3, max_size=7))
     sizes = [item for part in parts for item in part]
     history = [entry(seq, item.role, item.tokens) for seq, item in enumerate(sizes, start=1)]
@@ -323,8 +332,8 @@ def stories(draw: st.DrawFn) -> Story:
 
 @QUICK
 @given(stories())
-def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) -> None:
-    """Every message has one state, and exactly those shown say that they are."""
+def test_exactly_the_shown_messages_are_verbatim_or_cleared(story: Story) -> None:
+    """Every message has one state."""
     found = visibilities(story.log, story.view, story.receipts)
     assert list(found) == [item.seq for item in story.log]
     costs = {item.seq: item.tokens for item in shown_entries(story.log, story.view)}
@@ -341,8 +350,8 @@ def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) 
 
 @QUICK
 @given(stories())
-def test_every_compaction_did_what_is_said_of_it(story: Story) -> None:
-    """It hid the message and tells of it, or it was the first to hide or clear it."""
+def test_every_cause_hid_or_cleared_its_message(story: Story) -> None:
+    """It hid and summarised the message, or was the first to hide or clear it."""
     found = visibilities(story.log, story.view, story.receipts)
     by_id = {item.compaction_id: item for item in story.receipts}
     for seq, mark in found.items():
@@ -368,8 +377,8 @@ def test_every_compaction_did_what_is_said_of_it(story: Story) -> None:
 
 @QUICK
 @given(stories(), st.integers(0, 5))
-def test_older_receipts_only_add_to_what_is_known(story: Story, read: int) -> None:
-    """What the newest receipts explain stays so, and what is shown is known at once."""
+def test_older_receipts_change_no_known_cause(story: Story, read: int) -> None:
+    """The causes by the newest receipts stay, and shown messages need none."""
     part = visibilities(story.log, story.view, story.receipts[:read])
     for seq, mark in visibilities(story.log, story.view, story.receipts).items():
         if part[seq].is_explained:

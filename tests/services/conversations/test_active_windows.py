@@ -58,7 +58,7 @@ async def agents_conversation(harness: Harness, seconds: int | None = DAY) -> st
 
 
 async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
-    """What is older than the window is not shown, what is younger is. [window.older-stays]"""
+    """Messages older than the window are not shown, younger ones are [window.older-stays]."""
     cid = await agents_conversation(harness)
     await harness.append(cid, user("old"), says("yes"))
     harness.clock.pass_seconds(DAY - 1)
@@ -71,8 +71,8 @@ async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
     assert build.count() == build["tokens_used"]
 
 
-async def test_the_first_build_goes_by_the_second(harness: Harness) -> None:
-    """Before anything was built the window ends exactly where it says [window.cut]."""
+async def test_the_first_build_uses_the_exact_window(harness: Harness) -> None:
+    """Before the first build the window ends exactly at its length [window.cut]."""
     cid = await agents_conversation(harness)
     for age in (DAY + 60, DAY, DAY - 1, 60):
         await harness.append(cid, {**user(f"{age}"), "timestamp": at(harness, age)})
@@ -80,7 +80,7 @@ async def test_the_first_build_goes_by_the_second(harness: Harness) -> None:
 
 
 async def test_a_window_moves_by_steps(harness: Harness) -> None:
-    """A busy conversation keeps its prefix for a 24th of the window. [window.moves-in-steps]"""
+    """A busy conversation keeps its prefix for a 24th of the window [window.moves-in-steps]."""
     cid = await agents_conversation(harness, 2400)
     epochs = []
     for number in range(120):
@@ -94,8 +94,8 @@ async def test_a_window_moves_by_steps(harness: Harness) -> None:
     assert epochs[-1] <= 1 + 120 * 60 / 100
 
 
-async def test_a_window_cut_inside_a_call_group_goes_on_to_its_end(harness: Harness) -> None:
-    """No result is orphaned at the window's edge, in any format [window.whole-groups]."""
+async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> None:
+    """No result is without its call, in any format [window.whole-groups]."""
     cid = await agents_conversation(harness, 3600)
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
     harness.clock.pass_seconds(1800)
@@ -111,7 +111,7 @@ async def test_a_window_cut_inside_a_call_group_goes_on_to_its_end(harness: Harn
 async def test_results_of_a_group_outside_the_window_stay_outside(
     harness: Harness, cleared: bool
 ) -> None:
-    """A result that comes in after the window moved over its call is not shown."""
+    """A result that arrives after its call left the window is not shown."""
     cid = await agents_conversation(harness, 3600)
     await harness.append(cid, user("look"), asks("c1", "c2"))
     if cleared:
@@ -129,7 +129,7 @@ async def test_results_of_a_group_outside_the_window_stay_outside(
 
 
 async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> None:
-    """Equal times cannot leak what was there before, nor hide what comes after [window.cut]."""
+    """A clear separates messages exactly, also at equal times [window.cut]."""
     agent = await harness.agent()
     cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
     for each in (cid, other):
@@ -143,7 +143,7 @@ async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> No
 
 
 async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
-    """Its agent's other conversations go on as they are; the last clear counts. [window.clear]"""
+    """The agent's other conversations stay as they are; the latest clear counts [window.clear]."""
     agent = await harness.agent(None)
     cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
     for number in range(3):
@@ -157,7 +157,7 @@ async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
 
 
 async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:
-    """The marker is a time as well: what is from before it stays away, however late."""
+    """A message with a timestamp before the clear is not shown, even if it is received later."""
     agent = await harness.agent(None)
     harness.clock.pass_seconds(3600)
     await harness.agents.clear(TENANT, agent)
@@ -172,8 +172,8 @@ async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -
     assert await shown(harness, cid) == ["now", "ahead"]
 
 
-async def test_a_clear_drops_what_was_made_of_earlier_messages(harness: Harness) -> None:
-    """State, summary and resume are gone, and a running compaction is discarded."""
+async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:
+    """State, summary and `resume_at` are reset."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 12, words=60)
     assert (await harness.compact(cid)).compacted
@@ -190,7 +190,7 @@ async def test_a_clear_drops_what_was_made_of_earlier_messages(harness: Harness)
 
 
 async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> None:
-    """What comes of it is not shown: its range was cleared meanwhile [window.clear]."""
+    """Its summary is not shown, because its range was cleared meanwhile [window.clear]."""
 
     class Interrupted(ScriptedGateway):
         async def complete(self, call: ModelCall) -> Completion:
@@ -209,7 +209,7 @@ async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> No
 
 
 async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness) -> None:
-    """A summary goes with the last of the messages it stands for [window.clear-drops-state]."""
+    """A summary leaves with the last of its messages [window.clear-drops-state]."""
     agent = await harness.agent(3600)
     cid = await harness.conversation(
         {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}, agent_id=agent
@@ -232,8 +232,8 @@ async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness
     assert await harness.receipts.state(TENANT, cid) is None
 
 
-async def test_a_longer_window_shows_again_what_was_older(harness: Harness) -> None:
-    """The log has everything: a window can be made longer and shorter again [agents.settings]."""
+async def test_a_longer_window_shows_older_messages_again(harness: Harness) -> None:
+    """A window can be made longer and shorter at any time [agents.settings]."""
     agent = await harness.agent(3600)
     cid = await harness.conversation(agent_id=agent)
     for number in range(4):
@@ -258,8 +258,8 @@ async def test_a_new_process_has_the_same_window(harness: Harness) -> None:
     assert (await again.build(cid)).text == warm.text
 
 
-async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness) -> None:
-    """Restored messages stand where they stood, for a window's length or until a clear."""
+async def test_restored_ranges_are_shown_until_their_time_is_over(harness: Harness) -> None:
+    """They are shown at their positions for the length of a window, or until a clear."""
     cid = await agents_conversation(harness, 3600)
     for number in range(4):
         await harness.append(cid, user(f"{number}"), says(f"yes {number}"))
@@ -282,7 +282,10 @@ async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness)
 
 
 async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
-    """A summary is made of what is in the window alone, and undone as it came [window.restored]."""
+    """It summarises only messages in the window, and its undo shows them again.
+
+    [window.restored]
+    """
     cid = await agents_conversation(harness, 3600)
     await harness.talk(cid, 8, words=60)
     harness.clock.pass_seconds(4000)
@@ -305,7 +308,7 @@ async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
 
 
 async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) -> None:
-    """A window that looks as before is read anew: what came between is in it [window.restored]."""
+    """A build reads the window again even if its spans are the same as before [window.restored]."""
     cid = await harness.conversation()
     await harness.append(cid, user("1"), says("2"))
     await harness.build(cid)
@@ -317,10 +320,10 @@ async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) ->
 
 @pytest.mark.parametrize("edge", ["first", "last"])
 @pytest.mark.parametrize("then", ["settled", "undone"])
-async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
+async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
     harness: Harness, edge: str, then: str
 ) -> None:
-    """Whatever moves the window or undoes a compaction, the pin is shown [pins.not-in-window]."""
+    """It is shown after every move of the window and every undo [pins.not-in-window]."""
     agent = await harness.agent(7200)
     policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
     cid = await harness.conversation(policy, agent_id=agent)
@@ -354,14 +357,14 @@ async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
 
 
 async def used(harness: Harness, conversation_id: str) -> int:
-    """Return the tokens that the budget tells of."""
+    """Return the tokens of the budget."""
     reading = await harness.context.budget(TENANT, conversation_id)
     assert reading is not None
     return reading.budget.used_tokens
 
 
-async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
-    """It is outside with its group, whatever is in the window before it [window.whole-groups]."""
+async def test_a_result_of_a_late_group_is_outside(harness: Harness) -> None:
+    """It is outside with its group, also after younger messages [window.whole-groups]."""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
     await harness.conversations.clear(TENANT, cid)
@@ -375,7 +378,7 @@ async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
 
 
 async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> None:
-    """Then there is nothing to build, and never an empty payload. [window.cut]"""
+    """A build of it fails; no payload is empty [window.cut]."""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
     await harness.conversations.clear(TENANT, cid)
@@ -387,7 +390,7 @@ async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> No
 
 
 async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
-    """The call that is open at the end was put back, so its result belongs there."""
+    """The call that is open at the end of the log was restored, so its result is shown."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1"))
     await harness.conversations.clear(TENANT, cid)
@@ -400,7 +403,10 @@ async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
 
 
 async def test_a_group_is_restored_whole(harness: Harness) -> None:
-    """Results that came after the snapshot come back with their call [snapshots.restore-source]."""
+    """Results that were appended after the snapshot are restored with their call.
+
+    [snapshots.restore-source]
+    """
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
     await harness.append(cid, result("c2", "two"), says("done"))
@@ -410,8 +416,8 @@ async def test_a_group_is_restored_whole(harness: Harness) -> None:
     assert texts[0] == "look" and texts[2:] == ["one", "two"]
 
 
-async def test_what_joins_inside_a_hidden_range_is_shown(harness: Harness) -> None:
-    """A compaction hides what was in the window when it ran, and nothing else [window.restored]."""
+async def test_messages_restored_inside_a_hidden_range_are_shown(harness: Harness) -> None:
+    """A compaction hides only messages that were in the window when it ran [window.restored]."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 4, words=60)
     await harness.append(cid, user("between"), says("them"))
@@ -431,8 +437,8 @@ async def test_what_joins_inside_a_hidden_range_is_shown(harness: Harness) -> No
     assert build.count() == build["tokens_used"]
 
 
-async def test_a_clear_forgets_which_tools_were_named(database: PostgresDatabase) -> None:
-    """The budget counts own tools for what the window names; restored results name them again."""
+async def test_a_clear_resets_the_named_agent_tools(database: PostgresDatabase) -> None:
+    """The budget counts the agent tools that the window names; restored results name them again."""
     harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
     cid = await harness.conversation()
     large = "line\n" * 20_000
@@ -447,8 +453,8 @@ async def test_a_clear_forgets_which_tools_were_named(database: PostgresDatabase
     assert build["tokens_used"] == await used(harness, cid) > full
 
 
-async def test_a_sliding_window_counts_what_is_in_the_active_one(harness: Harness) -> None:
-    """The last N messages are those of the window, gaps left out [strategy.sliding-window]."""
+async def test_a_sliding_window_counts_messages_of_the_active_window(harness: Harness) -> None:
+    """Messages in gaps are not counted [strategy.sliding-window]."""
     cid = await harness.conversation(
         {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     )
@@ -468,7 +474,7 @@ async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conver
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, conversation_id, None)
         assert locked is not None
-        return await harness.active.rejoin(session, locked, spans)
+        return await harness.active.restore(session, locked, spans)
 
 
 class Story:
@@ -481,15 +487,15 @@ class Story:
         self.cleared_at = datetime.min.replace(tzinfo=UTC)
 
     def add(self, texts: list[str], times: list[datetime]) -> None:
-        """Append a group."""
+        """Append a call group."""
         self.groups.append((texts, times))
 
     def clear(self, now: datetime) -> None:
-        """Clear all there is."""
+        """Clear the conversation."""
         self.cleared, self.cleared_at = len(self.groups), now
 
     def may_show(self, now: datetime, *, ahead: bool) -> list[str]:
-        """Return what is newer than the marker, which may be a step ahead."""
+        """Return the messages newer than the marker, which may be a step ahead."""
         length = self.seconds * 23 / 24 if ahead else self.seconds
         rolled = now - timedelta(seconds=length)
         return [
@@ -502,15 +508,17 @@ class Story:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Draw what happens: an append, how late; a pause; a clear; a build."""
+    """Draw appends with delays, pauses, clears and builds."""
     kinds = st.sampled_from(["say", "say", "late", "call", "pass", "pass", "clear", "build"])
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3000)), min_size=4, max_size=24))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
-async def test_windows_against_a_plain_model(database: PostgresDatabase, story: Any) -> None:
-    """Whatever happens, nothing too old is shown and nothing young enough is missing."""
+async def test_windows_equal_those_of_a_simple_model(
+    database: PostgresDatabase, story: Any
+) -> None:
+    """No message outside the window is shown, and none inside it is missing."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     cid = await agents_conversation(harness, 2400)
     model = Story(2400)

@@ -157,7 +157,7 @@ class _Heard:
 # --- the rule -------------------------------------------------------------------------------
 
 
-async def test_the_oldest_output_gives_way_over_the_limit(harness: Harness) -> None:
+async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -> None:
     """Over the sum limit the oldest become placeholders, in the payload of any format.
 
     It is the rule and no loss, so that `degraded` does not name it, and no compaction, so that
@@ -184,8 +184,8 @@ async def test_the_oldest_output_gives_way_over_the_limit(harness: Harness) -> N
     assert harness.gateway.calls == []
 
 
-async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
-    """What gave way, by which step and without a model; the head and its budget follow."""
+async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
+    """It lists the cleared results and the step, without a model; the budget follows."""
     cid = await harness.conversation(limited(), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -212,9 +212,11 @@ async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
     assert event[1]["compaction_id"] == receipt.compaction_id
 
 
-@pytest.mark.parametrize(("least", "most_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
-async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_breaks: int) -> None:
-    """Results of one size, one by one: they give way in batches, the prefix stays."""
+@pytest.mark.parametrize(("least", "max_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
+async def test_results_are_cleared_in_batches(
+    harness: Harness, least: Any, max_breaks: int
+) -> None:
+    """Results of one size are cleared several at a time, so that the prefix stays."""
     cid = await harness.conversation(limited(2_000, least), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     before = None
@@ -232,7 +234,7 @@ async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_break
             assert is_extension(build, before)
         breaks += build["cache_break_reason"] is not None
         before = build
-    assert 0 < breaks <= most_breaks
+    assert 0 < breaks <= max_breaks
     assert len(await triggers(harness, cid)) == breaks
 
 
@@ -241,8 +243,8 @@ async def _entries(harness: Harness, cid: str) -> Any:
         return await session.log.entries(cid, 1, 10_000)
 
 
-async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> None:
-    """By default a quarter of the policy's window, whatever a request asks for."""
+async def test_the_budget_is_a_share_of_the_policys_context_window(harness: Harness) -> None:
+    """By default it is a quarter of it, for any context window of a request."""
     own = policy(100_000, tool_output={"max_line_length": 10_000})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -264,8 +266,8 @@ async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> Non
         *({"strategy": strategy} for strategy in COMPACTING),
     ],
 )
-async def test_the_rule_is_no_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
-    """It holds whatever the strategy, and where compaction is switched off."""
+async def test_clearing_is_not_a_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
+    """It works with every strategy, and without compaction."""
     cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -277,8 +279,8 @@ async def test_the_rule_is_no_compaction(harness: Harness, leaves: dict[str, Any
 @pytest.mark.parametrize(
     "leaves", [{"tool_output": {"enabled": False}}, {"strategy": "full_history"}]
 )
-async def test_where_the_rule_does_not_hold(harness: Harness, leaves: dict[str, Any]) -> None:
-    """Switched off, or told to show everything, no result gives way below the window."""
+async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, Any]) -> None:
+    """Without it, or with the policy to show everything, no result is cleared below the window."""
     cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(9))
@@ -287,8 +289,8 @@ async def test_where_the_rule_does_not_hold(harness: Harness, leaves: dict[str, 
     assert await triggers(harness, cid) == []
 
 
-async def test_without_the_rule_results_still_give_way_to_fit(harness: Harness) -> None:
-    """Chain clears nothing where tool output is left alone; the guarantee stays."""
+async def test_results_are_cleared_to_fit_without_the_rule(harness: Harness) -> None:
+    """The chain clears nothing then; a build that is too large does."""
     own = limited(strategy="chain", tool_output={"enabled": False})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.talk(cid, 5)
@@ -305,7 +307,7 @@ async def test_without_the_rule_results_still_give_way_to_fit(harness: Harness) 
 
 
 async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
-    """What clearing frees need not be summarised; what it leaves still is [budget.levels]."""
+    """Only tokens that clearing does not free are summarised [budget.levels]."""
     cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(19))
@@ -324,8 +326,8 @@ async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
         assert again["compaction"] is None
 
 
-async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> None:
-    """After a clearing a mark set before it finds nothing due any more [compaction.due]."""
+async def test_a_background_compaction_measures_after_the_clearing(harness: Harness) -> None:
+    """A compaction that was due before the clearing may not be due any more [compaction.due]."""
     cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(15))
@@ -339,8 +341,8 @@ async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> 
     assert harness.gateway.calls == []
 
 
-async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
-    """A summariser that rests goes on resting: nothing was asked of it. [compaction.backs-off]"""
+async def test_a_clearing_does_not_reset_failures(harness: Harness) -> None:
+    """A summariser that waits for its next attempt continues to wait [compaction.backs-off]."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(limited(20_000, 0, 2_100), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -360,8 +362,8 @@ async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
 # --- what never gives way -------------------------------------------------------------------
 
 
-async def test_excluded_results_never_give_way(harness: Harness) -> None:
-    """They stay whole while newer ones of other tools are cleared, again and again."""
+async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
+    """They stay whole while newer results of other tools are cleared, repeatedly."""
     cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, 0)
@@ -381,7 +383,7 @@ async def test_excluded_results_never_give_way(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str) -> None:
-    """Neither chain nor the last resort; it is summarised or dropped with its group."""
+    """Neither the chain nor truncation does; it is summarised or dropped with its group."""
     keep = {"exclude_tools": ["keep"]}
     ends = {"preserve_top": 1, "preserve_bottom": 20}
     own = limited(20_000, strategy=strategy, sandwich=ends, tool_output=keep)
@@ -437,8 +439,11 @@ def _results(build: Build) -> list[tuple[str, str, str]]:
     return found
 
 
-async def test_an_exclusion_holds_from_when_it_is_set(harness: Harness) -> None:
-    """What gave way stays so, which breaks no prefix; lifted, it goes with the next batch."""
+async def test_an_exclusion_applies_to_later_clearings(harness: Harness) -> None:
+    """Cleared results stay cleared.
+
+    Without the exclusion the result is cleared with the next batch.
+    """
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6), name="keep")
@@ -456,8 +461,8 @@ async def test_an_exclusion_holds_from_when_it_is_set(harness: Harness) -> None:
         assert cleared(build) == 14
 
 
-async def test_pinned_results_never_give_way(harness: Harness) -> None:
-    """A pinned result stays; one that gave way before is shown again, and counts again."""
+async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
+    """A pinned result stays; one that was cleared before is shown and counted again."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(3))
@@ -474,8 +479,8 @@ async def test_pinned_results_never_give_way(harness: Harness) -> None:
         assert cleared(build) == 5
 
 
-async def test_a_pin_that_comes_first_wins(harness: Harness) -> None:
-    """A pin set between a build's read and its clearing keeps its result whole."""
+async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None:
+    """A pin between a build's read and its clearing keeps the result whole."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -493,8 +498,8 @@ async def test_a_pin_that_comes_first_wins(harness: Harness) -> None:
 # --- undo -----------------------------------------------------------------------------------
 
 
-async def test_an_undone_clearing_rests_until_the_log_has_grown(harness: Harness) -> None:
-    """The payload comes back byte for byte, and stays for 5 % of the window."""
+async def test_an_undone_clearing_is_not_repeated_until_the_log_has_grown(harness: Harness) -> None:
+    """The payload is the same bytes again, until the log has grown by 5 % of the window."""
     own = limited(20_000, 0, compaction={"auto": False})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
@@ -516,8 +521,8 @@ async def test_an_undone_clearing_rests_until_the_log_has_grown(harness: Harness
     assert await triggers(harness, cid) == ["tool_output"] * 2
 
 
-async def test_under_pressure_an_undone_clearing_comes_back(harness: Harness) -> None:
-    """At compact_trigger nothing is held back any more [compaction.undo-suspends]."""
+async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -> None:
+    """At `compact_trigger` the results are cleared again [compaction.undo-suspends]."""
     cid = await harness.conversation(limited(1_500, 0, 2_600), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -535,8 +540,8 @@ async def test_under_pressure_an_undone_clearing_comes_back(harness: Harness) ->
     assert build["compaction"] is None
 
 
-async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -> None:
-    """Under a second clearing lies the first, with its exclusions and later pins."""
+async def test_undo_restores_the_clearing_before(harness: Harness) -> None:
+    """Below a second clearing is the first, with its exclusions and later pins."""
     own = limited(window=4_000, tool_output={"exclude_tools": ["keep"]})
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.append(cid, user("read it all"))
@@ -556,8 +561,8 @@ async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -
 # --- sliding windows, reduced lanes ---------------------------------------------------------
 
 
-async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
-    """Only the output in the window counts, and the log before it is not read for it."""
+async def test_a_sliding_window_clears_only_its_own_results(harness: Harness) -> None:
+    """Only outputs in the window count; the log before it is not read."""
     slides = {"keep_last_n": 15}
     own = limited(1_400, strategy="sliding_window", sliding_window=slides)
     cid = await harness.conversation(own, tools=TOOLS)
@@ -583,8 +588,10 @@ async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
         assert shown(again)[-2:] == [23, 24]
 
 
-async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
-    """A small window's own reduction is not stored; the clearing behind it is."""
+async def test_a_clearing_by_a_smaller_context_window_applies_to_all_builds(
+    harness: Harness,
+) -> None:
+    """The reduction for the small window is not stored, the clearing is."""
     cid = await harness.conversation(limited(least=300), SECTIONS, TOOLS)
     await harness.talk(cid, 40)
     await use(harness, cid, 0, 1)
@@ -610,8 +617,8 @@ async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
 # --- at once, and never by halves -----------------------------------------------------------
 
 
-async def test_builds_at_once_clear_once(harness: Harness) -> None:
-    """However many processes build, in whatever format, one of them clears."""
+async def test_concurrent_builds_clear_once(harness: Harness) -> None:
+    """Of several processes that build in any format one clears."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -631,8 +638,11 @@ async def test_builds_at_once_clear_once(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("sentence", ["contexts.add_compaction", "contexts.show", "events.add"])
-async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str) -> None:
-    """Stopped anywhere, nothing of it is seen; the next build clears [operation.shutdown]."""
+async def test_a_clearing_is_atomic(harness: Harness, sentence: str) -> None:
+    """A clearing that is stopped anywhere has no effect; the next build clears.
+
+    [operation.shutdown]
+    """
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
@@ -648,8 +658,8 @@ async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str
     assert shown(await harness.build(cid)) == [3, 4, 5]
 
 
-async def test_a_running_compaction_is_not_disturbed(harness: Harness) -> None:
-    """A clearing would make its work void, so it waits: builds answer meanwhile."""
+async def test_no_clearing_during_a_compaction(harness: Harness) -> None:
+    """A clearing would void the compaction, so builds wait with it and answer meanwhile."""
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.talk(cid, 10)
     harness.gateway.release.clear()
@@ -671,8 +681,10 @@ async def test_a_running_compaction_is_not_disturbed(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("excludes", [[], ["keep"]])
-async def test_below_the_budget_it_costs_nothing(harness: Harness, excludes: list[str]) -> None:
-    """A warm build is one select as before, whatever tools are excluded."""
+async def test_clearing_costs_no_query_below_the_budget(
+    harness: Harness, excludes: list[str]
+) -> None:
+    """A warm build is one select, with excluded tools as well."""
     own = limited(5_000, tool_output={"exclude_tools": excludes})
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.append(cid, user("read it all"))
@@ -685,8 +697,8 @@ async def test_below_the_budget_it_costs_nothing(harness: Harness, excludes: lis
         assert sentences == {"contexts.read": 1}
 
 
-async def test_names_are_asked_once(harness: Harness) -> None:
-    """Over the budget with what may not go, only new results are asked for their tools."""
+async def test_tool_names_are_read_once(harness: Harness) -> None:
+    """Over the budget with excluded results only the tools of new results are read."""
     cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6), name="keep")
@@ -726,7 +738,7 @@ OUTPUTS = st.fixed_dictionaries(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_any_log_keeps_the_rule(
+async def test_any_log_is_cleared_as_the_policy_requires(
     harness: Harness,
     log: Any,
     output: Mapping[str, Any],

@@ -31,22 +31,22 @@ POLICY = {"sandwich": {"preserve_top": 3}}
 
 
 def counting_ids() -> Callable[[], str]:
-    """Return a source of ids that can be told beforehand."""
+    """Return a source of predictable ids."""
     numbers = count(1)
     return lambda: f"00000000-0000-7000-8000-{next(numbers):012}"
 
 
-async def forget(tenant_id: str, conversation_ids: Sequence[str]) -> None:
-    """Stand for an object store that has nothing of these conversations."""
+async def delete_objects(tenant_id: str, conversation_ids: Sequence[str]) -> None:
+    """Stand in for an object store without objects of these conversations."""
 
 
 def any_model(_model: str, _pointer: str) -> None:
-    """Refuse no model."""
+    """Allow every model."""
 
 
 @pytest.fixture
 def resolver() -> SettingsResolver:
-    """Frames over the service's own policy, without a default model."""
+    """A resolver with the service's own policy, without a default model."""
     return SettingsResolver(ModelRegistry(), TiktokenTokenizer(), POLICY, None)
 
 
@@ -54,20 +54,25 @@ def resolver() -> SettingsResolver:
 def conversations(database: PostgresDatabase, resolver: SettingsResolver) -> ConversationService:
     """The service on this test's database."""
     return ConversationService(
-        database, resolver, POLICY, counting_ids(), Clock().utc, forget, any_model
+        database, resolver, POLICY, counting_ids(), Clock().utc, delete_objects, any_model
     )
 
 
 @pytest.fixture
 def agents(database: PostgresDatabase, resolver: SettingsResolver) -> AgentService:
     """The service on this test's database."""
-    return AgentService(database, resolver, POLICY, counting_ids(), Clock().utc, forget, any_model)
+    return AgentService(
+        database, resolver, POLICY, counting_ids(), Clock().utc, delete_objects, any_model
+    )
 
 
-async def test_the_services_policy_is_the_weakest_layer(
+async def test_policies_override_the_services(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """Service, agent and conversation layers add up in this order. [policy.inheritance]"""
+    """The policies of service, agent and conversation override each other in this order.
+
+    [policy.inheritance]
+    """
     policy = {"sandwich": {"preserve_top": 2, "preserve_bottom": 2}}
     await agents.create("t", NewAgent("A", "a", settings=OwnSettings(policy=policy)))
     own = OwnSettings(policy={"sandwich": {"preserve_bottom": 1}})
@@ -81,7 +86,7 @@ async def test_the_services_policy_is_the_weakest_layer(
     assert alone.policy["sandwich"]["preserve_top"] == 3
 
 
-async def test_ids_and_times_come_from_outside(conversations: ConversationService) -> None:
+async def test_an_id_is_generated_only_if_none_is_given(conversations: ConversationService) -> None:
     """An id is made only where the caller gives none. [log.client-ids]"""
     made = await conversations.create("t", NewConversation())
     assert made.resource.conversation_id.endswith("000000000001")
@@ -95,7 +100,7 @@ async def test_ids_and_times_come_from_outside(conversations: ConversationServic
 async def test_tenants_do_not_see_each_other(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """Another tenant's conversation and agent are not there. [log.client-ids]"""
+    """Conversations and agents of another tenant are not found [log.client-ids]."""
     made = await conversations.create("one", NewConversation())
     await agents.create("one", NewAgent("A", "a"))
     conversation_id = made.resource.conversation_id
@@ -103,7 +108,7 @@ async def test_tenants_do_not_see_each_other(
         conversations.get("two", conversation_id),
         conversations.change("two", conversation_id, Patch(frozenset())),
         conversations.remove("two", conversation_id),
-        conversations.set_sections("two", conversation_id, []),
+        conversations.set_list("two", conversation_id, SECTIONS, []),
         agents.get("two", "a"),
         agents.remove("two", "a"),
     ):
@@ -116,8 +121,8 @@ async def test_tenants_do_not_see_each_other(
     assert (await agents.get("one", "a")).resource.name == "A"
 
 
-async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> None:
-    """A creation's key is the tenant's own, and a repeat makes nothing. [log.idempotency-key]"""
+async def test_idempotency_keys_belong_to_a_tenant(conversations: ConversationService) -> None:
+    """A repeated creation stores nothing [log.idempotency-key]."""
     new = NewConversation(idempotency_key="k", request={"a": 1})
     first = await conversations.create("one", new)
     assert await conversations.create("one", new) == first
@@ -128,7 +133,7 @@ async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> No
     assert len(await conversations.list("one", None, 10, None)) == 1
 
 
-async def test_a_refused_change_leaves_no_trace(conversations: ConversationService) -> None:
+async def test_a_refused_change_stores_nothing(conversations: ConversationService) -> None:
     """A patch that could never work stores nothing of itself [policy.checked-when-set]."""
     made = await conversations.create("t", NewConversation())
     conversation_id = made.resource.conversation_id
@@ -139,10 +144,10 @@ async def test_a_refused_change_leaves_no_trace(conversations: ConversationServi
     assert (await conversations.get("t", conversation_id)) == made
 
 
-async def test_removing_says_how_much(
+async def test_a_removal_returns_the_deleted_rows(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """A removal counts the rows of every table it touched. [log.delete-everything]"""
+    """They are counted for every table [log.delete-everything]."""
     await agents.create("t", NewAgent("A", "a"))
     for _ in range(2):
         await conversations.create("t", NewConversation(agent_id="a"))
@@ -177,15 +182,15 @@ async def owner(
 
 
 async def test_every_version_stays_readable(owner: Owner) -> None:
-    """Each list that was given can be read again by its number, as it was given."""
+    """Each list can be read again by its number, as it was given."""
     service, owner_id = owner
     assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     for number in range(1, 4):
-        made = await service.set_sections("t", owner_id, [section(f"\x00{number}")])
+        made = await service.set_list("t", owner_id, SECTIONS, [section(f"\x00{number}")])
         assert made.version == number
         assert await service.get_list("t", owner_id, SECTIONS) == made
-    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 1
-    assert (await service.set_sections("t", owner_id, [])).version == 4
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 1
+    assert (await service.set_list("t", owner_id, SECTIONS, [])).version == 4
     for number in range(1, 4):
         found = await service.get_list("t", owner_id, SECTIONS, number)
         assert found.version == number
@@ -199,23 +204,23 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
 
 
 async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
-    """Giving what is there already changes nothing, neither list nor time."""
+    """Setting an equal list changes neither the version nor the time."""
     service, owner_id = owner
-    first = await service.set_tools("t", owner_id, [{"name": "a"}])
+    first = await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])
     before = await service.get("t", owner_id)
-    assert await service.set_tools("t", owner_id, [{"name": "a"}]) == first
-    assert await service.set_tools("t", owner_id, [{"name": "a"}], 1) == first
+    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}]) == first
+    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}], 1) == first
     assert await service.get("t", owner_id) == before
-    assert (await service.set_tools("t", owner_id, [{"name": "b"}])).version == 2
-    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 3
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "b"}])).version == 2
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 3
 
 
-async def test_one_of_two_editors_wins(owner: Owner) -> None:
-    """Of several that start from the same version exactly one is stored."""
+async def test_one_of_several_editors_succeeds(owner: Owner) -> None:
+    """Of several that expect the same version exactly one is stored."""
     service, owner_id = owner
-    await service.set_sections("t", owner_id, [section("old")], 0)
+    await service.set_list("t", owner_id, SECTIONS, [section("old")], 0)
     answers = await asyncio.gather(
-        *(service.set_sections("t", owner_id, [section(str(n))], 1) for n in range(6)),
+        *(service.set_list("t", owner_id, SECTIONS, [section(str(n))], 1) for n in range(6)),
         return_exceptions=True,
     )
     (won,) = [answer for answer in answers if isinstance(answer, ListVersion)]
@@ -226,11 +231,11 @@ async def test_one_of_two_editors_wins(owner: Owner) -> None:
     assert won.version == 2
 
 
-async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
-    """Editors that expect nothing all store a version, in some order, and lose none."""
+async def test_editors_without_an_expected_version(owner: Owner) -> None:
+    """Each stores a version, and none is lost."""
     service, owner_id = owner
     made = await asyncio.gather(
-        *(service.set_tools("t", owner_id, [{"name": f"t{n}"}]) for n in range(6))
+        *(service.set_list("t", owner_id, TOOLS, [{"name": f"t{n}"}]) for n in range(6))
     )
     assert sorted(item.version for item in made) == list(range(1, 7))
     for item in made:
@@ -240,53 +245,53 @@ async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
 async def test_creations_with_lists_are_version_one(
     conversations: ConversationService, agents: AgentService
 ) -> None:
-    """What a creation brings is the first version; what it leaves out has none."""
+    """A list of the creation is the first version; an omitted list has none."""
     own = OwnSettings(sections=[section("x")])
     made = await conversations.create("t", NewConversation(settings=own))
     assert made.resource.versions.sections == 1
     assert made.resource.versions.tools == 0
     conversation_id = made.resource.conversation_id
-    await conversations.set_sections("t", conversation_id, [])
+    await conversations.set_list("t", conversation_id, SECTIONS, [])
     found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
     assert json_text.loads(found.body) == [section("x")]
     shown = await agents.create(
         "t", NewAgent("A", "a", settings=OwnSettings(tools=[{"name": "t"}]))
     )
     assert (shown.resource.versions.sections, shown.resource.versions.tools) == (0, 1)
-    await agents.set_tools("t", "a", [])
+    await agents.set_list("t", "a", TOOLS, [])
     assert json_text.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
 
 
-async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
+async def test_other_changes_make_no_version(owner: Owner) -> None:
     """A patch of model, policy or metadata makes no version. [policy.versioned-lists]"""
     service, owner_id = owner
-    await service.set_sections("t", owner_id, [section("x")])
+    await service.set_list("t", owner_id, SECTIONS, [section("x")])
     patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
     await service.change("t", owner_id, patch)
     assert (await service.get_list("t", owner_id, SECTIONS)).version == 1
 
 
 async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_url: str) -> None:
-    """What was stored before there were versions is version 0 once it is replaced."""
+    """A list that was stored before there were versions is version 0 once it is replaced."""
     service, owner_id = owner
     for table in ("agents", "conversations"):
         await execute(database_url, f'UPDATE {table} SET tools = \'[{{"name":"old"}}]\'')
     newest = await service.get_list("t", owner_id, TOOLS)
     assert newest.version == 0
     assert await service.get_list("t", owner_id, TOOLS, 0) == newest
-    assert (await service.set_tools("t", owner_id, [{"name": "new"}])).version == 1
+    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "new"}])).version == 1
     assert await service.get_list("t", owner_id, TOOLS, 0) == newest
 
 
 async def test_removals_count_versions(
     conversations: ConversationService, agents: AgentService, database_url: str
 ) -> None:
-    """Versions go with their agent or conversation, counted, and never come back."""
+    """Versions are deleted with their agent or conversation, and counted."""
     own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
     await agents.create("t", NewAgent("A", "a", settings=own))
     made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
     conversation_id = made.resource.conversation_id
-    await agents.set_tools("t", "a", [])
+    await agents.set_list("t", "a", TOOLS, [])
     deleted = await agents.remove("t", "a")
     assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
     await agents.create("t", NewAgent("A", "a"))
@@ -326,17 +331,15 @@ class _Failing:
         return failing
 
 
-async def test_a_version_is_stored_whole_or_not_at_all(
-    owner: Owner, database: PostgresDatabase
-) -> None:
-    """Stopped in the middle, neither list nor version is there; it can be tried again."""
+async def test_a_version_is_stored_atomically(owner: Owner, database: PostgresDatabase) -> None:
+    """After a failure neither list nor version is stored, and the change can be repeated."""
     service, owner_id = owner
     real, broken = service._database, FailingChange(database)
     service._database = cast(Any, broken)
     with pytest.raises(ServiceUnavailable):
-        await service.set_sections("t", owner_id, [section("x")])
+        await service.set_list("t", owner_id, SECTIONS, [section("x")])
     service._database = real
     assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     with pytest.raises(NotFound):
         await service.get_list("t", owner_id, SECTIONS, 1)
-    assert (await service.set_sections("t", owner_id, [section("x")])).version == 1
+    assert (await service.set_list("t", owner_id, SECTIONS, [section("x")])).version == 1

@@ -43,7 +43,7 @@ def harness(database: PostgresDatabase) -> Harness:
 def events_of(
     database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
 ) -> EventService:
-    """Return the event service of one more process, which looks often."""
+    """Return the event service of another process, with a short poll interval."""
     shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
         database, lambda: NOW, poll_seconds=0.01, shares=shares, page_rows=page_rows
@@ -56,8 +56,8 @@ def events(harness: Harness) -> EventService:
     return events_of(harness.database)
 
 
-async def happen(harness: Harness, cid: str, number: int = 0) -> None:
-    """Let something happen that has an event."""
+async def add_event(harness: Harness, cid: str, number: int = 0) -> None:
+    """Store an event."""
     async with harness.database.session() as session:
         await session.events.add(cid, "due", f'{{"n":{number}}}')
 
@@ -74,7 +74,7 @@ class Reader:
     async def read(
         self, most: int = 10**6, *, follow: bool = False, until: Cursor | None = None
     ) -> None:
-        """Open a stream, take so many events after `ready`, at most up to a place, and leave."""
+        """Open a stream, read events after `ready`, at most this many or up to a cursor."""
         async with asyncio.timeout(SECONDS):
             stream = await self.service.open(TENANT, self.cid, self.cursor, follow=follow)
             async with aclosing(stream.events()) as events:
@@ -92,17 +92,17 @@ class Reader:
 
     @property
     def seqs(self) -> list[int]:
-        """The seqs told of, in the order they were."""
+        """The received seqs, in order."""
         return seqs_of(self.told)
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the other events, in the order they came."""
+        """The received event seqs, in order."""
         return [event.data["n"] for event in self.told if event.type == "due"]
 
 
 def seqs_of(told: Sequence[Event]) -> list[int]:
-    """Return the seqs that `appended` events tell of."""
+    """Return the seqs of the `appended` events."""
     return [
         seq
         for event in told
@@ -112,10 +112,10 @@ def seqs_of(told: Sequence[Event]) -> list[int]:
 
 
 async def test_without_an_id_a_stream_starts_now(harness: Harness, events: EventService) -> None:
-    """`ready` says where the stream starts; what was before is not told."""
+    """`ready` has the start of the stream; earlier events are not sent."""
     cid = await harness.conversation()
     await harness.append(cid, user("before"))
-    await happen(harness, cid)
+    await add_event(harness, cid)
     reader = Reader(events, cid, cursor=None)
     await reader.read()
     assert (reader.told, reader.cursor) == ([], Cursor(1, 1))
@@ -144,7 +144,10 @@ OPS = st.lists(
 async def test_resuming_is_exact(
     harness: Harness, ops: list[tuple[str, int]], page_rows: int
 ) -> None:
-    """However appends, events, leaving and restarts mix: each is told once, in order."""
+    """Appends, events, disconnections and restarts in any order.
+
+    Each event is sent once, in order.
+    """
     cid = await harness.conversation()
     reader = Reader(events_of(harness.database, page_rows=page_rows), cid)
     appended = happened = 0
@@ -155,7 +158,7 @@ async def test_resuming_is_exact(
                 appended += count
             case "event":
                 happened += 1
-                await happen(harness, cid, happened)
+                await add_event(harness, cid, happened)
             case "read":
                 await reader.read(count)
             case _:
@@ -172,10 +175,8 @@ async def test_resuming_is_exact(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_leaving_and_coming_back_while_writers_write(
-    harness: Harness, steps: list[int]
-) -> None:
-    """A reader that leaves again and again beside two writers has each thing once."""
+async def test_a_stream_is_resumed_while_writers_write(harness: Harness, steps: list[int]) -> None:
+    """A reader that disconnects repeatedly beside two writers receives each event once."""
     cid = await harness.conversation()
 
     async def append() -> None:
@@ -184,7 +185,7 @@ async def test_leaving_and_coming_back_while_writers_write(
 
     async def mark() -> None:
         for number in range(1, 16):
-            await happen(harness, cid, number)
+            await add_event(harness, cid, number)
 
     writers = asyncio.gather(append(), mark())
     reader = Reader(events_of(harness.database, page_rows=3), cid)
@@ -196,8 +197,8 @@ async def test_leaving_and_coming_back_while_writers_write(
     assert reader.numbers == list(range(1, 16))
 
 
-async def test_followers_are_woken(harness: Harness, events: EventService) -> None:
-    """Whoever waits is told soon, on this process and on another."""
+async def test_streams_are_woken(harness: Harness, events: EventService) -> None:
+    """Streams of this process and of another receive an event soon."""
     cid, other = await harness.conversation(), await harness.conversation()
     second = events_of(harness.database)
     readers = [Reader(events, cid), Reader(second, cid), Reader(events, other)]
@@ -209,8 +210,8 @@ async def test_followers_are_woken(harness: Harness, events: EventService) -> No
         async with asyncio.timeout(SECONDS):
             while not all(reader.told for reader in readers):
                 await asyncio.sleep(0)
-        await happen(harness, other, 7)
-        await happen(harness, cid, 8)
+        await add_event(harness, other, 7)
+        await add_event(harness, cid, 8)
     assert [reader.numbers for reader in readers] == [[8], [8], [7]]
     assert [reader.seqs for reader in readers] == [[1], [1], [1]]
 
@@ -218,7 +219,7 @@ async def test_followers_are_woken(harness: Harness, events: EventService) -> No
 async def test_a_deleted_conversation_ends_its_streams(
     harness: Harness, events: EventService
 ) -> None:
-    """`deleted` is the last a stream says; a new one is not found [log.delete-everything]."""
+    """`deleted` is the last event; a new stream is not found [log.delete-everything]."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     stream = await events.open(TENANT, cid)
@@ -236,8 +237,8 @@ async def test_a_deleted_conversation_ends_its_streams(
         await events.open(TENANT, cid)
 
 
-async def test_what_cannot_be_opened(harness: Harness, events: EventService) -> None:
-    """Unknown conversations, other tenants and ids never reached are refused at once."""
+async def test_streams_that_cannot_be_opened(harness: Harness, events: EventService) -> None:
+    """Unknown conversations, other tenants and ids beyond the newest are refused at once."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     with pytest.raises(NotFound):
@@ -263,8 +264,8 @@ async def test_streams_are_counted(harness: Harness) -> None:
     await Reader(service, cid).read()
 
 
-async def test_an_ended_stream_ends(harness: Harness, events: EventService) -> None:
-    """When its process leaves, a stream that waits ends at once and in good order."""
+async def test_end_stops_a_waiting_stream(harness: Harness, events: EventService) -> None:
+    """A waiting stream ends at once and regularly when its process stops."""
     cid = await harness.conversation()
     stream = await events.open(TENANT, cid)
     async with asyncio.timeout(SECONDS), aclosing(stream.events()) as told:
@@ -290,7 +291,7 @@ async def test_streams_hold_no_connection(narrow: Store) -> None:
     """
     harness = Harness(WatchedDatabase(PostgresDatabase(narrow)))
     cid = await harness.conversation()
-    await happen(harness, cid)
+    await add_event(harness, cid)
     await harness.append(cid, user("a"))
     service = events_of(harness.database)
     slow = (await service.open(TENANT, cid, BEGINNING)).events()
@@ -308,8 +309,8 @@ async def test_streams_hold_no_connection(narrow: Store) -> None:
 
 
 @asynccontextmanager
-async def taken_away(server: Server, name: str) -> AsyncIterator[None]:
-    """Give a database another name, so that it is not there for whoever uses it."""
+async def renamed(server: Server, name: str) -> AsyncIterator[None]:
+    """Rename a database, so that connections to it fail."""
     away, all_databases = f"{name}_away", server.url_of(DATABASE)
     sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
     await execute(all_databases, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
@@ -322,10 +323,10 @@ async def taken_away(server: Server, name: str) -> AsyncIterator[None]:
         await execute(all_databases, f'ALTER DATABASE "{away}" RENAME TO "{name}"')
 
 
-async def test_a_database_that_was_away_loses_nothing(
+async def test_streams_resume_after_the_database_was_unavailable(
     server: Server, database_url: str, harness: Harness, events: EventService
 ) -> None:
-    """Streams wait while the database is away, and go on where they were [events.resume]."""
+    """Streams wait meanwhile, and continue at their cursors [events.resume]."""
     cid = await harness.conversation()
     await harness.append(cid, user("a"))
     name = urlsplit(database_url).path[1:]
@@ -337,13 +338,13 @@ async def test_a_database_that_was_away_loses_nothing(
         stream = await events.open(TENANT, cid, BEGINNING, follow=False)
         told = stream.events()
         assert (await anext(told)).type == "ready"
-        async with taken_away(server, name):
+        async with renamed(server, name):
             reading = asyncio.create_task(anext(told))
             with pytest.raises(ServiceUnavailable):
                 await events.open(TENANT, cid)
         assert seqs_of([await reading]) == [1]
         assert await anext(told, None) is None
-        await happen(harness, cid, 1)
+        await add_event(harness, cid, 1)
         await harness.append(cid, user("b"))
         await following
         await finisher.read()
@@ -351,10 +352,10 @@ async def test_a_database_that_was_away_loses_nothing(
     assert (finisher.seqs, finisher.numbers) == ([1, 2], [1])
 
 
-async def test_a_failing_look_is_logged_once_and_the_watch_goes_on(
+async def test_a_failing_poll_is_logged_once_and_polling_continues(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever goes wrong while looking, streams are woken once it is over."""
+    """After any error streams are woken once the database answers."""
     cid = await harness.conversation()
     failing = FailingLooks(harness.database, 3)
     reader = Reader(events_of(failing), cid)
@@ -376,7 +377,7 @@ class FailingLooks:
         self.left = fails
 
     def session(self) -> Any:
-        """Fail, if the watch asks."""
+        """Fail if the poll opens the session."""
         task = asyncio.current_task()
         if self.left and task is not None and task.get_name() == "event-watch":
             self.left -= 1

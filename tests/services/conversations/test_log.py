@@ -48,7 +48,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "limit": 1000,
     } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
-    return [item.piece for item in await harness.log.originals(cid, found, Content.FULL)]
+    return [item.piece for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
 async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
@@ -68,7 +68,7 @@ async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_what_goes_in_comes_out(harness: Harness, log: Any, cuts: list[int]) -> None:
+async def test_messages_are_returned_unchanged(harness: Harness, log: Any, cuts: list[int]) -> None:
     """Any log, in any batches, is returned with identical strings, in order."""
     cid = await harness.conversation()
     left = list(log.messages)
@@ -110,7 +110,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
 
 
 async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
-    """What a Responses model made in a row is one row, known by its first item's id."""
+    """Consecutive items of a Responses model are one row with the id of the first item."""
     cid = await harness.conversation()
     batch: list[Any] = [
         {"role": "user", "content": "hi"},
@@ -137,8 +137,8 @@ async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
     assert await bodies(harness, other) == stored
 
 
-async def test_a_wrong_item_is_named_where_it_stands(harness: Harness) -> None:
-    """A refusal points at the item of the request, not at the message made of it."""
+async def test_an_invalid_item_is_refused_with_its_pointer(harness: Harness) -> None:
+    """The pointer is that of the item in the request, not of the message made of it."""
     cid = await harness.conversation()
     wrong = {**CALL, "arguments": 5}
     cases: list[tuple[list[Any], str]] = [
@@ -173,7 +173,10 @@ async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> No
 
 
 async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
-    """An orphan or second result anywhere in a batch refuses all of it [log.idempotency-key]."""
+    """An orphan or a second result anywhere in a batch refuses the whole batch.
+
+    [log.idempotency-key]
+    """
     cid = await harness.conversation()
     await harness.append(cid, user("hi"), asks("a", "b"))
     refused = [
@@ -197,8 +200,8 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
         await harness.append(cid, result("a"))
 
 
-async def test_an_expected_seq_guards_the_head(harness: Harness) -> None:
-    """A wrong `expected_seq` is a conflict that tells the current head. [log.expected-seq]"""
+async def test_another_seq_than_expected_is_a_conflict(harness: Harness) -> None:
+    """The error has the newest seq [log.expected-seq]."""
     cid = await harness.conversation()
     await harness.log.append(TENANT, cid, Append([user("a")], expected_seq=0))
     with pytest.raises(Conflict) as moved:
@@ -208,7 +211,7 @@ async def test_an_expected_seq_guards_the_head(harness: Harness) -> None:
 
 
 async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> None:
-    """The same key and body answer the same and store nothing; another body conflicts."""
+    """The same key and body return the same answer and store nothing; another body conflicts."""
     cid, other = await harness.conversation(), await harness.conversation()
     request = Append([user("a"), says("b")], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, request)
@@ -223,8 +226,8 @@ async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> 
     assert len(await bodies(harness, cid)) == len(await bodies(harness, other)) == 2
 
 
-async def test_equal_requests_at_once_are_stored_once(harness: Harness) -> None:
-    """Of equal requests with one key at the same time one is stored, the others replayed."""
+async def test_concurrent_equal_requests_are_stored_once(harness: Harness) -> None:
+    """Of concurrent equal requests with one key one is stored, the others return its answer."""
     cid = await harness.conversation()
     request = Append([user("a")], idempotency_key="k")
     answers = await asyncio.gather(*(harness.log.append(TENANT, cid, request) for _ in range(4)))
@@ -248,8 +251,8 @@ async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> N
     assert (await harness.stored(cid)).state.head_seq == 2
 
 
-async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
-    """Writers at the same time get seqs without gap or repeat, batches in one piece."""
+async def test_concurrent_writers_lose_nothing(harness: Harness) -> None:
+    """Seqs have no gap or repetition, and the messages of a batch are consecutive."""
     cid = await harness.conversation()
 
     async def write(name: str) -> list[int]:
@@ -271,8 +274,8 @@ async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
         assert await session.log.total_at(cid, 64) == sum(entry.tokens for entry in entries)
 
 
-async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
-    """Two results of one call at the same time: one is stored, one refused. [log.pairing]"""
+async def test_of_two_concurrent_results_one_is_stored(harness: Harness) -> None:
+    """The other is refused [log.pairing]."""
     cid = await harness.conversation()
     await harness.append(cid, user("hi"), asks("a"))
     answers = await asyncio.gather(
@@ -282,8 +285,8 @@ async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.head_seq == 3
 
 
-async def test_pages_go_both_ways(harness: Harness) -> None:
-    """Both bounds are exclusive; every page of either order is part of the whole."""
+async def test_pages_in_both_orders(harness: Harness) -> None:
+    """Both bounds are exclusive; every page is part of the whole log."""
     cid = await harness.conversation()
     await harness.append(cid, *(user(str(n)) for n in range(1, 8)))
 
@@ -297,8 +300,8 @@ async def test_pages_go_both_ways(harness: Harness) -> None:
     assert await texts(after_seq=7) == []
 
 
-async def test_an_append_tells_the_pressure_of_the_next_build(harness: Harness) -> None:
-    """Pressure and budget in the answer are those the next build returns. [budget.levels]"""
+async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:
+    """Its pressure and budget equal those of the next build [budget.levels]."""
     budget = {"context_window": 1100, "max_output_tokens": 100}
     cid = await harness.conversation({"budget": budget}, [{"name": "a", "content": "Be kind."}])
     while True:
@@ -321,7 +324,7 @@ async def test_an_append_tells_the_pressure_of_the_next_build(harness: Harness) 
 
 
 async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -> None:
-    """With a sliding window the budget is that of the last N messages [strategy.sliding-window]."""
+    """With a sliding window the budget counts the last N messages [strategy.sliding-window]."""
     own = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
     cid = await harness.conversation(own)
     for number in range(5):
@@ -330,8 +333,8 @@ async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -
         assert answer.budget == build["budget"]
 
 
-async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> None:
-    """A conversation whose window nobody knows is appended to all the same."""
+async def test_without_a_known_context_window_there_is_no_pressure(harness: Harness) -> None:
+    """The append itself succeeds."""
     harness.resolver.default_model = "nobody/knows"
     cid = await harness.conversation()
     answer = await harness.append(cid, user("hi"))
@@ -340,10 +343,8 @@ async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5"])
-async def test_other_counters_are_kept_with_the_conversation(
-    harness: Harness, counter: str
-) -> None:
-    """A conversation's counter counts its appends and its builds alike. [tokens.counters]"""
+async def test_a_conversation_keeps_its_counter(harness: Harness, counter: str) -> None:
+    """It counts its appends and its builds [tokens.counters]."""
     cid = await harness.conversation({"budget": {"counter": counter}})
     answer = await harness.append(cid, user("é" * 40), says("abc" * 10))
     expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
@@ -365,8 +366,8 @@ async def test_batches_are_bounded(harness: Harness) -> None:
             await harness.log.page(tenant, unknown, after_seq=0, before_seq=9, order="asc", limit=1)
 
 
-async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None:
-    """A megabyte in one message is counted and stored like any other [tokens.what-counts]."""
+async def test_large_messages_are_counted_in_a_thread(harness: Harness) -> None:
+    """A message of a megabyte is counted and stored as others are [tokens.what-counts]."""
     cid = await harness.conversation()
     answer = await harness.append(cid, user(" " * 1_000_000), user("word " * 20_000))
     assert answer.messages[0].token_count < 100_000
@@ -374,7 +375,7 @@ async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None
     assert (await bodies(harness, cid))[0]["content"] == " " * 1_000_000
 
 
-async def test_results_of_one_anthropic_message_are_messages_of_their_own(
+async def test_results_of_one_anthropic_message_are_separate_messages(
     harness: Harness,
 ) -> None:
     """A wire message with several results becomes several messages in one batch."""

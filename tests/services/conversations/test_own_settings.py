@@ -34,10 +34,16 @@ leaves = st.dictionaries(
 layers = st.fixed_dictionaries({}, optional={"sandwich": leaves})
 
 
+def agent(settings: StoredSettings) -> Agent:
+    """Return an agent with these settings."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Agent(AgentId("a"), "A", settings, "{}", now, now, ListVersions(3, 5))
+
+
 def patched(policy: str, patch: Any) -> str:
-    """Return the policy that a stored one becomes."""
+    """Return the policy after a patch of a stored one."""
     change = Patch(frozenset({"policy"}), policy=patch)
-    return change.applied(StoredSettings(policy=policy)).policy
+    return change.applied(agent(StoredSettings(policy=policy))).settings.policy
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
 
 
 @given(layers, layers)
-def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_a_patch_sets_its_leaves(first: dict[str, Any], second: dict[str, Any]) -> None:
     """After a patch each of its leaves has its value, or the inherited one."""
     stored = json.loads(patched(patched("{}", first), second))
     shown = effective_policy(stored)
@@ -68,21 +74,25 @@ def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any
     assert shown.keys() == DEFAULTS.keys()
 
 
-def test_a_patch_changes_only_what_is_given() -> None:
+def test_a_patch_changes_only_its_fields() -> None:
     """What a patch does not name stays."""
     settings = StoredSettings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
-    assert Patch(frozenset(), model="other", policy={"x": 1}).applied(settings) == settings
-    assert Patch(frozenset({"model"})).applied(settings).model is None
+    patch = Patch(frozenset(), model="other", policy={"x": 1})
+    assert patch.applied(agent(settings)) == agent(settings)
+    assert Patch(frozenset({"model"})).applied(agent(settings)).model is None
 
 
 def test_creations_store_no_nulls() -> None:
-    """A null leaf in a creation is the same as none."""
+    """A null leaf of a creation equals an omitted one."""
     own = OwnSettings(policy={"budget": {"context_window": None, "notice_at": 0.5}})
     assert own.stored().policy == '{"budget":{"notice_at":0.5}}'
 
 
 def test_names_are_unique() -> None:
-    """A name used twice in a list is refused where it comes again [policy.versioned-lists]."""
+    """A name that occurs twice in a list is refused with the pointer of the second.
+
+    [policy.versioned-lists]
+    """
     section = {"name": "a", "content": ""}
     with pytest.raises(ValidationError) as caught:
         sections_json([section, section])
@@ -92,7 +102,7 @@ def test_names_are_unique() -> None:
     assert caught.value.problems[0].pointer == "/tools/1/name"
 
 
-def test_pointers_lead_into_the_body() -> None:
+def test_policy_pointers_start_at_the_request_body() -> None:
     """What is wrong in a policy is pointed at from the whole body. [api.limits]"""
     error = below_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
@@ -123,17 +133,8 @@ def test_a_list_is_replaced_as_a_new_version(
 
 @pytest.mark.parametrize("kind", SettingsList)
 def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
-    """Changing one list of a layer leaves the other as it is. [policy.versioned-lists]"""
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    layer = Agent(
-        AgentId("a"),
-        "A",
-        StoredSettings("m", "{}", "[1]", "[2]"),
-        "{}",
-        now,
-        now,
-        ListVersions(3, 5),
-    )
+    """A change of one list does not change the other [policy.versioned-lists]."""
+    layer = agent(StoredSettings("m", "{}", "[1]", "[2]"))
     changed = with_version(layer, kind, ListVersion("[9]", 8))
     (other,) = set(SettingsList) - {kind}
     assert newest_version(changed, kind) == ListVersion("[9]", 8)
@@ -141,8 +142,8 @@ def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
     assert changed.settings.model == "m"
 
 
-def test_what_an_earlier_release_stored_is_version_nought() -> None:
-    """A list from before versions were kept is told apart from none. [policy.versioned-lists]"""
+def test_a_list_of_an_earlier_release_is_version_zero() -> None:
+    """It is distinguished from an empty list [policy.versioned-lists]."""
     assert ListVersion("[1]", 0).is_unversioned
     assert not ListVersion("[]", 0).is_unversioned
     assert not ListVersion("[1]", 1).is_unversioned

@@ -59,8 +59,8 @@ async def both(harness: Harness, cid: str, asks_: Any = None) -> list[Build]:
     return builds
 
 
-async def trip(harness: Harness, cid: str) -> dict[str, int]:
-    """Append talk around a turn with parallel calls; return the seqs of that turn by name."""
+async def turn_with_calls(harness: Harness, cid: str) -> dict[str, int]:
+    """Append a turn with parallel calls among others, and return its seqs by name."""
     await harness.talk(cid, 5)
     state = (await harness.stored(cid)).state.head_seq
     await harness.append(
@@ -84,8 +84,8 @@ SHOWN = {
 REST = ("the harbour, please", "ferries at nine", "ships at ten", "nine and ten")
 
 
-def shows(build: Build, which: str) -> None:
-    """Assert that exactly the pinned part of the trip is shown."""
+def assert_shown(build: Build, which: str) -> None:
+    """Assert that exactly the pinned part of the turn is shown."""
     for text in REST:
         assert (text in build.contents) is (text in SHOWN[which]), text
 
@@ -96,7 +96,7 @@ def shows(build: Build, which: str) -> None:
 @pytest.mark.parametrize("strategy", COMPACTING)
 @pytest.mark.parametrize("which", ["question", "calls", "turn"])
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_pin_stays_through_compactions(
+async def test_a_pinned_message_is_not_summarised(
     harness: Harness, strategy: str, which: str, late: bool
 ) -> None:
     """A message, a call group or a whole turn stays where it stood.
@@ -106,7 +106,7 @@ async def test_a_pin_stays_through_compactions(
     [pins.whole-group]
     """
     cid = await harness.conversation(policy(20_000, strategy=strategy), SECTIONS, TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     if late:
         assert (await harness.compact(cid)).compacted
         before = await both(harness, cid)
@@ -123,7 +123,7 @@ async def test_a_pin_stays_through_compactions(
         for ask in ASKS.values():
             build = await harness.build(cid, ask)
             assert build["cache_break_reason"] == "pinned"
-            shows(build, which)
+            assert_shown(build, which)
         reading = await harness.context.budget(TENANT, cid)
         assert reading is not None
         assert reading.budget.used_tokens == (await harness.build(cid))["tokens_used"]
@@ -135,7 +135,7 @@ async def test_a_pin_stays_through_compactions(
             assert made.after_tokens == chat["tokens_used"]
             assert made.after_msg_count == len(chat.messages) - 1
         for build in await both(harness, cid):
-            shows(build, which)
+            assert_shown(build, which)
             assert build["summary_used"]
         await harness.talk(cid, 8)
     assert set(pinned) <= set((await harness.receipt(cid)).view.kept)
@@ -144,13 +144,13 @@ async def test_a_pin_stays_through_compactions(
         assert all(text in build.contents for text in SHOWN[which])
 
 
-async def test_the_summariser_sees_a_pin_as_kept(harness: Harness) -> None:
+async def test_the_summariser_is_given_pinned_messages_as_kept(harness: Harness) -> None:
     """It is told what stays word for word, so that the summary need not repeat it.
 
     [strategy.preserve-user-messages]
     """
     cid = await harness.conversation(policy(20_000))
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.pin(cid, seqs["question"])
     await harness.compact(cid)
     read = harness.gateway.calls[-1].messages[-1]["content"]
@@ -158,10 +158,12 @@ async def test_the_summariser_sees_a_pin_as_kept(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("strategy", COMPACTING)
-async def test_unpinning_lets_the_next_compaction_have_it(harness: Harness, strategy: str) -> None:
-    """Until then it stays as it is shown, and no cache breaks."""
+async def test_the_next_compaction_may_hide_an_unpinned_message(
+    harness: Harness, strategy: str
+) -> None:
+    """Until then it is shown unchanged, and the prefix stays."""
     cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.pin(cid, seqs["calls"], turn=True)
     await harness.compact(cid)
     before = await both(harness, cid)
@@ -178,10 +180,10 @@ async def test_unpinning_lets_the_next_compaction_have_it(harness: Harness, stra
     assert (kinds.count("pinned"), kinds.count("unpinned")) == (1, 1)
 
 
-async def test_a_part_of_what_is_pinned_can_be_unpinned(harness: Harness) -> None:
-    """A turn that is pinned loses a call group's pin; the rest stays pinned. [pins.whole-group]"""
+async def test_part_of_a_pinned_turn_can_be_unpinned(harness: Harness) -> None:
+    """One call group is unpinned, and the others stay pinned [pins.whole-group]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.pin(cid, seqs["question"], turn=True)
     assert await harness.unpin(cid, seqs["second"]) == [
         seqs[n] for n in ("calls", "second", "first")
@@ -192,10 +194,10 @@ async def test_a_part_of_what_is_pinned_can_be_unpinned(harness: Harness) -> Non
         assert "the harbour" in build.contents and "nine and ten" in build.contents
 
 
-async def test_pinning_twice_is_pinning_once(harness: Harness) -> None:
-    """A pin that is there changes nothing: no epoch, no other view."""
+async def test_pinning_again_changes_nothing(harness: Harness) -> None:
+    """It starts no epoch, and the view stays the same."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.compact(cid)
     first = await harness.pin(cid, seqs["calls"])
     version = (await harness.stored(cid)).state.view_version
@@ -209,10 +211,8 @@ async def test_pinning_twice_is_pinning_once(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("strategy", COMPACTING)
-async def test_a_result_that_comes_after_the_pin_is_part_of_it(
-    harness: Harness, strategy: str
-) -> None:
-    """A pin on an open call group holds for the results still to come. [pins.whole-group]"""
+async def test_results_after_the_pin_are_pinned(harness: Harness, strategy: str) -> None:
+    """A pin on an open call group applies to its later results [pins.whole-group]."""
     own = policy(4100, 100, strategy=strategy)
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.talk(cid, 3)
@@ -235,8 +235,8 @@ async def test_a_result_that_comes_after_the_pin_is_part_of_it(
         assert "late late" in build.contents
 
 
-async def test_a_late_result_is_not_cleared_either(harness: Harness) -> None:
-    """Where a chain only clears, the whole pinned group is spared, and counted so."""
+async def test_late_results_of_a_pinned_group_are_not_cleared(harness: Harness) -> None:
+    """A chain that only clears leaves out the whole pinned group, and counts it."""
     cid = await harness.conversation(policy(4100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"), asks("a", "b"), result("a", "early " * 200))
     await harness.pin(cid, 2)
@@ -254,8 +254,8 @@ async def test_a_late_result_is_not_cleared_either(harness: Harness) -> None:
     assert reading.budget.used_tokens == made.after_tokens
 
 
-async def test_late_results_stay_where_a_build_clears(harness: Harness) -> None:
-    """The steps that need no model spare the whole pinned group as well [pins.whole-group]."""
+async def test_builds_do_not_clear_late_results_of_a_pinned_group(harness: Harness) -> None:
+    """The steps without a model leave out the whole pinned group as well [pins.whole-group]."""
     harness.gateway.replies = [DOWN]
     own = policy(3000, 100, sandwich={"preserve_top": 2, "preserve_bottom": 45})
     cid = await harness.conversation(own, tools=TOOLS)
@@ -274,10 +274,10 @@ async def test_late_results_stay_where_a_build_clears(harness: Harness) -> None:
 
 
 async def test_pins_in_a_sliding_window(harness: Harness) -> None:
-    """They are shown before the last N messages, wherever they stand [pins.verbatim]."""
+    """They are shown before the last N messages, at any position [pins.verbatim]."""
     own = policy(20_000, strategy="sliding_window", sliding_window={"keep_last_n": 4})
     cid = await harness.conversation(own, tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     before = await both(harness, cid)
     await harness.pin(cid, seqs["first"])
     await harness.pin(cid, seqs["question"])
@@ -296,7 +296,7 @@ async def test_pins_in_a_sliding_window(harness: Harness) -> None:
 
 
 async def test_pins_are_not_cleared_by_a_chain(harness: Harness) -> None:
-    """Results around a pinned one become placeholders, it does not [pins.whole-group]."""
+    """Results around a pinned one become placeholders [pins.whole-group]."""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -310,8 +310,8 @@ async def test_pins_are_not_cleared_by_a_chain(harness: Harness) -> None:
     assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
 
 
-async def test_a_cleared_result_that_is_pinned_comes_back(harness: Harness) -> None:
-    """A pin on a placeholder shows the result again, and the numbers agree. [pins.whole-group]"""
+async def test_a_cleared_result_is_shown_again_once_pinned(harness: Harness) -> None:
+    """The counts agree with it [pins.whole-group]."""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -329,8 +329,8 @@ async def test_a_cleared_result_that_is_pinned_comes_back(harness: Harness) -> N
     assert (await harness.stored(cid)).state.kept == (5,)
 
 
-async def test_a_pin_on_words_between_cleared_results_breaks_nothing(harness: Harness) -> None:
-    """What is shown already stays so: the pin costs no epoch. [pins.verbatim, epochs.extend]"""
+async def test_a_pin_on_a_visible_message_starts_no_epoch(harness: Harness) -> None:
+    """It may be between cleared results [pins.verbatim, epochs.extend]."""
     cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
     await harness.append(cid, user("read"))
     for number in range(9):
@@ -345,10 +345,13 @@ async def test_a_pin_on_words_between_cleared_results_breaks_nothing(harness: Ha
     assert (await harness.build(cid))["epoch"] == before[0]["epoch"]
 
 
-async def test_pins_survive_an_emergency(harness: Harness) -> None:
-    """However often the turns are halved, pins stay, and do not keep others [pins.whole-group]."""
+async def test_pins_survive_truncation(harness: Harness) -> None:
+    """Pins stay however often the turns are halved, and keep no other messages.
+
+    [pins.whole-group]
+    """
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.pin(cid, seqs["calls"])
     for _ in range(20):
         try:
@@ -365,10 +368,10 @@ async def test_pins_survive_an_emergency(harness: Harness) -> None:
     assert "question 7 why" in chat.contents and "answer 7" not in chat.contents
 
 
-async def test_pins_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
-    """A request's own window shows the pins too, and so does one pinned later [pins.verbatim]."""
+async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
+    """A request with its own context window shows the pins, also later ones [pins.verbatim]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await trip(harness, cid)
+    seqs = await turn_with_calls(harness, cid)
     await harness.pin(cid, seqs["question"])
     for build in await both(harness, cid, SMALL):
         assert "the harbour, please" in build.contents
@@ -384,8 +387,10 @@ async def test_pins_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_a_pin_between_trimmed_results_of_a_lane_costs_one_epoch(harness: Harness) -> None:
-    """A lane that had to clear results builds on after a pin on words between them."""
+async def test_a_pin_between_cleared_results_of_a_smaller_window_starts_one_epoch(
+    harness: Harness,
+) -> None:
+    """Later builds of that context window extend it."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(3000, 100, strategy="full_history"), tools=TOOLS)
     await harness.set_policy(cid, {"strategy": "sandwich", "sandwich": {"preserve_bottom": 40}})
@@ -404,7 +409,7 @@ async def test_a_pin_between_trimmed_results_of_a_lane_costs_one_epoch(harness: 
         assert later["epoch"] == first["epoch"]
 
 
-async def test_a_pin_when_the_window_is_full(harness: Harness) -> None:
+async def test_a_pin_in_a_full_context_window(harness: Harness) -> None:
     """At `compact_trigger` a build compacts around the pins. [pins.verbatim, budget.levels]"""
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("remember: green tea"), says("noted"))
@@ -426,7 +431,7 @@ async def test_a_pin_when_the_window_is_full(harness: Harness) -> None:
 
 @pytest.mark.parametrize("strategy", [*COMPACTING, "sliding_window", "full_history"])
 async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy: str) -> None:
-    """More is 422, and nothing is stored of it. [pins.limit]"""
+    """More are a 422, and nothing is stored [pins.limit]."""
     cid = await harness.conversation(policy(1100, 100, strategy=strategy), SECTIONS)
     await harness.append(cid, *(user(f"{n} " + "word " * 100) for n in range(8)))
     fixed = (await harness.resolver.of(await harness.stored(cid))).usage(0, 0).fixed
@@ -449,8 +454,8 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
     assert await harness.pin(cid, 5) == [5]
 
 
-async def test_a_refused_pin_shows_nothing_again(harness: Harness) -> None:
-    """A hidden turn that is too large to pin stays hidden, in the same epoch. [pins.whole-group]"""
+async def test_a_refused_pin_changes_nothing(harness: Harness) -> None:
+    """A hidden turn that is too large to pin stays hidden, in the same epoch [pins.whole-group]."""
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("read"), says("word " * 520), user("and"), says("then"))
     await harness.talk(cid, 2)
@@ -463,7 +468,7 @@ async def test_a_refused_pin_shows_nothing_again(harness: Harness) -> None:
     assert (await harness.build(cid)).text == before.text
 
 
-async def test_without_a_known_window_there_is_no_limit(harness: Harness) -> None:
+async def test_without_a_known_context_window_pins_have_no_limit(harness: Harness) -> None:
     """Where nobody knows the window pins are taken as they are. [budget.unknown-model]"""
     harness.resolver.default_model = None
     cid = await harness.conversation()
@@ -471,8 +476,8 @@ async def test_without_a_known_window_there_is_no_limit(harness: Harness) -> Non
     assert await harness.pin(cid, 1) == [1]
 
 
-async def test_pins_of_nothing(harness: Harness) -> None:
-    """Unknown messages, conversations and tenants are 404. [pins.verbatim, errors.problem-json]"""
+async def test_pins_of_unknown_messages(harness: Harness) -> None:
+    """Unknown messages, conversations and tenants are 404 [pins.verbatim, errors.problem-json]."""
     one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
     sent = await harness.append(one, user("hi"))
     (message,) = sent.messages
@@ -492,8 +497,8 @@ async def test_pins_of_nothing(harness: Harness) -> None:
     assert await harness.told(one) == []
 
 
-async def test_pins_at_once(harness: Harness) -> None:
-    """Pins of several callers at once: all stored, the limit kept, the sums true. [pins.limit]"""
+async def test_concurrent_pins(harness: Harness) -> None:
+    """All are stored, the limit holds, and the sums are right [pins.limit]."""
     cid = await harness.conversation(policy(20_000, sandwich={"preserve_top": 0}))
     await harness.talk(cid, 20)
     await harness.compact(cid)
@@ -507,8 +512,8 @@ async def test_pins_at_once(harness: Harness) -> None:
     assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)
 
 
-async def test_pins_go_with_their_conversation(harness: Harness) -> None:
-    """A conversation made anew has no pins. [log.delete-everything]"""
+async def test_a_deletion_removes_pins(harness: Harness) -> None:
+    """A new conversation with the same id has no pins [log.delete-everything]."""
     cid = await harness.conversation(policy(20_000))
     await fill(harness, cid, 100)
     await harness.pin(cid, 1)

@@ -41,8 +41,8 @@ def service(harness: Harness) -> SearchService:
 
 
 @pytest_asyncio.fixture
-async def planted(harness: Harness) -> str:
-    """A conversation with a sentence as its message 9, and many after it."""
+async def with_sentence(harness: Harness) -> str:
+    """A conversation with a sentence as message 9, and many messages after it."""
     cid = await harness.conversation(POLICY)
     await harness.talk(cid, 4)
     await harness.append(cid, user(PLANTED), says("noted"))
@@ -51,7 +51,7 @@ async def planted(harness: Harness) -> str:
 
 
 async def page(service: SearchService, cid: str, query: str, **how: Any) -> list[StoredMessage]:
-    """Return the first page of what a query finds, oldest first, or as it is said."""
+    """Return the first page of a query's matches, oldest first by default."""
     where: dict[str, Any] = {"after_seq": 0, "before_seq": 2**60, "order": "asc", "limit": 50}
     where |= how
     _, found = await service.page(TENANT, cid, query, **where)
@@ -64,7 +64,7 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
 
 
 async def recalled(service: SearchService, cid: str, question: str) -> Sequence[Recalled]:
-    """Return what of a conversation answers a question."""
+    """Return the messages of a conversation that answer a question."""
     return await service.recall(TENANT, cid, question)
 
 
@@ -80,32 +80,32 @@ async def words_of(harness: Harness, cid: str) -> int:
 
 
 async def test_a_compacted_sentence_is_found(
-    harness: Harness, service: SearchService, planted: str
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """What a compaction hides is found as it was said, and so is what came after."""
-    assert (await harness.compact(planted)).compacted
-    assert PLANTED not in (await harness.build(planted)).contents
-    (found,) = await page(service, planted, "odhran staging port")
+    """Messages that a compaction hides are found, and so are later ones."""
+    assert (await harness.compact(with_sentence)).compacted
+    assert PLANTED not in (await harness.build(with_sentence)).contents
+    (found,) = await page(service, with_sentence, "odhran staging port")
     assert (found.seq, PLANTED in found.body) == (9, True)
-    assert await seqs(service, planted, '"listens on port 5433"') == [9]
-    await harness.append(planted, user("and staging is slow"))
-    assert await seqs(service, planted, "staging") == [9, 51]
+    assert await seqs(service, with_sentence, '"listens on port 5433"') == [9]
+    await harness.append(with_sentence, user("and staging is slow"))
+    assert await seqs(service, with_sentence, "staging") == [9, 51]
 
 
 async def test_a_cleared_sentence_is_found(
-    harness: Harness, service: SearchService, planted: str
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """A clear takes nothing from the log, and nothing from its search [search.finds-compacted]."""
-    await harness.conversations.clear(TENANT, planted)
-    await harness.append(planted, user("a new start"))
-    assert PLANTED not in (await harness.build(planted)).contents
-    assert await seqs(service, planted, "staging port") == [9]
-    (found,) = await recalled(service, planted, "on which port does the database listen?")
+    """A clear changes neither the log nor its index [search.finds-compacted]."""
+    await harness.conversations.clear(TENANT, with_sentence)
+    await harness.append(with_sentence, user("a new start"))
+    assert PLANTED not in (await harness.build(with_sentence)).contents
+    assert await seqs(service, with_sentence, "staging port") == [9]
+    (found,) = await recalled(service, with_sentence, "on which port does the database listen?")
     assert (found.seq, found.role, found.excerpt) == (9, "user", PLANTED)
 
 
 async def test_results_and_calls_are_found(harness: Harness, service: SearchService) -> None:
-    """A call by its tool, its result by its view, named by the tool it came from."""
+    """A call is found by its tool, a result by its preview, with the name of its tool."""
     cid = await harness.conversation()
     output = "".join(f"line {number}\n" for number in range(20_000))
     await harness.append(cid, user("go"), asks("a"), result("a", output), says("done"))
@@ -118,7 +118,7 @@ async def test_results_and_calls_are_found(harness: Harness, service: SearchServ
 
 
 async def test_other_conversations_are_not_found(harness: Harness, service: SearchService) -> None:
-    """What others said is found by nobody else, and there are no others."""
+    """A search finds only messages of its own conversation."""
     mine, other = await harness.conversation(), await harness.conversation()
     await harness.append(mine, user("the zebra is mine"))
     await harness.append(other, user("the zebra is not"), user("nor is the lion"))
@@ -134,7 +134,7 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
         with pytest.raises(NotFound):
             await service.recall(tenant, cid, "zebra")
         with pytest.raises(NotFound):
-            await service.prepare(tenant, cid)
+            await service.index_hidden(tenant, cid)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
         "\x00 zebra \ud800 '",
     ],
 )
-async def test_a_query_is_words_and_nothing_else(
+async def test_a_query_has_no_tsquery_syntax(
     harness: Harness, service: SearchService, query: str
 ) -> None:
-    """What means something to PostgreSQL means nothing in a query. [search.words]"""
+    """Characters with a meaning for PostgreSQL have none in a query [search.words]."""
     cid = await harness.conversation()
     await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
     assert set(await seqs(service, cid, query)) <= {2}
@@ -162,7 +162,10 @@ async def test_a_query_is_words_and_nothing_else(
 
 
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
-    """NUL, lone surrogates, no words, very many words: all are indexed [search.words]."""
+    """Messages with NUL, lone surrogates, no words or very many words are indexed.
+
+    [search.words]
+    """
     cid = await harness.conversation()
     many = " ".join(f"w{number}" for number in range(40_000))
     texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, "the end"]
@@ -174,7 +177,7 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
 
 
 async def test_every_format_is_searched(harness: Harness, service: SearchService) -> None:
-    """Messages are found whatever form they came in. [log.any-format, search.finds-compacted]"""
+    """Messages of every format are found [log.any-format, search.finds-compacted]."""
     cid = await harness.conversation()
     await harness.append(cid, {"role": "user", "parts": [{"text": "zebra"}]}, format=GEMINI)
     part = {"type": "input_text", "text": "zebra"}
@@ -189,13 +192,13 @@ async def test_every_format_is_searched(harness: Harness, service: SearchService
 
 
 @pytest.mark.parametrize("query", ["even", '"even number"', "even -ten"])
-async def test_pages_go_both_ways(
+async def test_pages_in_both_orders(
     harness: Harness,
     service: SearchService,
     query: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pages of any size, from either end, hold each match once and in order. [transcript.pages]"""
+    """Pages of any size have each match once and in order [transcript.pages]."""
     monkeypatch.setattr(search, "MAX_CHECKED", 4)
     cid = await harness.conversation()
     kinds = ("odd", "even")
@@ -213,95 +216,100 @@ async def test_pages_go_both_ways(
     assert await seqs(service, cid, query, after_seq=9, before_seq=10) == []
 
 
-async def test_a_query_that_wants_nothing_is_refused(service: SearchService, planted: str) -> None:
-    """The place of a query without a word is told. [search.words, errors.problem-json]"""
+async def test_a_query_without_words_is_refused(service: SearchService, with_sentence: str) -> None:
+    """The error has its pointer [search.words, errors.problem-json]."""
     with pytest.raises(ValidationError) as refused:
-        await seqs(service, planted, "-staging")
+        await seqs(service, with_sentence, "-staging")
     assert refused.value.problems[0].pointer == "/query/q"
 
 
 # --- indexing ---------------------------------------------------------------------------------
 
 
-async def test_appends_index_nothing_and_searches_only_what_is_new(
-    harness: Harness, service: SearchService, planted: str
+async def test_searches_index_only_new_messages(
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """The log is appended to as ever; the first search indexes it, later ones add."""
-    assert await words_of(harness, planted) == 0
-    await seqs(service, planted, "staging")
-    assert await words_of(harness, planted) == 50
-    await harness.append(planted, user("more"))
-    assert await words_of(harness, planted) == 50
-    await recalled(service, planted, "staging")
-    assert await words_of(harness, planted) == 51
+    """An append does not index; the first search indexes the log, later ones new messages."""
+    assert await words_of(harness, with_sentence) == 0
+    await seqs(service, with_sentence, "staging")
+    assert await words_of(harness, with_sentence) == 50
+    await harness.append(with_sentence, user("more"))
+    assert await words_of(harness, with_sentence) == 50
+    await recalled(service, with_sentence, "staging")
+    assert await words_of(harness, with_sentence) == 51
 
 
-async def test_a_worker_indexes_what_a_compaction_hides(
-    harness: Harness, service: SearchService, planted: str
+async def test_a_worker_indexes_hidden_messages(
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """Nothing before the first compaction, and then as far as it reaches."""
-    await service.prepare(TENANT, planted)
-    assert await words_of(harness, planted) == 0
-    await harness.compact(planted)
-    span = (await harness.stored(planted)).state.span
+    """It indexes none before the first compaction, and then those that it hides."""
+    await service.index_hidden(TENANT, with_sentence)
+    assert await words_of(harness, with_sentence) == 0
+    await harness.compact(with_sentence)
+    span = (await harness.stored(with_sentence)).state.span
     assert span is not None
-    await service.prepare(TENANT, planted)
-    assert await words_of(harness, planted) == span.end - 1
+    await service.index_hidden(TENANT, with_sentence)
+    assert await words_of(harness, with_sentence) == span.end - 1
 
 
 @pytest.mark.parametrize("failure", [None, ServiceUnavailable("No database"), KeyError("zebra")])
-async def test_the_worker_indexes_and_does_not_fail_for_it(
+async def test_a_failing_index_does_not_fail_the_work(
     harness: Harness,
     service: SearchService,
-    planted: str,
+    with_sentence: str,
     failure: Exception | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After its work a worker indexes; what goes wrong there brings no work back."""
+    """The worker indexes after its work; an error there does not repeat the work."""
     done: list[str] = []
 
     async def prepare(tenant_id: str, conversation_id: str) -> None:
         done.append(conversation_id)
         if failure is not None:
             raise failure
-        await service.prepare(tenant_id, conversation_id)
+        await service.index_hidden(tenant_id, conversation_id)
 
     async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         assert not done
         await harness.background.work(tenant_id, conversation_id, job_id)
 
     async with harness.database.session() as session:
-        await session.jobs.add(TENANT, planted, new_id(), "compact", CompactRequest().as_json())
+        await session.jobs.add(
+            TENANT, with_sentence, new_id(), "compact", CompactRequest().as_json()
+        )
     claim = await harness.leases.claim()
     assert claim is not None
     database = PostgresDatabase(harness.database.store)
     await Worker(database, harness.leases, "", work, prepare=prepare)._run(claim)
-    assert done == [planted]
+    assert done == [with_sentence]
     assert await harness.leases.claim() is None
-    assert (await words_of(harness, planted) > 0) is (failure is None)
+    assert (await words_of(harness, with_sentence) > 0) is (failure is None)
     assert ("search_not_prepared" in caplog.messages) is (failure is not None)
     assert "zebra" not in caplog.text
 
 
-async def test_searches_at_once_do_no_harm(
-    harness: Harness, service: SearchService, planted: str, monkeypatch: pytest.MonkeyPatch
+async def test_concurrent_searches_agree(
+    harness: Harness, service: SearchService, with_sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many that index at once find the same, while the log grows. [search.no-append-cost]"""
+    """Searches that index concurrently find the same while the log grows.
+
+    [search.no-append-cost]
+    """
     monkeypatch.setattr(search, "BATCH", 5)
     other = SearchService(harness.database, harness.resolver)
     found = await asyncio.gather(
-        *(seqs(each, planted, "staging port") for each in (service, other) * 3),
-        harness.talk(planted, 10),
+        *(seqs(each, with_sentence, "staging port") for each in (service, other) * 3),
+        harness.talk(with_sentence, 10),
     )
     assert found[:6] == [[9]] * 6
-    await seqs(service, planted, "x")
-    assert await words_of(harness, planted) == 70
+    await seqs(service, with_sentence, "x")
+    assert await words_of(harness, with_sentence) == 70
 
 
 async def test_batches_are_bounded_by_bytes(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large messages are indexed one at a time, and none is left out. [search.words]"""
+    """Large messages are indexed one at a time, and all are indexed [search.words]."""
     monkeypatch.setattr(search, "BATCH_BYTES", 10)
     cid = await harness.conversation()
     await harness.append(cid, *(user(f"number {'é' * 100} {number}") for number in range(7)))
@@ -311,21 +319,23 @@ async def test_batches_are_bounded_by_bytes(
 
 
 async def test_a_deletion_leaves_no_words(
-    harness: Harness, service: SearchService, planted: str
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """Words go with their conversation, and none come after it [search.words]."""
+    """Words are deleted with their conversation, and none are added later [search.words]."""
     async with harness.database.session() as session:
-        batch = await session.search.unindexed(planted, 10, 500, 10**6)
-    await seqs(service, planted, "staging")
-    await harness.conversations.remove(TENANT, planted)
-    assert await words_of(harness, planted) == 0
+        batch = await session.search.unindexed(with_sentence, 10, 500, 10**6)
+    await seqs(service, with_sentence, "staging")
+    await harness.conversations.remove(TENANT, with_sentence)
+    assert await words_of(harness, with_sentence) == 0
     async with harness.database.session() as session:
-        await session.search.add(planted, {item.message.seq: ("late",) for item in batch})
-    assert await words_of(harness, planted) == 0
+        await session.search.add(with_sentence, {item.message.seq: ("late",) for item in batch})
+    assert await words_of(harness, with_sentence) == 0
 
 
-async def test_a_failing_database_is_told(service: SearchService, harness: Harness) -> None:
-    """A search without a database is the caller's to try again. [operation.database-away]"""
+async def test_a_search_without_a_database_is_unavailable(
+    service: SearchService, harness: Harness
+) -> None:
+    """The caller may retry it [operation.database-away]."""
     await harness.database.store.close()
     harness.database.store._url = "postgresql://localhost:1/nowhere"
     with pytest.raises(ServiceUnavailable):
@@ -336,7 +346,10 @@ async def test_a_failing_database_is_told(service: SearchService, harness: Harne
 
 
 async def test_recall_shows_the_best_first(harness: Harness, service: SearchService) -> None:
-    """What has all words, then the rarest; what only has common ones is left out."""
+    """Messages with all words are first, then those with the rarest.
+
+    Common words alone do not match.
+    """
     cid = await harness.conversation()
     filler = [user(f"the message {number} is about a weather to see") for number in range(150)]
     await harness.append(
@@ -357,7 +370,7 @@ async def test_recall_shows_the_best_first(harness: Harness, service: SearchServ
 async def test_recall_finds_old_messages_with_common_words(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Postings are bounded, but what has all words is found however old it is. [agent-tools.mcp]"""
+    """Postings are bounded, but a message with all words is found at any age [agent-tools.mcp]."""
     monkeypatch.setattr(search, "MAX_POSTINGS", 5)
     cid = await harness.conversation()
     words = ("red", "green", "blue")
@@ -367,7 +380,7 @@ async def test_recall_finds_old_messages_with_common_words(
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
-    """Neither the question that was asked nor what was answered to it comes back."""
+    """Neither the question nor the answer of an earlier `recall` is found."""
     cid = await harness.conversation()
     function = {"name": "recall", "arguments": '{"query": "which port has staging"}'}
     call: dict[str, Any] = {"role": "assistant", "content": None}
@@ -379,7 +392,7 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
 
 
 async def test_recall_of_an_empty_conversation(harness: Harness, service: SearchService) -> None:
-    """Where nothing was said nothing is found, and no query fails. [search.recall]"""
+    """It finds nothing, and no query fails [search.recall]."""
     cid = await harness.conversation()
     assert await recalled(service, cid, "anything") == []
     assert await seqs(service, cid, "anything") == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
@@ -39,25 +40,25 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     assert build["stable_items"] == 1
 
 
-async def test_a_status_that_is_given_is_said_instead(harness: Harness) -> None:
-    """What the caller says stands, be it nothing; so does a stored section of the kind."""
+async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:
+    """A status of the request, also an empty one, or a stored section of the kind replaces it."""
     cid, _ = await two(harness)
     given = await harness.build(cid, RequestSettings(status="tests are running"))
     assert given.messages[-1]["content"] == "[Status]\ntests are running"
     assert len((await harness.build(cid, RequestSettings(status=""))).messages) == 1
     section = {"name": "now", "kind": "status", "content": "all is quiet"}
-    await harness.conversations.set_sections("default", cid, [section])
+    await harness.conversations.set_list("default", cid, SettingsList.SECTIONS, [section])
     assert (await harness.build(cid)).messages[-1]["content"] == "[Status]\nall is quiet"
 
 
 async def test_a_status_can_be_left_out(harness: Harness) -> None:
-    """By policy, as for agents that serve several people."""
+    """The policy can omit it, as for agents that serve several people."""
     cid, _ = await two(harness, status_preamble="none")
     assert len((await harness.build(cid)).messages) == 1
 
 
 async def test_only_active_conversations_are_named(harness: Harness) -> None:
-    """What was cleared, or had no message for a window's length, is not active."""
+    """Cleared conversations, and those without a message in the window, are not active."""
     cid, other = await two(harness)
     await harness.conversations.clear("default", other)
     assert len((await harness.build(cid)).messages) == 1
@@ -71,7 +72,7 @@ async def test_only_active_conversations_are_named(harness: Harness) -> None:
 
 
 async def test_other_agents_are_not_named(harness: Harness) -> None:
-    """Nor is anything said to a conversation without an agent."""
+    """A conversation without an agent has no status."""
     await two(harness)
     for agent_id in (None, await harness.agent()):
         cid = await harness.conversation(agent_id=agent_id)
@@ -80,7 +81,10 @@ async def test_other_agents_are_not_named(harness: Harness) -> None:
 
 
 async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
-    """It changes with the others' messages; the epoch goes on [sections.dynamic-in-tail]."""
+    """It changes with the messages of the others, and the epoch continues.
+
+    [sections.dynamic-in-tail]
+    """
     cid, other = await two(harness)
     first = await harness.build(cid)
     harness.clock.pass_seconds(120)
@@ -91,8 +95,11 @@ async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("position", ["tail", "system", "before_window"])
-async def test_a_status_stands_where_the_policy_says(harness: Harness, position: str) -> None:
-    """The end of the system prompt, before the window, or the tail. [sections.dynamic-position]"""
+async def test_the_policy_sets_the_position_of_the_status(harness: Harness, position: str) -> None:
+    """It is the end of the system prompt, before the history, or the tail.
+
+    [sections.dynamic-position]
+    """
     cid, other = await two(harness, dynamic_position=position)
     build = await harness.build(cid)
     places = [number for number, m in enumerate(build.messages) if other in str(m["content"])]

@@ -1,4 +1,4 @@
-"""Transcripts as services see them: marks that say what a build shows, and what reading costs.
+"""Transcripts: visibilities agree with builds, and reads have a bounded cost.
 
 [transcript.visibility]
 """
@@ -28,7 +28,7 @@ from app.domain.conversations.visibility import State, Visibility
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.read_permits import ReadPermit
 from app.services.conversations import transcripts
-from app.services.conversations.transcripts import PageMessage, Shown, TranscriptService
+from app.services.conversations.transcripts import PageMessage, TranscriptMessage, TranscriptService
 from app.services.tool_output.stored_results import Content
 from tests.plans import plan_of, rows_read
 from tests.services.fakes import (
@@ -72,35 +72,33 @@ def harness(database: PostgresDatabase) -> Harness:
 
 def service(harness: Harness) -> TranscriptService:
     """Return the service under test."""
-    return TranscriptService(
-        harness.database, harness.resolver, harness.active, harness.log.originals
-    )
+    return TranscriptService(harness.database, harness.resolver, harness.active, harness.outputs)
 
 
-async def read(harness: Harness, conversation_id: str) -> list[Shown]:
+async def read(harness: Harness, conversation_id: str) -> list[TranscriptMessage]:
     """Return the whole transcript."""
     conversation, page = await harness.log.page(
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
     listed = [PageMessage(conversation, message) for message in page]
-    return await service(harness).shown(TENANT, listed, Content.AUTO)
+    return await service(harness).with_visibility(TENANT, listed, Content.AUTO)
 
 
-async def marks(harness: Harness, conversation_id: str) -> list[Visibility]:
-    """Return how each message of a conversation is shown."""
+async def visibilities_of(harness: Harness, conversation_id: str) -> list[Visibility]:
+    """Return the visibility of each message of a conversation."""
     return [item.visibility for item in await read(harness, conversation_id)]
 
 
 async def states(harness: Harness, conversation_id: str) -> list[State]:
     """Return the state of each message of a conversation."""
-    return [mark.state for mark in await marks(harness, conversation_id)]
+    return [mark.state for mark in await visibilities_of(harness, conversation_id)]
 
 
-# --- the marks and the builds ---------------------------------------------------------------
+# --- visibilities and builds ----------------------------------------------------------------------
 
 
 class Story:
-    """One conversation, and what happens to it."""
+    """One conversation, and the operations on it."""
 
     def __init__(self, harness: Harness, conversation_id: str) -> None:
         self.harness = harness
@@ -110,8 +108,8 @@ class Story:
         self.results: dict[str, int] = {}
         self.awaited: list[str] = []
 
-    async def happens(self, kind: str, amount: int) -> None:
-        """Let something happen; what cannot happen now does not."""
+    async def run_operation(self, kind: str, amount: int) -> None:
+        """Run an operation; one that is impossible now does nothing."""
         harness, seq = self.harness, len(self.roles) + 1
         place = 1 + amount % max(1, len(self.roles))
         match kind:
@@ -158,7 +156,7 @@ class Story:
         self.roles += [Role(message["role"]) for message in messages]
 
     def shown_in(self, build: Build) -> dict[int, State]:
-        """Return which messages a payload shows; texts begin with their seqs."""
+        """Return the messages that a payload shows; texts begin with their seqs."""
         found = {}
         for item in build.messages:
             match item:
@@ -179,7 +177,7 @@ class Story:
         async with self.harness.database.transaction() as session:
             locked = await session.log.lock(TENANT, self.id, None)
             assert locked is not None
-            await self.harness.active.rejoin(session, locked, [Span(start, end)])
+            await self.harness.active.restore(session, locked, [Span(start, end)])
 
 
 class _Spoken:
@@ -188,7 +186,7 @@ class _Spoken:
 
 
 def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
-    """What happens, in which order, and how much of it."""
+    """Draw operations, their order and their sizes."""
     often = ["say", "say", "call", "call", "answer", "compact", "compact"] * 2
     rest = ["cut", "clear", "pin", "unpin", "undo", "restore", "pass", *STRATEGIES]
     kinds = st.sampled_from([*often, *rest])
@@ -197,22 +195,22 @@ def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
-async def test_the_marks_say_what_a_build_shows(
+async def test_visibilities_agree_with_the_next_build(
     database: PostgresDatabase, story: list[tuple[str, int]]
 ) -> None:
-    """Whatever happened, verbatim or cleared is exactly what the next payload shows."""
+    """Exactly the messages that the next payload shows are verbatim or cleared."""
     harness = harness_over(database)
     agent = await harness.agent(2400)
     told = Story(harness, await harness.conversation(agent_id=agent))
     before, after = story[: len(story) // 2], story[len(story) // 2 :]
     for kind, amount in [("say", 332), *before, ("build", 0), *after, ("build", 0)]:
-        await told.happens(kind, amount)
+        await told.run_operation(kind, amount)
         if kind == "build":
             await check(told)
 
 
 async def check(story: Story) -> None:
-    """Compare the marks with a build, and with those of what was done before."""
+    """Compare the visibilities with a build, and their causes with the operations."""
     harness, conversation_id = story.harness, story.id
     try:
         build = await harness.build(conversation_id)
@@ -223,7 +221,7 @@ async def check(story: Story) -> None:
             return
         expected = story.shown_in(build)
     page = await read(harness, conversation_id)
-    found = {item.listed.message.seq: item.visibility for item in page}
+    found = {item.page_message.message.seq: item.visibility for item in page}
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     assert [seq for seq, mark in found.items() if not mark.is_explained] == []
@@ -237,8 +235,8 @@ async def check(story: Story) -> None:
     )
 
 
-async def test_reading_brings_the_window_up_to_date(harness: Harness) -> None:
-    """A page tells of the window as it is now, though nobody has built since [transcript.pages]."""
+async def test_a_read_moves_the_window(harness: Harness) -> None:
+    """A page has the current window, also without a build since [transcript.pages]."""
     cid = await harness.conversation(agent_id=await harness.agent(3600))
     await harness.append(cid, user("old"), says("yes"))
     harness.clock.pass_seconds(3600)
@@ -247,8 +245,8 @@ async def test_reading_brings_the_window_up_to_date(harness: Harness) -> None:
     assert (await harness.build(cid)).messages[0]["content"] == "new"
 
 
-async def test_another_strategys_compaction_is_not_told_of(harness: Harness) -> None:
-    """Once the policy has another strategy the next build starts from the log."""
+async def test_a_compaction_of_another_strategy_is_no_cause(harness: Harness) -> None:
+    """After a change of the strategy the next build starts from the log."""
     cid = await harness.conversation()
     await harness.talk(cid, 6)
     assert (await harness.compact(cid)).compacted
@@ -257,8 +255,8 @@ async def test_another_strategys_compaction_is_not_told_of(harness: Harness) -> 
     assert set(await states(harness, cid)) == {State.VERBATIM}
 
 
-async def test_results_that_come_in_for_a_pinned_group_are_pinned(harness: Harness) -> None:
-    """A pin holds its call group, what is answered later too, and nothing beyond it."""
+async def test_later_results_of_a_pinned_group_are_pinned(harness: Harness) -> None:
+    """A pin covers its call group with later results, and nothing else."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), asks("c1", "c2"), result("c1"))
     await harness.pin(cid, 2)
@@ -271,18 +269,18 @@ async def test_results_that_come_in_for_a_pinned_group_are_pinned(harness: Harne
 async def test_long_chains_of_compactions(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Older receipts are read as far as a page needs them, and not without end."""
+    """Older receipts are read as far as a page needs them, up to a bound."""
     cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
     made = []
     for _ in range(6):
         await harness.talk(cid, 2)
         assert (await harness.compact(cid)).compacted
         made.append((await harness.receipt(cid)).compaction_id)
-    found = await marks(harness, cid)
+    found = await visibilities_of(harness, cid)
     assert all(mark.is_explained for mark in found)
     assert {mark.compaction_id for mark in found} > {made[-1]}
-    monkeypatch.setattr(transcripts, "LOOKED_BACK", (1, 1))
-    near = await marks(harness, cid)
+    monkeypatch.setattr(transcripts, "RECEIPTS_READ", (1, 1))
+    near = await visibilities_of(harness, cid)
     assert {mark.compaction_id for mark in near if mark.compaction_id} <= {*made[-3:]}
     assert [mark.state for mark in near] == [mark.state for mark in found]
     for mark, whole in zip(near, found, strict=True):
@@ -316,7 +314,7 @@ async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> lis
 async def test_an_agents_messages_by_time(
     database: PostgresDatabase, batches: list[tuple[int, int, int]], limit: int
 ) -> None:
-    """Pages of any size, both ways, hold every message once, in the order of their times."""
+    """Pages of any size, in both orders, have every message once, by time."""
     harness = harness_over(database)
     agent = await harness.agent(None)
     talks = [await harness.conversation(agent_id=agent) for _ in range(4)]
@@ -340,7 +338,7 @@ async def test_an_agents_messages_by_time(
 
 
 async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
-    """Neither another agent's nor another tenant's conversations are among them."""
+    """Messages of other agents and other tenants are not among them."""
     agent, other = await harness.agent(), await harness.agent()
     for owner in (agent, other, None):
         await harness.append(await harness.conversation(agent_id=owner), user(f"of {owner}"))
@@ -351,17 +349,19 @@ async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
 
 
 async def test_pages_of_large_results_end_early(harness: Harness) -> None:
-    """What a page of many conversations inlines has a bound, too; it goes on after it."""
+    """The inlined results of a page are bounded; the next page continues after it."""
     agent = await harness.agent()
     for _ in range(4):
         cid = await harness.conversation(agent_id=agent)
         await harness.append(cid, asks("c1"), result("c1", "x" * 60_000), user("so"))
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
-    whole = await service(harness).shown(TENANT, page, Content.AUTO)
+    whole = await service(harness).with_visibility(TENANT, page, Content.AUTO)
     assert len(whole) == len(page) == 12
-    short = await service(harness).shown(TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000))
+    short = await service(harness).with_visibility(
+        TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000)
+    )
     assert len(short) == 6
-    assert [item.listed for item in short] == page[:6]
+    assert [item.page_message for item in short] == page[:6]
 
 
 # --- what it costs --------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Counted:
 async def test_a_page_takes_a_few_statements(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the log and however many conversations, marks cost the same few reads."""
+    """The number of reads depends neither on the log nor on the number of conversations."""
     harness = harness_over(database)
     agent = await harness.agent()
     talks = [await harness.conversation(agent_id=agent) for _ in range(12)]
@@ -396,16 +396,16 @@ async def test_a_page_takes_a_few_statements(
             assert (await harness.compact(cid)).compacted
     counted = Counted(database, monkeypatch)
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 500)
-    found = await service(harness).shown(TENANT, page, Content.AUTO)
-    assert len({item.listed.conversation.conversation_id for item in found}) == 12
+    found = await service(harness).with_visibility(TENANT, page, Content.AUTO)
+    assert len({item.page_message.conversation.conversation_id for item in found}) == 12
     assert {item.visibility.state for item in found} == {State.VERBATIM, State.SUMMARISED}
     assert counted.statements == 5
     assert len(await read(harness, talks[0])) == 30
     assert counted.statements == 5 + 4
 
 
-async def test_the_plans_of_a_page_go_by_their_indexes(database_url: str) -> None:
-    """Cost model: plans made for an empty database walk no log and no table of receipts."""
+async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
+    """Cost model: plans made for an empty database scan neither the log nor the receipts."""
     for statement, most in ((OF_AGENT["asc"], 4), (OF_AGENT["desc"], 4), (PINNED, 1)):
         plan = await plan_of(database_url, statement)
         assert len(re.findall("using messages_pkey", plan)) == most, plan
@@ -420,7 +420,7 @@ async def test_the_plans_of_a_page_go_by_their_indexes(database_url: str) -> Non
 async def test_a_page_from_the_middle_of_long_logs(
     harness: Harness, database_url: str, order: str
 ) -> None:
-    """Where a page goes on is found by halving: few rows are read, however many there are."""
+    """Its start is found by binary search: few rows are read."""
     agent = await harness.agent(None)
     talks = [await harness.conversation(agent_id=agent) for _ in range(3)]
     for cid in talks:

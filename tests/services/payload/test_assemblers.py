@@ -13,6 +13,7 @@ import pytest
 
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
+from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
 from app.services.payload.build_replay import BuildReplayService
@@ -237,7 +238,9 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
     first = await built(harness, conversation_id, ask)
     for content in ("x " * 1200, "y"):
         sections = [BASE, {**PAD, "content": content}]
-        await harness.conversations.set_sections(TENANT, conversation_id, sections)
+        await harness.conversations.set_list(
+            TENANT, conversation_id, SettingsList.SECTIONS, sections
+        )
         known = KnownPayload(first["epoch"], first["through_seq"], first["build_id"])
         delta = await built(harness, conversation_id, ask, known)
         full = await built(harness, conversation_id, ask, service=harness.cold())
@@ -406,7 +409,7 @@ async def test_any_earlier_payload_can_be_read_again(
         )
         seen[answer["build_id"]] = orjson.dumps(answer["payload"])
         reasons.add(answer["cache_break_reason"])
-    await harness.conversations.set_sections(TENANT, conversation_id, [BASE])
+    await harness.conversations.set_list(TENANT, conversation_id, SettingsList.SECTIONS, [BASE])
     assert len(seen) == 12
     assert len(reasons) > 1
     for build_id, payload in seen.items():

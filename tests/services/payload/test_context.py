@@ -21,6 +21,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.batches import Append
 from tests.domain.histories import raw_logs
@@ -206,9 +207,9 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
         return reasons
 
     assert await reason() is None
-    await harness.conversations.set_sections(TENANT, cid, SECTIONS[:2])
+    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS[:2])
     assert await reason() == "sections_changed"
-    await harness.conversations.set_tools(TENANT, cid, TOOLS)
+    await harness.conversations.set_list(TENANT, cid, SettingsList.TOOLS, TOOLS)
     assert await reason() == "tools_changed"
     await harness.set_policy(cid, {"compaction": {"target": 0.4}})
     assert await reason() == "policy_changed"
@@ -266,11 +267,11 @@ async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) ->
     kept = await harness.build(cid, ASKS[ANTHROPIC])
     check(kept, exact=False)
     assert kept.messages[1]["content"][0] == thinking
-    await harness.conversations.set_sections(TENANT, cid, SECTIONS[:1])
+    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS[:1])
     broken = await harness.build(cid, ASKS[ANTHROPIC])
     assert broken["cache_break_reason"] == "sections_changed"
     assert "let me see" not in broken.contents
-    await harness.conversations.set_sections(TENANT, cid, SECTIONS)
+    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS)
     assert "let me see" not in (await harness.build(cid, ASKS[ANTHROPIC])).contents
     check(broken, exact=False)
 

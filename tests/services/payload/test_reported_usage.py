@@ -17,6 +17,7 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
+from app.domain.conversations.settings import SettingsList
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.reported_usage import MAX_USAGE_BYTES, Judged, Report, UsageService
@@ -465,7 +466,7 @@ async def test_usage_of_an_older_epoch_is_ignored(
     await harness.build(cid)
     assert (await report(service, cid, chat(4_000))).should_compact
     if change == "sections":
-        await harness.conversations.set_sections(TENANT, cid, SECTIONS)
+        await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS)
         await harness.build(cid)
     else:
         assert (await harness.compact(cid)).compacted

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.conversations.log_statements import MAX_LOOKED_AT
+from app.adapters.postgres.conversations.log_statements import MAX_MESSAGES_READ
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.formats import ToolDefinition
@@ -151,7 +151,7 @@ async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harnes
     """A use that is thousands of messages old is as good as none, so that reads stay cheap."""
     cid = await harness.conversation()
     await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
-    for _ in range(MAX_LOOKED_AT // 1000):
+    for _ in range(MAX_MESSAGES_READ // 1000):
         await harness.append(cid, *([says("x")] * 997))
     async with harness.database.session() as session:
         assert await session.log.last_used(cid) == {"old": 2, "new": 4}

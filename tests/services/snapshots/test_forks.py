@@ -33,7 +33,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import base_view, shown_entries
 from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.settings import StoredSettings
+from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.conversations.view import Span, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
@@ -220,7 +220,9 @@ async def test_a_fork_has_the_log_of_its_source(
 ) -> None:
     """Messages keep their ids, seqs, times and counts; versions and pins are there."""
     cid = await compacted(harness)
-    await harness.conversations.set_sections(TENANT, cid, [{"name": "base", "content": "New."}])
+    await harness.conversations.set_list(
+        TENANT, cid, SettingsList.SECTIONS, [{"name": "base", "content": "New."}]
+    )
     copy = await fork(harness, cid, 9)
     for table, names in COPIED.items():
         if table not in ("messages", "pins", "conversation_versions"):
@@ -412,7 +414,7 @@ async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
     async with harness.database.transaction() as session:
         locked = await session.log.lock(TENANT, cid, None)
         assert locked is not None
-        await harness.active.rejoin(session, locked, [Span(2, 3)])
+        await harness.active.restore(session, locked, [Span(2, 3)])
     assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
     for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
         copy = await fork(harness, cid, at_seq)
@@ -558,7 +560,9 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     await harness.append(cid, result("c1", "only in the source"))
     await harness.append(cid, user("only in the source"))
     await harness.pin(copy, 1)
-    await harness.conversations.set_sections(TENANT, copy, [{"name": "base", "content": "Else."}])
+    await harness.conversations.set_list(
+        TENANT, copy, SettingsList.SECTIONS, [{"name": "base", "content": "Else."}]
+    )
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
     assert (await harness.stored(cid)).versions.sections == 1
@@ -679,7 +683,9 @@ async def test_a_deleted_fork_leaves_no_rows(
     """Every table is empty of it, and the answer counts the rows. [log.delete-everything]"""
     cid = await twice_compacted(harness)
     await harness.append(cid, asks("c"), result("c", LARGE))
-    await harness.conversations.set_tools(TENANT, cid, [{"name": "a", "input_schema": {}}])
+    await harness.conversations.set_list(
+        TENANT, cid, SettingsList.TOOLS, [{"name": "a", "input_schema": {}}]
+    )
     copy = await fork(harness, cid)
     tables = [table.name for table in metadata.sorted_tables if "conversation_id" in table.columns]
 

@@ -231,7 +231,7 @@ class Process:
         _, found = await self.log.page(
             TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
         )
-        return await self.log.originals(cid, found, content)
+        return await self.outputs.originals(cid, found, content)
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""

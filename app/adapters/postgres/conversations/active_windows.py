@@ -4,189 +4,152 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.domain.common import json_text
+from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
 from app.domain.tool_output.stored_output import stored_output_from
 
-# Window times never decrease with the seqs, so a binary search by the primary key finds the first
-# message after the marker; a scan would be the plan for an empty log. A call group that begins
-# before it is left out with all its results.
-FIND_START = Statement(
-    """
-        WITH RECURSIVE search (low, high) AS (
-            SELECT CAST(:first AS bigint), CAST(:head_seq AS bigint) + 1
-            UNION ALL
-            SELECT
-                CASE WHEN is_before THEN middle + 1 ELSE low END,
-                CASE WHEN is_before THEN high ELSE middle END
-            FROM (
-                SELECT part.low, part.high, part.middle,
-                    coalesce(m.at, m.created_at) <= CAST(:marker AS timestamptz) AS is_before
-                FROM (
-                    SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
-                ) part
-                JOIN LATERAL (
-                    SELECT * FROM messages
-                    WHERE conversation_id = CAST(:conversation_id AS uuid)
-                        AND seq >= part.middle
-                    ORDER BY seq LIMIT 1
-                ) m ON true
-            ) probe
-        )
-        SELECT coalesce((
-            SELECT m.seq FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= (SELECT low FROM search WHERE low = high)
-                AND m.role <> 'tool'
-            ORDER BY m.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS since
-        """
+_FIRST_AFTER = seq_search(
+    "CAST(:conversation_id AS uuid)",
+    "CAST(:first AS bigint)",
+    "CAST(:head_seq AS bigint) + 1",
+    f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
 )
+# A call group that begins before the marker is left out with all its results.
+FIND_START = Statement(f"""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= ({_FIRST_AFTER}) AND m.role <> 'tool'
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS since
+""")
 
 # Results follow their call directly, so a group ends at the next message without results.
-FIND_GAPS = Statement(
-    """
-        SELECT DISTINCT
-            coalesce((
-                SELECT starts.seq FROM messages starts
-                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                    AND starts.seq <= late.seq AND starts.role <> 'tool'
-                ORDER BY starts.seq DESC LIMIT 1
-            ), late.seq) AS start,
-            coalesce((
-                SELECT ends.seq FROM messages ends
-                WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                    AND ends.seq > late.seq AND ends.role <> 'tool'
-                ORDER BY ends.seq LIMIT 1
-            ), CAST(:head_seq AS bigint) + 1) AS past
-        FROM messages late
-        WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-            AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
-            AND late.late_at <= CAST(:marker AS timestamptz)
-        ORDER BY start
-        """
-)
+FIND_GAPS = Statement("""
+    SELECT DISTINCT
+        coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= late.seq AND starts.role <> 'tool'
+            ORDER BY starts.seq DESC LIMIT 1
+        ), late.seq) AS start,
+        coalesce((
+            SELECT ends.seq FROM messages ends
+            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                AND ends.seq > late.seq AND ends.role <> 'tool'
+            ORDER BY ends.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM messages late
+    WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+        AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+        AND late.late_at <= CAST(:marker AS timestamptz)
+    ORDER BY start
+""")
 
-FIND_OLDEST = Statement(
-    """
-        SELECT least(
-            (
-                SELECT coalesce(m.at, m.created_at) FROM messages m
-                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                    AND m.seq >= CAST(:since AS bigint)
-                ORDER BY m.seq LIMIT 1
-            ),
-            (
-                SELECT min(late.late_at) FROM messages late
-                WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-                    AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
-                    AND (CAST(:marker AS timestamptz) IS NULL
-                        OR late.late_at > CAST(:marker AS timestamptz))
-            )
-        ) AS oldest_at
-        """
-)
+FIND_OLDEST = Statement(f"""
+    SELECT least(
+        (
+            SELECT {MESSAGE_TIME} FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= CAST(:since AS bigint)
+            ORDER BY m.seq LIMIT 1
+        ),
+        (
+            SELECT min(late.late_at) FROM messages late
+            WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+                AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+                AND (CAST(:marker AS timestamptz) IS NULL
+                    OR late.late_at > CAST(:marker AS timestamptz))
+        )
+    ) AS oldest_at
+""")
 
 # A range that ends between the results of a group is extended to the last of them.
-FIND_ENDS = Statement(
-    """
-        SELECT coalesce((
-            SELECT m.seq FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= edge.past AND m.role <> 'tool'
-            ORDER BY m.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS past
-        FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
-        ORDER BY edge.position
-        """
-)
+FIND_ENDS = Statement("""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= edge.past AND m.role <> 'tool'
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+    ORDER BY edge.position
+""")
 
-OUTPUTS = Statement(
-    """
-        SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
-            AS part (start, past)
-        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= part.start AND m.seq < part.past
-        WHERE m.output IS NOT NULL
-        """
-)
+OUTPUTS = Statement("""
+    SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+        AS part (start, past)
+    JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+        AND m.seq >= part.start AND m.seq < part.past
+    WHERE m.output IS NOT NULL
+""")
 
-HAS_EPOCHS = Statement(
-    """
-        SELECT EXISTS (
-            SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
-        ) AS has_epochs
-        """
-)
+HAS_EPOCHS = Statement("""
+    SELECT EXISTS (
+        SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+    ) AS has_epochs
+""")
 
 # Total tokens are running sums: two rows of the log give the sum between them.
-COUNT = Statement(
-    """
-        SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
-        FROM (
-            SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
-            UNION ALL
-            SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
-        ) edge
-        JOIN LATERAL (
-            SELECT m.total_tokens AS tokens FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
-            ORDER BY m.seq DESC LIMIT 1
-        ) upto ON true
-        """
-)
+COUNT = Statement("""
+    SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
+    FROM (
+        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+        UNION ALL
+        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+    ) edge
+    JOIN LATERAL (
+        SELECT m.total_tokens AS tokens FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+        ORDER BY m.seq DESC LIMIT 1
+    ) upto ON true
+""")
 
 # Run it with the lock of the state.
-MOVE = Statement(
-    """
-        UPDATE heads
-        SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
-            outside_tokens = CAST(:outside_tokens AS bigint),
-            outside_messages = CAST(:outside_messages AS bigint),
-            window_seconds = CAST(:window_seconds AS bigint),
-            open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
-            oldest_at = CAST(:oldest_at AS timestamptz),
-            view_version = CAST(:view_version AS bigint),
-            view_cause = CAST(:view_cause AS text),
-            compaction_id = CAST(:compaction_id AS uuid),
-            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-            summary_tokens = CAST(:summary_tokens AS integer),
-            hidden_tokens = CAST(:hidden_tokens AS bigint),
-            hidden_messages = CAST(:hidden_messages AS bigint)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
-)
+MOVE = Statement("""
+    UPDATE heads
+    SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
+        outside_tokens = CAST(:outside_tokens AS bigint),
+        outside_messages = CAST(:outside_messages AS bigint),
+        window_seconds = CAST(:window_seconds AS bigint),
+        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
+        oldest_at = CAST(:oldest_at AS timestamptz),
+        view_version = CAST(:view_version AS bigint),
+        view_cause = CAST(:view_cause AS text),
+        compaction_id = CAST(:compaction_id AS uuid),
+        span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+        kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+        summary_tokens = CAST(:summary_tokens AS integer),
+        hidden_tokens = CAST(:hidden_tokens AS bigint),
+        hidden_messages = CAST(:hidden_messages AS bigint)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
 
 # The newest conversations of an agent with recent messages in their windows.
-ACTIVITIES = Statement(
-    """
-        SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
-            h.open_calls
-        FROM (
-            SELECT * FROM conversations
-            WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-            ORDER BY created_at DESC, conversation_id DESC
-            LIMIT CAST(:looked_at AS bigint)
-        ) c
-        JOIN heads h ON h.conversation_id = c.conversation_id
-        LEFT JOIN LATERAL (
-            SELECT m.call_ids, m.call_names FROM messages m
-            WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
-                AND cardinality(h.open_calls) > 0
-            ORDER BY m.seq DESC LIMIT 1
-        ) calling ON true
-        WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
-        ORDER BY h.newest_at DESC, c.conversation_id
-        LIMIT CAST(:limit AS bigint)
-        """
-)
+ACTIVITIES = Statement("""
+    SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
+        h.open_calls
+    FROM (
+        SELECT * FROM conversations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        ORDER BY created_at DESC, conversation_id DESC
+        LIMIT CAST(:max_conversations AS bigint)
+    ) c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    LEFT JOIN LATERAL (
+        SELECT m.call_ids, m.call_names FROM messages m
+        WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
+            AND cardinality(h.open_calls) > 0
+        ORDER BY m.seq DESC LIMIT 1
+    ) calling ON true
+    WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+    ORDER BY h.newest_at DESC, c.conversation_id
+    LIMIT CAST(:limit AS bigint)
+""")
 
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
@@ -208,33 +171,29 @@ _ADD_EVENT = """
     SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
     FROM cleared
 """
-CLEAR = Statement(
-    f"""
-        WITH cleared AS (
-            UPDATE heads h {_CLEAR}
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            RETURNING h.conversation_id, h.event_seq
-        )
-        {_ADD_EVENT}
-        """
-)
+CLEAR = Statement(f"""
+    WITH cleared AS (
+        UPDATE heads h {_CLEAR}
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENT}
+""")
 # Rows are locked in one order, so that two concurrent clears cannot deadlock.
-CLEAR_ALL = Statement(
-    f"""
-        WITH locked AS (
-            SELECT h.conversation_id FROM heads h
-            JOIN conversations c ON c.conversation_id = h.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
-            ORDER BY h.conversation_id
-            FOR UPDATE OF h
-        ), cleared AS (
-            UPDATE heads h {_CLEAR}
-            FROM locked WHERE h.conversation_id = locked.conversation_id
-            RETURNING h.conversation_id, h.event_seq
-        )
-        {_ADD_EVENT}
-        """
-)
+CLEAR_ALL = Statement(f"""
+    WITH locked AS (
+        SELECT h.conversation_id FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+        ORDER BY h.conversation_id
+        FOR UPDATE OF h
+    ), cleared AS (
+        UPDATE heads h {_CLEAR}
+        FROM locked WHERE h.conversation_id = locked.conversation_id
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENT}
+""")
 
 
 class ActiveWindowRepository:
@@ -248,7 +207,7 @@ class ActiveWindowRepository:
     ) -> int:
         row = await self._session.first(
             FIND_START,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             first=first,
             head_seq=head_seq,
             marker=marker,
@@ -260,7 +219,7 @@ class ActiveWindowRepository:
     ) -> list[Span]:
         rows = await self._session.all(
             FIND_GAPS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             since=since,
             head_seq=head_seq,
             marker=marker,
@@ -271,18 +230,18 @@ class ActiveWindowRepository:
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
         row = await self._session.first(
-            FIND_OLDEST, conversation_id=UUID(conversation_id), since=since, marker=marker
+            FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
         return row["oldest_at"] if row is not None else None
 
     async def has_epochs(self, conversation_id: str) -> bool:
-        row = await self._session.first(HAS_EPOCHS, conversation_id=UUID(conversation_id))
+        row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
         return row is not None and row["has_epochs"]
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         row = await self._session.first(
             COUNT,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
         )
@@ -293,7 +252,7 @@ class ActiveWindowRepository:
     ) -> list[Span]:
         rows = await self._session.all(
             FIND_ENDS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             head_seq=head_seq,
             ends=[span.end for span in spans],
         )
@@ -302,7 +261,7 @@ class ActiveWindowRepository:
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         rows = await self._session.all(
             OUTPUTS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
         )
@@ -313,7 +272,7 @@ class ActiveWindowRepository:
     async def move(self, conversation_id: str, state: ConversationState) -> None:
         await self._session.run(
             MOVE,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             since=state.window.since,
             parts=state.window.parts_as_json(),
             outside_tokens=state.outside_tokens,
@@ -324,7 +283,7 @@ class ActiveWindowRepository:
             oldest_at=state.oldest_at,
             view_version=state.view_version,
             view_cause=state.view_cause,
-            compaction_id=UUID(state.compaction_id) if state.compaction_id else None,
+            compaction_id=state.compaction_id,
             span_start=state.span.start if state.span is not None else None,
             span_end=state.span.end if state.span is not None else None,
             kept=list(state.kept),
@@ -335,35 +294,28 @@ class ActiveWindowRepository:
         )
 
     async def activities(
-        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+        self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
     ) -> list[Activity]:
         rows = await self._session.all(
             ACTIVITIES,
             tenant_id=tenant_id,
             agent_id=agent_id,
             since=since,
-            looked_at=looked_at,
+            max_conversations=max_conversations,
             limit=limit,
         )
-        return [
-            Activity(
-                str(row["conversation_id"]), row["metadata"], row["newest_at"], _waits_for(row)
-            )
-            for row in rows
-        ]
+        activities = []
+        for row in rows:
+            calls = named_calls(row["call_ids"], row["call_names"])
+            waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
+            conversation_id, metadata = str(row["conversation_id"]), row["metadata"]
+            activities.append(Activity(conversation_id, metadata, row["newest_at"], waits_for))
+        return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
-        await self._session.run(CLEAR, conversation_id=UUID(conversation_id), at=at, data=data)
+        await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         return await self._session.run(
             CLEAR_ALL, tenant_id=tenant_id, agent_id=agent_id, at=at, data=data
         )
-
-
-def _waits_for(row: Any) -> tuple[str, ...]:
-    """Return the tools of open calls."""
-    if not row["call_ids"] or not row["call_names"]:
-        return ()
-    calls = zip(json_text.loads(row["call_ids"]), json_text.loads(row["call_names"]), strict=True)
-    return tuple(name for call_id, name in calls if call_id in row["open_calls"])

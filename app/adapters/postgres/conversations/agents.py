@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -16,49 +17,37 @@ from app.adapters.postgres.conversations.settings import (
     ConfigurableRepository,
     VersionStatements,
     change_parameters,
-    settings_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_agent
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 
-ADD_AGENT = Statement(
-    f"""
-        WITH added AS (
-            INSERT INTO agents (
-                tenant_id, agent_id, name, model, policy, sections, tools, metadata,
-                rolling_window_seconds, sections_version, tools_version
-            ) VALUES (
-                CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
-                CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
-                CAST(:tools AS text), CAST(:metadata AS text),
-                CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
-            ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
-            RETURNING tenant_id, agent_id
-        ), versions AS (
-            INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
-            SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
-            FROM added, {FIRST_LISTS}
-            WHERE list.body <> '[]'
-        )
-        SELECT agent_id FROM added
-        """
-)
+ADD_AGENT = Statement(f"""
+    WITH added AS (
+        INSERT INTO agents (
+            tenant_id, agent_id, name, model, policy, sections, tools, metadata,
+            rolling_window_seconds, sections_version, tools_version
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
+            CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
+            CAST(:tools AS text), CAST(:metadata AS text),
+            CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
+        ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
+        RETURNING tenant_id, agent_id
+    ), versions AS (
+        INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
+        SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
+        FROM added, {FIRST_LISTS}
+        WHERE list.body <> '[]'
+    )
+    SELECT agent_id FROM added
+""")
 _AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
     tools_version, rolling_window_seconds, last_cleared_at, created_at, updated_at"""
-FIND_AGENT = Statement(
-    f"""
-        SELECT {_AGENT_COLUMNS} FROM agents
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-        """
-)
-LOCK_AGENT = Statement(
-    f"""
-        SELECT {_AGENT_COLUMNS} FROM agents
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-        FOR UPDATE
-        """
-)
+_IS_AGENT = "tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)"
+_FIND_AGENT = f"SELECT {_AGENT_COLUMNS} FROM agents WHERE {_IS_AGENT}"
+FIND_AGENT = Statement(_FIND_AGENT)
+LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
 # The list omits policies, sections and tools, which may be large.
 LIST_AGENTS = Statement(
     bounded(
@@ -78,34 +67,24 @@ LIST_AGENTS = Statement(
         "created_at DESC, agent_id DESC",
     )
 )
-CHANGE_AGENT = Statement(
-    f"""
-        UPDATE agents
-        SET {SET_SETTINGS}, name = CAST(:name AS text),
-            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-        """
-)
+CHANGE_AGENT = Statement(f"""
+    UPDATE agents
+    SET {SET_SETTINGS}, name = CAST(:name AS text),
+        rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
+    WHERE {_IS_AGENT}
+""")
 VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
-CLEAR_AGENT = Statement(
-    """
-        UPDATE agents
-        SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-        RETURNING last_cleared_at
-        """
-)
-PER_AGENT = ("agents", "agent_versions")
-"""All tables with rows of an agent, without those of its conversations."""
+CLEAR_AGENT = Statement(f"""
+    UPDATE agents
+    SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
+    WHERE {_IS_AGENT}
+    RETURNING last_cleared_at
+""")
 AGENT_REMOVALS = {
-    table: Statement(
-        f"""
-        DELETE FROM {table}
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-        """
-    )
-    for table in PER_AGENT
+    table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
+    for table in ("agents", "agent_versions")
 }
+"""Statements for all tables with rows of an agent, without those of its conversations."""
 
 
 class AgentRepository(ConfigurableRepository):
@@ -124,7 +103,7 @@ class AgentRepository(ConfigurableRepository):
             name=agent.name,
             metadata=agent.metadata,
             rolling_window_seconds=agent.rolling_window_seconds,
-            **settings_parameters(agent.settings),
+            **asdict(agent.settings),
         )
         return added is not None
 
@@ -135,11 +114,7 @@ class AgentRepository(ConfigurableRepository):
         return agent_from(row) if row is not None else None
 
     async def page(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[Any, str] | None,
-        bound: Bound = UNBOUNDED,
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         rows = await self._session.all(
             LIST_AGENTS,

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import (
-    CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
-)
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 
 # Results are offloaded by the cached settings, so these must be the current ones: no other process
 # may have changed them.
-_AS_HELD = """(
+_IS_UNCHANGED = """(
     c.updated_at = CAST(:known_at AS timestamptz)
     AND (c.agent_id IS NULL OR EXISTS (
         SELECT FROM agents held
@@ -24,30 +20,31 @@ _AS_HELD = """(
 # The leading results of a batch answer earlier calls. If those are outside the active window, the
 # results stay outside. Usually the window then begins after them; if it begins before them, it is
 # out of date until the next read moves it.
-_BEGINS_AFTER = "h.open_outside AND h.since > h.head_seq"
-_OUTSIDE = f"CASE WHEN {_BEGINS_AFTER} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
+_OUTSIDE = "CASE WHEN h.open_outside AND h.since > h.head_seq THEN {} ELSE 0 END"
+_OUTSIDE_MESSAGES = _OUTSIDE.format("CAST(:leading_results AS bigint)")
+_OUTSIDE_TOKENS = _OUTSIDE.format("CAST(:leading_result_tokens AS bigint)")
 _WINDOW = f"""newest_before = h.newest_at,
                 newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = CASE
                     WHEN NOT h.open_outside THEN least(
-                        h.oldest_at, CAST(:oldest_given AS timestamptz),
+                        h.oldest_at, CAST(:oldest_sent AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
-                    WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
+                    WHEN CAST(:only_results AS boolean) THEN h.oldest_at
                     ELSE least(
-                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
+                        h.oldest_at, CAST(:oldest_sent_after AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                 END,
                 window_seconds = CASE
                     WHEN h.open_outside AND h.since <= h.head_seq
-                        AND CAST(:answering AS bigint) > 0 THEN {OUT_OF_DATE}
+                        AND CAST(:leading_results AS bigint) > 0 THEN {OUT_OF_DATE}
                     ELSE h.window_seconds
                 END,
-                open_outside = h.open_outside AND NOT CAST(:resets AS boolean),
-                since = h.since + {_OUTSIDE.format(what="answering")},
-                outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
-                outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
-                hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
-                hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},"""
+                open_outside = h.open_outside AND NOT CAST(:closes_group AS boolean),
+                since = h.since + {_OUTSIDE_MESSAGES},
+                outside_messages = h.outside_messages + {_OUTSIDE_MESSAGES},
+                outside_tokens = h.outside_tokens + {_OUTSIDE_TOKENS},
+                hidden_messages = h.hidden_messages + {_OUTSIDE_MESSAGES},
+                hidden_tokens = h.hidden_tokens + {_OUTSIDE_TOKENS},"""
 # Bodies are bytes: the output of orjson is sent without decoding. The update matches the row in
 # `heads` only in the state for which the batch was prepared, and its lock orders concurrent
 # writers. Without a match nothing is stored.
@@ -74,10 +71,10 @@ _APPEND = f"""
                 END,
                 {{window}}
                 open_calls = CASE
-                    WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
+                    WHEN CAST(:closes_group AS boolean) THEN CAST(:open_calls AS text[])
                     ELSE ARRAY(
                         SELECT call FROM unnest(h.open_calls) AS call
-                        WHERE call <> ALL (CAST(:needs AS text[]))
+                        WHERE call <> ALL (CAST(:required_calls AS text[]))
                     )
                 END
             FROM conversations c
@@ -85,15 +82,15 @@ _APPEND = f"""
                 AND c.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.tenant_id = CAST(:tenant_id AS text)
                 AND h.counter = CAST(:counter AS text)
-                AND h.open_calls @> CAST(:needs AS text[])
+                AND h.open_calls @> CAST(:required_calls AS text[])
                 AND (CAST(:expected_seq AS bigint) IS NULL
                     OR h.head_seq = CAST(:expected_seq AS bigint))
                 AND NOT EXISTS (
                     SELECT FROM messages known
                     WHERE known.conversation_id = CAST(:conversation_id AS uuid)
-                        AND known.message_id = ANY (CAST(:given_ids AS text[]))
+                        AND known.message_id = ANY (CAST(:client_ids AS text[]))
                 )
-                AND (NOT CAST(:as_held AS boolean) OR {_AS_HELD})
+                AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})
             RETURNING {HEAD_COLUMNS}, h.newest_at, h.newest_before
         ), stored AS (
             INSERT INTO messages (
@@ -141,11 +138,11 @@ _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestam
 _NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
 _TIMES = {
     "times": """greatest(item.newest_at, moved.newest_before),
-                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
-                    THEN item.given_at END""",
-    "arrays": """, CAST(:given_times AS timestamptz[]),
+                CASE WHEN item.sent_at < greatest(item.newest_at, moved.newest_before)
+                    THEN item.sent_at END""",
+    "arrays": """, CAST(:sent_times AS timestamptz[]),
                 CAST(:newest_times AS timestamptz[])""",
-    "columns": ", given_at, newest_at",
+    "columns": ", sent_at, newest_at",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,6 @@ from app.adapters.postgres.conversations.settings import (
     ConfigurableRepository,
     VersionStatements,
     change_parameters,
-    settings_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
 from app.domain.common.ids import ConversationId
@@ -31,43 +31,42 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import StoredSettings
 
-ADD_CONVERSATION = Statement(
-    f"""
-        WITH added AS (
-            INSERT INTO conversations (
-                conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-                metadata, sections_version, tools_version
-            ) VALUES (
-                CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-                CAST(:model AS text), CAST(:policy AS text),
-                CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-                {FIRST_VERSIONS}
-            ) ON CONFLICT (conversation_id) DO NOTHING
-            RETURNING conversation_id
-        ), versions AS (
-            INSERT INTO conversation_versions (conversation_id, kind, version, body)
-            SELECT added.conversation_id, list.kind, 1, list.body
-            FROM added, {FIRST_LISTS}
-            WHERE list.body <> '[]'
-        )
-        INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
-        SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
-            a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
-        FROM added
-        LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
-            AND a.agent_id = CAST(:agent_id AS text)
-        """
-)
-FIND_CONVERSATION = Statement(
-    f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
-        FROM conversations c
-        JOIN heads h ON h.conversation_id = c.conversation_id
-        {LAYER_JOINS}
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
+ADD_CONVERSATION = Statement(f"""
+    WITH added AS (
+        INSERT INTO conversations (
+            conversation_id, tenant_id, agent_id, model, policy, sections, tools,
+            metadata, sections_version, tools_version
+        ) VALUES (
+            CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
+            CAST(:model AS text), CAST(:policy AS text),
+            CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
+            {FIRST_VERSIONS}
+        ) ON CONFLICT (conversation_id) DO NOTHING
+        RETURNING conversation_id
+    ), versions AS (
+        INSERT INTO conversation_versions (conversation_id, kind, version, body)
+        SELECT added.conversation_id, list.kind, 1, list.body
+        FROM added, {FIRST_LISTS}
+        WHERE list.body <> '[]'
+    )
+    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
+    SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
+        a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
+    FROM added
+    LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
+        AND a.agent_id = CAST(:agent_id AS text)
+""")
+_FIND = f"""
+    SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    {LAYER_JOINS}
+    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+"""
+FIND_CONVERSATION = Statement(_FIND)
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
+LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
 LIST_CONVERSATIONS = Statement(
     bounded(
         f"""
@@ -87,26 +86,22 @@ LIST_CONVERSATIONS = Statement(
         "created_at DESC, conversation_id DESC",
     )
 )
-CHANGE_CONVERSATION = Statement(
-    f"""
-        WITH counted AS (
-            UPDATE heads SET counter = CAST(:counter AS text)
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND counter <> CAST(:counter AS text)
-        )
-        UPDATE conversations
-        SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+CHANGE_CONVERSATION = Statement(f"""
+    WITH counted AS (
+        UPDATE heads SET counter = CAST(:counter AS text)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND tenant_id = CAST(:tenant_id AS text)
-        """
-)
+            AND counter <> CAST(:counter AS text)
+    )
+    UPDATE conversations
+    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND tenant_id = CAST(:tenant_id AS text)
+""")
 VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
-IDS_OF_AGENT = Statement(
-    """
+IDS_OF_AGENT = Statement("""
     SELECT conversation_id FROM conversations
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-    """
-)
+""")
 # Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
 # and then reads chunks that were stored meanwhile.
 PER_CONVERSATION = (
@@ -146,7 +141,7 @@ class ConversationRepository(ConfigurableRepository):
     versions = VERSIONS
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
-        return {"conversation_id": UUID(resource_id)}
+        return {"conversation_id": resource_id}
 
     async def add(
         self,
@@ -160,11 +155,11 @@ class ConversationRepository(ConfigurableRepository):
         added = await self._session.run(
             ADD_CONVERSATION,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             agent_id=agent_id,
             counter=counter,
             metadata=metadata,
-            **settings_parameters(settings),
+            **asdict(settings),
         )
         return added == 1
 
@@ -178,7 +173,7 @@ class ConversationRepository(ConfigurableRepository):
         row = await self._session.first(
             FIND_CONVERSATION,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=model,
             default_model=default_model,
             **NOTHING_HELD,
@@ -199,7 +194,7 @@ class ConversationRepository(ConfigurableRepository):
             tenant_id=tenant_id,
             agent_id=agent_id,
             before=before[0] if before else None,
-            before_id=UUID(before[1]) if before else None,
+            before_id=before[1] if before else None,
             model=None,
             default_model=default_model,
             **limits(limit, bound),
@@ -223,7 +218,7 @@ class ConversationRepository(ConfigurableRepository):
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         forgotten = await forget_conversation(self._session, conversation_id)
         deleted = {
-            name: await self._session.run(removal, conversation_id=UUID(conversation_id))
+            name: await self._session.run(removal, conversation_id=conversation_id)
             for name, removal in REMOVALS.items()
         }
         return deleted | forgotten

@@ -9,70 +9,61 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
-ADD = Statement(
-    """
-        WITH moved AS (
-            UPDATE heads SET event_seq = event_seq + 1
+ADD = Statement("""
+    WITH moved AS (
+        UPDATE heads SET event_seq = event_seq + 1
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING event_seq
+    )
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
+        CAST(:data AS text), clock_timestamp()
+    FROM moved
+""")
+
+FIND_NEWEST = Statement("""
+    SELECT h.head_seq, h.event_seq
+    FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+""")
+
+NEWEST_OF = Statement("""
+    SELECT conversation_id, head_seq, event_seq FROM heads
+    WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+""")
+
+PAGE = Statement("""
+    SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
+    FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    LEFT JOIN (
+        (
+            SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
+            FROM messages
             WHERE conversation_id = CAST(:conversation_id AS uuid)
-            RETURNING event_seq
+                AND seq > CAST(:after_seq AS bigint)
+            ORDER BY seq
+            LIMIT CAST(:limit AS bigint)
+        ) UNION ALL (
+            SELECT event_seq, type, data, created_at
+            FROM events
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND event_seq > CAST(:after_event_seq AS bigint)
+            ORDER BY event_seq
+            LIMIT CAST(:limit AS bigint)
         )
-        INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-        SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
-            CAST(:data AS text), clock_timestamp()
-        FROM moved
-        """
-)
-
-FIND_HEAD = Statement(
-    """
-        SELECT h.head_seq, h.event_seq
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
-
-HEADS = Statement(
-    """
-        SELECT conversation_id, head_seq, event_seq FROM heads
-        WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        """
-)
-
-PAGE = Statement(
-    """
-        SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        LEFT JOIN (
-            (
-                SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
-                FROM messages
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND seq > CAST(:after_seq AS bigint)
-                ORDER BY seq
-                LIMIT CAST(:limit AS bigint)
-            ) UNION ALL (
-                SELECT event_seq, type, data, created_at
-                FROM events
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND event_seq > CAST(:after_event_seq AS bigint)
-                ORDER BY event_seq
-                LIMIT CAST(:limit AS bigint)
-            )
-        ) AS found ON true
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        ORDER BY found.seq
-        """
-)
+    ) AS found ON true
+    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text)
+    ORDER BY found.seq
+""")
 
 
 class EventRepository:
@@ -82,18 +73,18 @@ class EventRepository:
         self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        await self._session.run(ADD, conversation_id=UUID(conversation_id), type=type, data=data)
+        await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
-    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+    async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(
-            FIND_HEAD, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+            FIND_NEWEST, tenant_id=tenant_id, conversation_id=conversation_id
         )
-        return _head(row) if row is not None else None
+        return _newest(row) if row is not None else None
 
-    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
-        ids = [UUID(conversation_id) for conversation_id in conversation_ids]
-        rows = await self._session.all(HEADS, conversation_ids=ids)
-        return {str(row["conversation_id"]): _head(row) for row in rows}
+    async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+        ids = list(conversation_ids)
+        rows = await self._session.all(NEWEST_OF, conversation_ids=ids)
+        return {str(row["conversation_id"]): _newest(row) for row in rows}
 
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
@@ -101,7 +92,7 @@ class EventRepository:
         rows = await self._session.all(
             PAGE,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             after_seq=after.seq,
             after_event_seq=after.event_seq,
             limit=limit,
@@ -111,10 +102,10 @@ class EventRepository:
         found = [_row(row) for row in rows if row["seq"] is not None]
         messages = [row for row in found if row.is_message]
         stored = [row for row in found if not row.is_message]
-        return EventPage(_head(rows[0]), messages, stored, limit)
+        return EventPage(_newest(rows[0]), messages, stored, limit)
 
 
-def _head(row: Any) -> Cursor:
+def _newest(row: Any) -> Cursor:
     return Cursor(row["head_seq"], row["event_seq"])
 
 

@@ -6,31 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import (
-    Layers,
-    stored_message_from,
-)
+from app.adapters.postgres.common.rows import Layers, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
+from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
+    ADD_ANSWER,
     BY_IDS,
     ENTRIES,
+    FIND_ANSWER,
     IDS,
-    KEEP_ANSWER,
-    KEPT_ANSWER,
     LAST_USED,
-    LOCK,
     OPEN_CALLS,
     PAGE,
     PROMOTE,
     SIZES,
     TOOL_NAMES,
     TOTAL_AT,
+    named_calls,
 )
 from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.domain.common import json_text
@@ -67,7 +64,7 @@ class LogRepository:
         default_model: str | None,
         due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
-        as_held: bool = False,
+        if_unchanged: bool = False,
     ) -> Conversation | None:
         totals, turns = _running(drafts)
         times = batch_times(drafts, now)
@@ -78,23 +75,23 @@ class LogRepository:
             [draft.blob_ids for draft in drafts] if has_outputs else (),
             times,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=None,
             default_model=default_model,
             due_tokens=due.tokens,
             due_messages=due.messages,
             counter=counter,
             expected_seq=expected_seq,
-            as_held=as_held,
+            if_unchanged=if_unchanged,
             format=format,
-            needs=list(shape.required_calls),
-            resets=shape.closes_group,
-            leaves=list(shape.open_calls),
+            required_calls=list(shape.required_calls),
+            closes_group=shape.closes_group,
+            open_calls=list(shape.open_calls),
             turns=shape.turns,
             mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],
             ids=list(ids),
-            given_ids=[draft.id for draft in drafts if draft.id is not None],
+            client_ids=[draft.id for draft in drafts if draft.id is not None],
             row_turns=turns,
             roles=[str(draft.role) for draft in drafts],
             row_tokens=[draft.tokens for draft in drafts],
@@ -114,13 +111,13 @@ class LogRepository:
             timestamps=[draft.timestamp for draft in drafts],
             newest_at=times.newest[-1],
             now=times.now,
-            oldest_given=times.oldest_given,
-            oldest_given_after=times.oldest_given_after,
-            only_answers=times.only_answers,
-            given_times=times.given,
+            oldest_sent=times.oldest_sent,
+            oldest_sent_after=times.oldest_sent_after,
+            only_results=times.only_results,
+            sent_times=times.sent,
             newest_times=times.newest,
-            answering=times.answering,
-            answering_tokens=totals[times.answering - 1] if times.answering else 0,
+            leading_results=times.leading_results,
+            leading_result_tokens=totals[times.leading_results - 1] if times.leading_results else 0,
             **held.parameters,
         )
         if row is None:
@@ -141,8 +138,8 @@ class LogRepository:
     ) -> Any | None:
         if has_blobs := any(uses):
             values |= append_parameters(blobs, uses)
-        is_timed = times.oldest_given is not None
-        statement = APPENDS[not (is_timed or times.answering), is_timed, has_blobs]
+        is_timed = times.oldest_sent is not None
+        statement = APPENDS[not (is_timed or times.leading_results), is_timed, has_blobs]
         try:
             return await self._session.first(statement, **values)
         except UniqueViolationError:
@@ -156,7 +153,7 @@ class LogRepository:
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             model=None,
             default_model=default_model,
             **held.parameters,
@@ -164,15 +161,11 @@ class LogRepository:
         return self._layers.conversation_from(row, tenant_id, held) if row is not None else None
 
     async def by_ids(
-        self,
-        conversation_id: str,
-        ids: Sequence[str],
-        after_seq: int = 0,
-        bound: Bound = UNBOUNDED,
+        self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
         rows = await self._session.all(
             BY_IDS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             ids=list(ids),
             after_seq=after_seq,
             **limits(len(ids), bound),
@@ -180,7 +173,7 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
-        rows = await self._session.all(IDS, conversation_id=UUID(conversation_id), seqs=list(seqs))
+        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
         return {row["seq"]: row["message_id"] for row in rows}
 
     async def page(
@@ -194,7 +187,7 @@ class LogRepository:
     ) -> Page[StoredMessage]:
         rows = await self._session.all(
             PAGE[order],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             after_seq=after_seq,
             before_seq=before_seq,
             **limits(limit, bound),
@@ -202,14 +195,12 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
-        rows = await self._session.all(
-            SIZES, conversation_id=UUID(conversation_id), start=start, end=end
-        )
+        rows = await self._session.all(SIZES, conversation_id=conversation_id, start=start, end=end)
         return {row["seq"]: row["size"] for row in rows}
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         rows = await self._session.all(
-            ENTRIES, conversation_id=UUID(conversation_id), start=start, end=end
+            ENTRIES, conversation_id=conversation_id, start=start, end=end
         )
         entries = [
             entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows
@@ -223,23 +214,23 @@ class LogRepository:
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         rows = await self._session.all(
-            TOOL_NAMES, conversation_id=UUID(conversation_id), start=start, end=end
+            TOOL_NAMES, conversation_id=conversation_id, start=start, end=end
         )
         found: dict[int, str] = {}
         names: dict[str, str] = {}
         for row in rows:
             if row["role"] != Role.TOOL:
-                names = _named_calls(row)
+                names = named_calls(row["call_ids"], row["call_names"])
             elif row["seq"] >= start and (name := names.get(json_text.loads(row["call_ids"])[0])):
                 found[row["seq"]] = name
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
-        row = await self._session.first(OPEN_CALLS, conversation_id=UUID(conversation_id))
-        return _named_calls(row) if row is not None else {}
+        row = await self._session.first(OPEN_CALLS, conversation_id=conversation_id)
+        return named_calls(row["call_ids"], row["call_names"]) if row is not None else {}
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
-        rows = await self._session.all(LAST_USED, conversation_id=UUID(conversation_id))
+        rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
         found: dict[str, int] = {}
         for row in rows:
             for name in json_text.loads(row["call_names"]):
@@ -247,25 +238,23 @@ class LogRepository:
         return found
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
-        row = await self._session.first(
-            PROMOTE, conversation_id=UUID(conversation_id), names=list(names)
-        )
+        row = await self._session.first(PROMOTE, conversation_id=conversation_id, names=list(names))
         return tuple(row["promoted"]) if row is not None else ()
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
-        row = await self._session.first(TOTAL_AT, conversation_id=UUID(conversation_id), seq=seq)
+        row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
-    async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
-        row = await self._session.first(KEPT_ANSWER, conversation_id=UUID(conversation_id), key=key)
+    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+        row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
-    async def keep_answer(
+    async def add_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         await self._session.run(
-            KEEP_ANSWER,
-            conversation_id=UUID(conversation_id),
+            ADD_ANSWER,
+            conversation_id=conversation_id,
             key=key,
             request_hash=request_hash,
             answer=answer,
@@ -273,7 +262,7 @@ class LogRepository:
 
 
 def _output_of(draft: Draft) -> str | None:
-    output = draft.kept_output
+    output = draft.stored_output
     return output.as_json() if output is not None else None
 
 
@@ -281,13 +270,6 @@ def _mentions(drafts: Sequence[Draft]) -> list[str]:
     """Return the tools that the previews of a batch name."""
     outputs = (draft.output for draft in drafts if draft.output is not None)
     return sorted({name for output in outputs for name in output.mentions})
-
-
-def _named_calls(row: Any) -> dict[str, str]:
-    if row["call_names"] is None:  # without calls, or stored by an earlier version
-        return {}
-    ids, names = json_text.loads(row["call_ids"]), json_text.loads(row["call_names"])
-    return dict(zip(ids, names, strict=True))
 
 
 def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:

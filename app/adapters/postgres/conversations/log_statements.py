@@ -1,32 +1,48 @@
-"""Statements that read the log of one conversation."""
+"""Statements that read the log of one conversation, and parts that they share."""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths
-from app.adapters.postgres.common.rows import (
-    CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
-)
+from app.domain.common import json_text
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
     *("body", "output", "created_at"),
 )
 STORED_COLUMNS = ", ".join(_STORED)
-# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
-LOCK = Statement(
-    f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        {LAYER_JOINS}
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-        FOR UPDATE OF h, c
-        """
-)
+
+
+MESSAGE_TIME = "coalesce(m.at, m.created_at)"
+"""The time of a message `m`, which never decreases with the seqs of its conversation."""
+
+
+def seq_search(conversation_id: str, low: str, high: str, is_before: str) -> str:
+    """Return a query for the first seq of `[low, high]` whose message `m` is not `is_before`.
+
+    It is a binary search by the primary key; a scan would be the plan for an empty log.
+    """
+    return f"""
+        WITH RECURSIVE search (low, high) AS (
+            SELECT {low}, {high}
+            UNION ALL
+            SELECT
+                CASE WHEN is_before THEN middle + 1 ELSE low END,
+                CASE WHEN is_before THEN high ELSE middle END
+            FROM (
+                SELECT part.low, part.high, part.middle, {is_before} AS is_before
+                FROM (
+                    SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
+                ) part
+                CROSS JOIN LATERAL (
+                    SELECT conversation_id, seq, at, created_at FROM messages
+                    WHERE conversation_id = {conversation_id} AND seq >= part.middle
+                    ORDER BY seq LIMIT 1
+                ) m
+            ) probe
+        )
+        SELECT low FROM search WHERE low = high
+    """
 
 
 def bounded_messages(rows: str, order: str, *also: str) -> str:
@@ -34,13 +50,11 @@ def bounded_messages(rows: str, order: str, *also: str) -> str:
     return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
 
 
-IDS = Statement(
-    """
-        SELECT seq, message_id FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq = ANY (CAST(:seqs AS bigint[]))
-        """
-)
+IDS = Statement("""
+    SELECT seq, message_id FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq = ANY (CAST(:seqs AS bigint[]))
+""")
 _PAGE = f"""
     SELECT {STORED_COLUMNS}
     FROM messages
@@ -67,97 +81,86 @@ BY_IDS = Statement(
     )
 )
 # Builds and summarisers read the body or the fragment of a message.
-SIZES = Statement(
-    """
-        SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
-        FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
-        ORDER BY seq
-        """
-)
-ENTRIES = Statement(
-    """
-        SELECT m.seq, m.role, m.tokens, p.seq IS NOT NULL AS pinned
-        FROM messages m
-        LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
-        ORDER BY m.seq
-        """
-)
+SIZES = Statement("""
+    SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
+    FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+    ORDER BY seq
+""")
+ENTRIES = Statement("""
+    SELECT m.seq, m.role, m.tokens, p.seq IS NOT NULL AS pinned
+    FROM messages m
+    LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
+    WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+        AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
+    ORDER BY m.seq
+""")
 # Results follow their calls: the message before the first results of a range has their calls.
-TOOL_NAMES = Statement(
-    """
-        SELECT seq, role, call_ids, call_names FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq >= coalesce((
-                SELECT starts.seq FROM messages starts
-                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                    AND starts.seq <= CAST(:start AS bigint) AND starts.role <> 'tool'
-                ORDER BY starts.seq DESC LIMIT 1), 1)
-            AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
-        ORDER BY seq
-        """
-)
-OPEN_CALLS = Statement(
-    """
-        SELECT call_ids, call_names FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
-        ORDER BY seq DESC LIMIT 1
-        """
-)
-MAX_LOOKED_AT = 5_000
+TOOL_NAMES = Statement("""
+    SELECT seq, role, call_ids, call_names FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq >= coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= CAST(:start AS bigint) AND starts.role <> 'tool'
+            ORDER BY starts.seq DESC LIMIT 1), 1)
+        AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
+    ORDER BY seq
+""")
+OPEN_CALLS = Statement("""
+    SELECT call_ids, call_names FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
+    ORDER BY seq DESC LIMIT 1
+""")
+MAX_MESSAGES_READ = 5_000
 """Newest messages that are searched for the last use of tools: a bound of the cost."""
-LAST_USED = Statement(
-    f"""
-        SELECT call_names, max(seq) AS seq FROM (
-            SELECT seq, call_names FROM messages
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-            ORDER BY seq DESC LIMIT {MAX_LOOKED_AT}
-        ) AS newest
-        WHERE call_names IS NOT NULL
-        GROUP BY call_names
-        """
-)
-PROMOTE = Statement(
-    """
-        UPDATE heads
-        SET promoted = CASE
-                WHEN promoted_turn = turns THEN promoted || ARRAY(
-                    SELECT item.name
-                    FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
-                    WHERE item.name <> ALL (promoted)
-                    ORDER BY item.position
-                )
-                ELSE CAST(:names AS text[])
-            END,
-            promoted_turn = turns
+LAST_USED = Statement(f"""
+    SELECT call_names, max(seq) AS seq FROM (
+        SELECT seq, call_names FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING promoted
-        """
-)
-TOTAL_AT = Statement(
-    """
-        SELECT total_tokens FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq <= CAST(:seq AS bigint)
-        ORDER BY seq DESC LIMIT 1
-        """
-)
-KEPT_ANSWER = Statement(
-    """
-        SELECT request_hash, answer FROM idempotency_keys
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
-            AND created_at > now() - interval '24 hours'
-        """
-)
-KEEP_ANSWER = Statement(
-    """
-        INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
-        VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
-                CAST(:request_hash AS text), CAST(:answer AS text))
-        ON CONFLICT (conversation_id, key) DO UPDATE
-        SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
-        """
-)
+        ORDER BY seq DESC LIMIT {MAX_MESSAGES_READ}
+    ) AS newest
+    WHERE call_names IS NOT NULL
+    GROUP BY call_names
+""")
+PROMOTE = Statement("""
+    UPDATE heads
+    SET promoted = CASE
+            WHEN promoted_turn = turns THEN promoted || ARRAY(
+                SELECT item.name
+                FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
+                WHERE item.name <> ALL (promoted)
+                ORDER BY item.position
+            )
+            ELSE CAST(:names AS text[])
+        END,
+        promoted_turn = turns
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    RETURNING promoted
+""")
+TOTAL_AT = Statement("""
+    SELECT total_tokens FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq <= CAST(:seq AS bigint)
+    ORDER BY seq DESC LIMIT 1
+""")
+FIND_ANSWER = Statement("""
+    SELECT request_hash, answer FROM idempotency_keys
+    WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
+        AND created_at > now() - interval '24 hours'
+""")
+ADD_ANSWER = Statement("""
+    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+    VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
+            CAST(:request_hash AS text), CAST(:answer AS text))
+    ON CONFLICT (conversation_id, key) DO UPDATE
+    SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
+""")
+
+
+def named_calls(ids: str | None, names: str | None) -> dict[str, str]:
+    """Return the tools that a message calls by call id; an earlier version stored no names."""
+    if ids is None or names is None:
+        return {}
+    return dict(zip(json_text.loads(ids), json_text.loads(names), strict=True))

@@ -24,6 +24,7 @@ from app.adapters.postgres.common.rows import stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
     STORED_COLUMNS,
     bounded_messages,
+    named_calls,
 )
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -38,41 +39,52 @@ BLOCK = 1024
 _LARGEST_GROUP = 32
 _KEY = "%"  # the placeholder of a block's key in a query for all blocks
 
-# The tool of a result is stored with its call.
-_SEARCHED = f"""
-    SELECT {STORED_COLUMNS}, call_ids, asked.ids AS asked_ids, asked.names AS asked_names
-    FROM wanted
-    LEFT JOIN LATERAL (
-        SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < wanted.seq
-            AND c.role <> 'tool' AND wanted.role = 'tool'
-        ORDER BY c.seq DESC LIMIT 1
-    ) asked ON true
-    ORDER BY seq
-"""
 
-# PostgreSQL reads the length of a body without the body.
-UNINDEXED = Statement(
-    f"""
-        WITH wanted AS (
-            SELECT * FROM (
-                SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-                FROM (
-                    SELECT * FROM messages
-                    WHERE conversation_id = CAST(:conversation_id AS uuid)
-                        AND seq > coalesce((
-                            SELECT w.seq FROM message_words w
-                            WHERE w.conversation_id = CAST(:conversation_id AS uuid)
-                            ORDER BY w.seq DESC LIMIT 1), 0)
-                        AND seq <= CAST(:through_seq AS bigint)
-                    ORDER BY seq
-                    LIMIT CAST(:limit AS bigint)
-                ) AS next
-            ) AS sized
-            WHERE before < CAST(:most_bytes AS bigint)
+def _searched(rows: str) -> Statement:
+    """Return a statement for the first of these messages, up to `:max_bytes` of their bodies.
+
+    Each has the calls of the message that it answers, which hold the tool of a result. PostgreSQL
+    reads the length of a body without the body.
+    """
+    return Statement(f"""
+        WITH sized AS (
+            SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+            FROM ({rows}) AS found
+        ), selected AS (
+            SELECT * FROM sized WHERE before < CAST(:max_bytes AS bigint)
         )
-        {_SEARCHED}
-        """
+        SELECT {STORED_COLUMNS}, call_ids,
+            calling.ids AS calling_ids, calling.names AS calling_names
+        FROM selected
+        LEFT JOIN LATERAL (
+            SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
+            WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < selected.seq
+                AND c.role <> 'tool' AND selected.role = 'tool'
+            ORDER BY c.seq DESC LIMIT 1
+        ) calling ON true
+        ORDER BY seq
+    """)
+
+
+UNINDEXED = _searched(
+    """
+    SELECT * FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq > coalesce((
+            SELECT w.seq FROM message_words w
+            WHERE w.conversation_id = CAST(:conversation_id AS uuid)
+            ORDER BY w.seq DESC LIMIT 1), 0)
+        AND seq <= CAST(:through_seq AS bigint)
+    ORDER BY seq
+    LIMIT CAST(:limit AS bigint)
+    """
+)
+BY_SEQS = _searched(
+    """
+    SELECT * FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq = ANY (CAST(:seqs AS bigint[]))
+    """
 )
 
 ADD = Statement(
@@ -119,50 +131,31 @@ FIND = {
     for order in ("ASC", "DESC")
 }
 
-POSTINGS = Statement(
-    f"""
+POSTINGS = Statement(f"""
         SELECT ARRAY({
-        _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
-    }) AS seqs
+    _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
+}) AS seqs
         FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS terms (queries, number)
         ORDER BY terms.number
-        """
-)
+""")
 
 # Many words are compressed out of line: they are decompressed once, not for every term.
-HOLDING = Statement(
-    """
-        SELECT w.seq, length(w.words) AS size, ARRAY(
-            SELECT term.number
-            FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
-            WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
-        ) AS numbers
-        FROM (
-            SELECT candidate.seq, candidate.key, stored.words
-            FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
-            CROSS JOIN LATERAL (
-                SELECT strip(words) AS words FROM message_words
-                WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
-                OFFSET 0
-            ) AS stored
-        ) AS w
-        """
-)
-
-BY_SEQS = Statement(
-    f"""
-        WITH wanted AS (
-            SELECT * FROM (
-                SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-                FROM messages
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND seq = ANY (CAST(:seqs AS bigint[]))
-            ) AS sized
-            WHERE before < CAST(:most_bytes AS bigint)
-        )
-        {_SEARCHED}
-        """
-)
+MATCHING_TERMS = Statement("""
+    SELECT w.seq, length(w.words) AS size, ARRAY(
+        SELECT term.number
+        FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
+        WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
+    ) AS numbers
+    FROM (
+        SELECT candidate.seq, candidate.key, stored.words
+        FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
+        CROSS JOIN LATERAL (
+            SELECT strip(words) AS words FROM message_words
+            WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
+            OFFSET 0
+        ) AS stored
+    ) AS w
+""")
 
 
 class SearchRepository:
@@ -172,14 +165,14 @@ class SearchRepository:
         self._session = session
 
     async def unindexed(
-        self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
+        self, conversation_id: str, through_seq: int, limit: int, max_bytes: int
     ) -> list[SearchedMessage]:
         rows = await self._session.all(
             UNINDEXED,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             through_seq=through_seq,
             limit=limit,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
         )
         return [_searched_from(row) for row in rows]
 
@@ -190,7 +183,7 @@ class SearchRepository:
             for seq, lexemes in words.items()
         ]
         await self._session.run(
-            ADD, conversation_id=UUID(conversation_id), seqs=list(words), words=joined
+            ADD, conversation_id=conversation_id, seqs=list(words), words=joined
         )
 
     async def find(
@@ -207,7 +200,7 @@ class SearchRepository:
         groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
             FIND[order],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             queries=_by_group(groups, _tsquery(query)),
             after_seq=after_seq,
             before_seq=before_seq,
@@ -216,25 +209,25 @@ class SearchRepository:
         return page_of(rows, stored_message_from)
 
     async def postings(
-        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
+        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, limit: int
     ) -> list[Postings]:
         groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
         rows = await self._session.all(
             POSTINGS,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             terms=["\n".join(_by_group(groups, _all_of(group))) for group in terms],
             after_seq=0,
             before_seq=head_seq + 1,
-            limit=most,
+            limit=limit,
         )
-        return [Postings(tuple(row["seqs"]), len(row["seqs"]) == most) for row in rows]
+        return [Postings(tuple(row["seqs"]), len(row["seqs"]) == limit) for row in rows]
 
-    async def holding(
+    async def matching_terms(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
         rows = await self._session.all(
-            HOLDING,
-            conversation_id=UUID(conversation_id),
+            MATCHING_TERMS,
+            conversation_id=conversation_id,
             seqs=list(seqs),
             keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],
             terms=[_all_of([term]) for term in terms],
@@ -245,10 +238,10 @@ class SearchRepository:
         ]
 
     async def by_seqs(
-        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+        self, conversation_id: str, seqs: Sequence[int], max_bytes: int
     ) -> list[SearchedMessage]:
         rows = await self._session.all(
-            BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs), most_bytes=most_bytes
+            BY_SEQS, conversation_id=conversation_id, seqs=list(seqs), max_bytes=max_bytes
         )
         return [_searched_from(row) for row in rows]
 
@@ -296,10 +289,8 @@ def _by_group(groups: Sequence[Sequence[str]], query: str) -> list[str]:
 
 
 def _searched_from(row: Any) -> SearchedMessage:
-    name = None
-    if row["asked_names"] is not None and row["call_ids"] is not None:
-        names = zip(
-            json_text.loads(row["asked_ids"]), json_text.loads(row["asked_names"]), strict=True
-        )
-        name = dict(names).get(json_text.loads(row["call_ids"])[0])
-    return SearchedMessage(stored_message_from(row), name)
+    tool_name = None
+    if row["call_ids"] is not None:
+        calls = named_calls(row["calling_ids"], row["calling_names"])
+        tool_name = calls.get(json_text.loads(row["call_ids"])[0])
+    return SearchedMessage(stored_message_from(row), tool_name)

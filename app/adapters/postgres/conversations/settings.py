@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.settings import SettingsList, StoredSettings
+from app.domain.conversations.settings import SettingsList
 
 FIRST_LISTS = """
     (VALUES ('sections', CAST(:sections AS text)), ('tools', CAST(:tools AS text)))
@@ -34,18 +35,14 @@ class VersionStatements:
     def __init__(self, table: str, **key: str) -> None:
         values = ", ".join(f"CAST(:{name} AS {type_})" for name, type_ in key.items())
         where = " AND ".join(f"{name} = CAST(:{name} AS {type_})" for name, type_ in key.items())
-        self.add = Statement(
-            f"""
+        self.add = Statement(f"""
             INSERT INTO {table} ({", ".join(key)}, kind, version, body)
             VALUES ({values}, CAST(:kind AS text), CAST(:version AS bigint), CAST(:body AS text))
-            """
-        )
-        self.find = Statement(
-            f"""
+        """)
+        self.find = Statement(f"""
             SELECT body FROM {table}
             WHERE {where} AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
-            """
-        )
+        """)
 
 
 class ConfigurableRepository:
@@ -73,19 +70,9 @@ class ConfigurableRepository:
         return row["body"] if row is not None else None
 
 
-def settings_parameters(settings: StoredSettings) -> dict[str, str | None]:
-    """Return the parameters for the own settings of a resource."""
-    return {
-        "model": settings.model,
-        "policy": settings.policy,
-        "sections": settings.sections,
-        "tools": settings.tools,
-    }
-
-
 def change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
     """Return the parameters of `SET_SETTINGS`."""
-    return settings_parameters(resource.settings) | {
+    return asdict(resource.settings) | {
         "metadata": resource.metadata,
         "sections_version": resource.versions.sections,
         "tools_version": resource.versions.tools,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
@@ -17,8 +16,10 @@ from app.adapters.postgres.common.rows import (
     stored_message_from,
 )
 from app.adapters.postgres.conversations.log_statements import (
+    MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,
+    seq_search,
 )
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -26,16 +27,15 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage
 
-_TIME = "coalesce(m.at, m.created_at)"
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
 
-# Window times never decrease with the seqs, so a binary search finds where a page continues in a
-# conversation. A page of n messages has messages of at most n conversations: those whose next
-# message is first. Each row is read as the first of an ordered range: a plan without statistics for
-# an equality with its seq would use another index, and scan the log.
+# A binary search finds where a page continues in a conversation. A page of n messages has messages
+# of at most n conversations: those whose next message is first. Each row is read as the first of an
+# ordered range: a plan without statistics for an equality with its seq would use another index, and
+# scan the log.
 _OF_AGENT = f"""
     WITH nearest AS (
-        SELECT conversation.conversation_id, m.seq, {_TIME} AS at
+        SELECT conversation.conversation_id, m.seq, {MESSAGE_TIME} AS at
         FROM (
             SELECT c.conversation_id, h.head_seq
             FROM conversations c
@@ -45,26 +45,7 @@ _OF_AGENT = f"""
             ORDER BY c.agent_id, c.created_at OFFSET 0
         ) conversation
         CROSS JOIN LATERAL (
-            WITH RECURSIVE search (low, high) AS (
-                SELECT {{low}}, {{high}}
-                UNION ALL
-                SELECT
-                    CASE WHEN is_before THEN middle + 1 ELSE low END,
-                    CASE WHEN is_before THEN high ELSE middle END
-                FROM (
-                    SELECT part.low, part.high, part.middle,
-                        ({_TIME}, m.conversation_id, m.seq) {{before}} {_AFTER} AS is_before
-                    FROM (
-                        SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
-                    ) part
-                    CROSS JOIN LATERAL (
-                        SELECT conversation_id, seq, at, created_at FROM messages
-                        WHERE conversation_id = conversation.conversation_id AND seq >= part.middle
-                        ORDER BY seq LIMIT 1
-                    ) m
-                ) probe
-            )
-            SELECT low FROM search WHERE low = high
+            {{first}}
         ) cut
         CROSS JOIN LATERAL (
             SELECT seq, at, created_at FROM messages
@@ -76,7 +57,7 @@ _OF_AGENT = f"""
         SELECT nearest.conversation_id, item.seq, item.at
         FROM nearest
         CROSS JOIN LATERAL (
-            SELECT m.seq, {_TIME} AS at FROM messages m
+            SELECT m.seq, {MESSAGE_TIME} AS at FROM messages m
             WHERE m.conversation_id = nearest.conversation_id
                 AND m.seq {{from_there}} nearest.seq
             ORDER BY m.seq {{order}} LIMIT CAST(:limit AS bigint)
@@ -102,90 +83,76 @@ def _unless_begun(bound: str, otherwise: str) -> str:
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
-def _of_agent(order: str, **words: str) -> Statement:
+def _of_agent(order: str, low: str, high: str, before: str, **words: str) -> Statement:
     """Return the statement for a page in this order."""
+    is_before = f"({MESSAGE_TIME}, m.conversation_id, m.seq) {before} {_AFTER}"
+    first = seq_search("conversation.conversation_id", low, high, is_before)
+    rows = _OF_AGENT.format(order=order, first=first, **words)
     by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
-    rows = _OF_AGENT.format(order=order, **words)
     return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
 
 
 OF_AGENT = {
     "asc": _of_agent(
-        "ASC",
-        low=_FIRST,
-        high=_unless_begun(_PAST, _FIRST),
-        before="<=",
-        beyond=">=",
-        from_there=">=",
+        "ASC", _FIRST, _unless_begun(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
     ),
     "desc": _of_agent(
-        "DESC",
-        low=_unless_begun(_FIRST, _PAST),
-        high=_PAST,
-        before="<",
-        beyond="<",
-        from_there="<=",
+        "DESC", _unless_begun(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
     ),
 }
 
-CONVERSATIONS = Statement(
-    f"""
-        SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
-        FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
-        JOIN conversations c ON c.conversation_id = wanted.conversation_id
-        JOIN heads h ON h.conversation_id = wanted.conversation_id
-        {LAYER_JOINS}
-        WHERE c.tenant_id = CAST(:tenant_id AS text)
-        """
-)
+CONVERSATIONS = Statement(f"""
+    SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
+    FROM unnest(CAST(:conversation_ids AS uuid[])) AS requested (conversation_id)
+    JOIN conversations c ON c.conversation_id = requested.conversation_id
+    JOIN heads h ON h.conversation_id = requested.conversation_id
+    {LAYER_JOINS}
+    WHERE c.tenant_id = CAST(:tenant_id AS text)
+""")
 
 # A pin protects its call group, with results that are appended later.
-PINNED = Statement(
-    """
-        SELECT wanted.conversation_id, wanted.seq
-        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-            AS wanted (conversation_id, seq)
-        CROSS JOIN LATERAL (
-            SELECT seq FROM pins
-            WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
-            ORDER BY seq DESC LIMIT 1
-        ) pin
-        WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
-            SELECT seq FROM messages
-            WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
-            ORDER BY seq LIMIT 1
-        ), wanted.seq + 1)
-        """
-)
+PINNED = Statement("""
+    SELECT requested.conversation_id, requested.seq
+    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+        AS requested (conversation_id, seq)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM pins
+        WHERE conversation_id = requested.conversation_id AND seq <= requested.seq
+        ORDER BY seq DESC LIMIT 1
+    ) pin
+    WHERE pin.seq = requested.seq OR requested.seq < coalesce((
+        SELECT seq FROM messages
+        WHERE conversation_id = requested.conversation_id AND seq > pin.seq AND role <> 'tool'
+        ORDER BY seq LIMIT 1
+    ), requested.seq + 1)
+""")
 
 # Receipts are large: the recursion reads their ids alone.
-CHAINS = Statement(
-    """
-        WITH RECURSIVE chain AS (
-            SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
-            FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
-                AS newest (conversation_id, compaction_id)
-            UNION ALL
-            SELECT chain.conversation_id, this.parent_id, chain.depth + 1
-            FROM chain
-            CROSS JOIN LATERAL (
-                SELECT parent_id FROM compactions
-                WHERE conversation_id = chain.conversation_id
-                    AND compaction_id = chain.compaction_id
-                LIMIT 1
-            ) this
-            WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
-        )
-        SELECT receipt.*
+CHAINS = Statement("""
+    WITH RECURSIVE chain AS (
+        SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
+        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
+            AS newest (conversation_id, compaction_id)
+        UNION ALL
+        SELECT chain.conversation_id, this.parent_id, chain.depth + 1
         FROM chain
         CROSS JOIN LATERAL (
-            SELECT * FROM compactions
-            WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+            SELECT parent_id FROM compactions
+            WHERE conversation_id = chain.conversation_id
+                AND compaction_id = chain.compaction_id
             LIMIT 1
-        ) receipt
-        ORDER BY chain.conversation_id, chain.depth
-        """
-)
+        ) this
+        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
+    )
+    SELECT receipt.*
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT * FROM compactions
+        WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+        LIMIT 1
+    ) receipt
+    ORDER BY chain.conversation_id, chain.depth
+""")
 
 
 class TranscriptRepository:
@@ -209,7 +176,7 @@ class TranscriptRepository:
             tenant_id=tenant_id,
             agent_id=agent_id,
             at=at,
-            after_id=UUID(after_id) if after_id else None,
+            after_id=after_id,
             after_seq=after_seq,
             **limits(limit, bound),
         )
@@ -228,7 +195,7 @@ class TranscriptRepository:
         rows = await self._session.all(
             CONVERSATIONS,
             tenant_id=tenant_id,
-            conversation_ids=list(map(UUID, conversation_ids)),
+            conversation_ids=list(conversation_ids),
             model=None,
             default_model=default_model,
         )
@@ -237,7 +204,7 @@ class TranscriptRepository:
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         rows = await self._session.all(
             PINNED,
-            conversation_ids=[UUID(conversation_id) for conversation_id, _ in messages],
+            conversation_ids=[conversation_id for conversation_id, _ in messages],
             seqs=[seq for _, seq in messages],
         )
         return frozenset((str(row["conversation_id"]), row["seq"]) for row in rows)
@@ -246,10 +213,7 @@ class TranscriptRepository:
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
         rows = await self._session.all(
-            CHAINS,
-            conversation_ids=[UUID(conversation_id) for conversation_id in newest],
-            compaction_ids=[UUID(compaction_id) for compaction_id in newest.values()],
-            limit=limit,
+            CHAINS, conversation_ids=list(newest), compaction_ids=list(newest.values()), limit=limit
         )
         found: dict[str, list[Compaction]] = {}
         for row in rows:

@@ -82,7 +82,7 @@ READ = Statement(
                 SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)
                     AND other.format = CAST(:format AS text)
-            ) ELSE '{{}}'::text[] END AS other_lanes,
+            ) ELSE '{{}}'::text[] END AS other_streams,
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id

@@ -128,7 +128,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
-            other_lanes=tuple(row["other_lanes"]),
+            other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             rows_read=row["rows_read"],
             rows=log_rows_from(row),

@@ -11,9 +11,7 @@ from datetime import datetime
 from itertools import accumulate, takewhile
 
 from app.domain.common.errors import UnpairedToolResult
-from app.domain.common.messages import (
-    Role,
-)
+from app.domain.common.messages import Role
 from app.domain.conversations.log.draft import Draft
 
 
@@ -65,39 +63,39 @@ def batch_shape(drafts: Sequence[Draft]) -> BatchShape:
 class Times:
     """The times of a batch's messages, as the active window uses them.
 
-    `given` are the timestamps of the messages; it is None for a message without one or with one
+    `sent` are the timestamps of the messages; it is None for a message without one or with one
     in the future, whose time is `now`. `newest` is the maximum up to each message. The first
-    `answering` messages are results of calls from before the batch.
+    `leading_results` messages are results of calls from before the batch.
     """
 
     now: datetime
-    given: tuple[datetime | None, ...]
+    sent: tuple[datetime | None, ...]
     newest: tuple[datetime, ...]
-    answering: int
+    leading_results: int
 
     @property
-    def oldest_given(self) -> datetime | None:
-        """The oldest given timestamp."""
-        return min(filter(None, self.given), default=None)
+    def oldest_sent(self) -> datetime | None:
+        """The oldest timestamp."""
+        return min(filter(None, self.sent), default=None)
 
     @property
-    def oldest_given_after(self) -> datetime | None:
-        """The oldest given timestamp after the leading results."""
-        return min(filter(None, self.given[self.answering :]), default=None)
+    def oldest_sent_after(self) -> datetime | None:
+        """The oldest timestamp after the leading results."""
+        return min(filter(None, self.sent[self.leading_results :]), default=None)
 
     @property
-    def only_answers(self) -> bool:
+    def only_results(self) -> bool:
         """Whether the batch has only leading results."""
-        return self.answering == len(self.given)
+        return self.leading_results == len(self.sent)
 
 
 def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
     """Return the times of a batch that is received at `now`."""
-    times = (draft.given_at for draft in drafts)
-    given = tuple(at if at is not None and at < now else None for at in times)
-    newest = tuple(accumulate((at or now for at in given), max))
-    answering = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
-    return Times(now, given, newest, answering)
+    times = (draft.sent_at for draft in drafts)
+    sent = tuple(at if at is not None and at < now else None for at in times)
+    newest = tuple(accumulate((at or now for at in sent), max))
+    leading_results = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
+    return Times(now, sent, newest, leading_results)
 
 
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:

@@ -40,15 +40,11 @@ from app.domain.models.tokens import (
     count_visible,
     media_message_overhead,
 )
-from app.domain.tool_output.offloading import (
-    NewBlob,
-    OffloadedResult,
-    OffloadRules,
-    offload_result,
-)
+from app.domain.tool_output.offloading import NewBlob, OffloadRules, offload_result
 from app.domain.tool_output.stored_output import StoredOutput
 
-NO_TERMS = OffloadRules()
+DEFAULT_RULES = OffloadRules()
+"""The rules of the default policy, without known tool names and attached blobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class Draft:
     place: str = ""
 
     @property
-    def given_at(self) -> datetime | None:
+    def sent_at(self) -> datetime | None:
         """The timestamp that the message has."""
         return time_from(self.timestamp) if self.timestamp is not None else None
 
@@ -89,7 +85,7 @@ class Draft:
         return (*(blob.id for blob, _ in self.blobs), *attached)
 
     @property
-    def kept_output(self) -> StoredOutput | None:
+    def stored_output(self) -> StoredOutput | None:
         """The output to store; None for a result too small to be cleared."""
         output = self.output
         if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
@@ -102,9 +98,9 @@ def draft(
     format: FormatName,
     count: CountText,
     pointer: str,
-    terms: OffloadRules = NO_TERMS,
+    rules: OffloadRules = DEFAULT_RULES,
 ) -> list[Draft]:
-    """Check, normalise, offload and count one message as it came in the request.
+    """Check, normalise, offload and count one message of a request.
 
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
     drafts. Raises ValidationError with the pointer of the invalid field.
@@ -118,63 +114,46 @@ def draft(
         raise block_types.with_format_hint(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
         block_types.require_own(raw, format, pointer)
-    message_id, timestamp = _named(raw, format, pointer)
+    message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
     places = [pointer + place for place, _ in codec.results(raw)]
     drafts = []
-    for index, (message, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
-        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
-        place, taken = pointer, None
+    for index, (original, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
+        message, place, shown, offloaded = original, pointer, piece, None
         if message.role is Role.TOOL:
             place = places[index]
-            taken = offload_result(piece, message, format, terms, place)
-        continues = index > 0
-        made = _draft(message, piece, taken, format, count, own_id, continues, timestamp, place)
-        drafts.append(made)
+            offloaded = offload_result(piece, message, format, rules, place)
+            shown = offloaded.piece
+            if shown is not piece:
+                (preview,) = codec.parse(shown, "")
+                message = replace(preview, tool_call_id=message.tool_call_id)
+        cleaned = clean(message)
+        sent = openai_chat.adapt(cleaned)
+        fragment = None
+        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
+            fragment = json_text.dump_payload(openai_chat.render(cleaned))
+        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
+        drafts.append(
+            Draft(
+                id=own_id,
+                role=message.role,
+                body=json_text.dump_stored(shown),
+                fragment=fragment,
+                tokens=count_visible(sent, count) + media_message_overhead(sent, count),
+                reasoning_tokens=count_reasoning(cleaned, count),
+                call_ids=_call_ids(message),
+                has_media=_needs_body(sent),
+                continues=index > 0,
+                timestamp=timestamp,
+                output=offloaded.output if offloaded is not None else None,
+                blobs=offloaded.blobs if offloaded is not None else (),
+                attaches=offloaded.attaches if offloaded is not None else None,
+                call_names=tuple(call.name for call in message.calls),
+                piece=piece,
+                place=place,
+            )
+        )
     return drafts
-
-
-def _draft(
-    message: Message,
-    piece: dict[str, Any],
-    taken: OffloadedResult | None,
-    format: FormatName,
-    count: CountText,
-    message_id: str | None,
-    continues: bool,
-    timestamp: str | None,
-    place: str,
-) -> Draft:
-    """Count a message with its preview in place of an offloaded result."""
-    shown = piece
-    if taken is not None and taken.piece is not piece:
-        shown = taken.piece
-        (as_shown,) = FORMATS[format].parse(shown, "")
-        message = replace(as_shown, tool_call_id=message.tool_call_id)
-    cleaned = clean(message)
-    sent = openai_chat.adapt(cleaned)
-    visible = count_visible(sent, count)
-    fragment = None
-    if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
-        fragment = json_text.dump_payload(openai_chat.render(cleaned))
-    return Draft(
-        id=message_id,
-        role=message.role,
-        body=json_text.dump_stored(shown),
-        fragment=fragment,
-        tokens=visible + media_message_overhead(sent, count),
-        reasoning_tokens=count_reasoning(cleaned, count),
-        call_ids=_call_ids(message),
-        has_media=_needs_body(sent),
-        continues=continues,
-        timestamp=timestamp,
-        output=taken.output if taken is not None else None,
-        blobs=taken.blobs if taken is not None else (),
-        attaches=taken.attaches if taken is not None else None,
-        call_names=tuple(call.name for call in message.calls),
-        piece=piece,
-        place=place,
-    )
 
 
 def _needs_body(sent: Message) -> bool:
@@ -183,7 +162,7 @@ def _needs_body(sent: Message) -> bool:
     return labelled or bool(openai_chat.tool_media(sent))
 
 
-def _named(
+def _id_and_timestamp(
     raw: Mapping[str, Any], format: FormatName, pointer: str
 ) -> tuple[str | None, str | None]:
     """Return a message's id and timestamp; those of its first item where it has several.

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
-from app.domain.common.messages import (
-    FormatName,
-    Message,
-    Role,
-    clean,
-)
+from app.domain.common.messages import FormatName, Message, Role, clean
 from app.domain.formats import FORMATS
-from app.domain.tool_output.stored_output import (
-    StoredOutput,
-    stored_output_from,
-)
+from app.domain.tool_output.stored_output import StoredOutput, stored_output_from
 
 
 @dataclass(slots=True, eq=False)

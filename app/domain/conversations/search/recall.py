@@ -136,7 +136,7 @@ def ranked(
     common = max(MAX_RECALLED, _COMMON_SHARE * head_seq)
     rare = {place for place, item in enumerate(postings) if item.estimate(head_seq) <= common}
     known = sum(bool(item.seqs) for item in postings)
-    least = _MIN_SHARE * sum(worth) if rare else 0.0
+    min_score = _MIN_SHARE * sum(worth) if rare else 0.0
 
     def score(item: Candidate) -> float:
         return sum(worth[term] for term in item.terms)
@@ -145,7 +145,7 @@ def ranked(
         longer = log(max(item.size, _USUAL_SIZE) / _USUAL_SIZE)
         return len(item.terms) < known, -round(score(item) / (1 + 0.25 * longer), 2), -item.seq
 
-    answers = (item for item in found if rare & item.terms or score(item) >= least)
+    answers = (item for item in found if rare & item.terms or score(item) >= min_score)
     return sorted(answers, key=key)
 
 

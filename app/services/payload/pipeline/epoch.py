@@ -23,27 +23,33 @@ from app.services.payload.pipeline.state import REASONING_DROPPED, BuildState
 class EpochChoice:
     """The epoch of a payload. `reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the own tools of the last epoch that stay.
+    `kept_tools` are the own tools of the last epoch that stay. `leaves_prefix` says that the
+    payload does not begin as those of the last epoch do.
     """
 
     last: Epoch | None
     start: Start
     reason: str | None
     kept_tools: tuple[str, ...]
+    leaves_prefix: bool = False
 
     def describes(self, state: BuildState) -> bool:
         """Whether the start is that of the payload as it is rendered now."""
         return (state.tools, state.dynamic_hash) == (self.start.tools, self.start.dynamic)
 
 
-def choose_epoch(state: BuildState) -> EpochChoice:
-    """Return the epoch that the payload belongs to."""
+def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> EpochChoice:
+    """Return the epoch that the payload belongs to; `previous` is what this build chose before.
+
+    A build that left the prefix of the last epoch does not return to it. Without its reasoning a
+    payload may need no notice, with it again one, and the build would never end.
+    """
     last, format = state.read.epoch, state.format
     if last is None:
         is_bound = state.view.is_whole and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
-        reason = "model_changed" if state.read.other_lanes else None
+        reason = "model_changed" if state.read.other_streams else None
         min_reasoning_after = 0
     else:
         before = start_from(last.start_json)
@@ -53,21 +59,23 @@ def choose_epoch(state: BuildState) -> EpochChoice:
         visible = state.read.conversation.state
         changes = (last, before, after, state.resolved, visible, window, state.read.pins)
         reason = break_reason(*changes)
-        if not state.drops_reasoning:
+        has_left = previous is not None and previous.leaves_prefix
+        if not (state.drops_reasoning or has_left):
             if reason is None:
                 return EpochChoice(last, before, None, kept)
             if keeps_prefix(*changes):
                 view = before.view
                 start = _bound(after, view.reasoning_after, view.reasoning_of)
                 return EpochChoice(last, start, reason, kept)
-        reason = reason or REASONING_DROPPED
+        chosen_before = previous.reason if previous is not None else None
+        reason = reason or chosen_before or REASONING_DROPPED
         is_bound = False
         min_reasoning_after = before.view.reasoning_after
     reasoning_after = 0 if is_bound else max(min_reasoning_after, _reasoning_after(state))
     start = _bound(
         _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
     )
-    return EpochChoice(last, start, reason, ())
+    return EpochChoice(last, start, reason, (), leaves_prefix=last is not None)
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
@@ -91,7 +99,7 @@ def _bound(start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]) ->
 
 def _has_other_reasoning(state: BuildState) -> bool:
     """Whether another model may have made the reasoning that this stream would replay."""
-    streams, format = state.read.other_lanes, state.format
+    streams, format = state.read.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
     family = state.resolved.takes_reasoning_of(format)[:1]

@@ -45,7 +45,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
     """
     cached, cached_epoch_id, read = await _read(deps, attempt)
     if read.conversation.is_outdated(deps.active.now()):
-        await deps.active.settled(attempt.tenant_id, read.conversation)
+        await deps.active.updated(attempt.tenant_id, read.conversation)
         cached, cached_epoch_id, read = await _read(deps, attempt)
     conversation = read.conversation
     if not conversation.state.shown_messages:
