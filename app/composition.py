@@ -203,7 +203,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),
         allowances=allowances,
-        storage=StorageQuota(database, allowances.limits_of, time.monotonic),
+        storage=StorageQuota(database, allowances, time.monotonic),
     )
 
 

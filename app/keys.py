@@ -6,7 +6,7 @@ import secrets
 import string
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, fields
 from datetime import datetime, timedelta
 
 from app.adapters.postgres.database import PostgresDatabase
@@ -23,60 +23,47 @@ _ID_LENGTH = 12
 _SECRET_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _Tenants:
-    keys: KeyService
-    allowances: QuotaService
-
-
 async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
     """Create a key and return it."""
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
     key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
-    async with _opened(settings) as tenants:
+    async with _opened(settings) as (keys, _):
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        return await tenants.keys.create(key_id, secret, tenant_id, name, expires_at)
+        return await keys.create(key_id, secret, tenant_id, name, expires_at)
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
     """Revoke a key and return the result as a sentence."""
-    asked_at = utc_now()
-    async with _opened(settings) as tenants:
-        key = await tenants.keys.revoke(key_id)
-    if key.revoked_at is not None and key.revoked_at < asked_at:
+    started_at = utc_now()
+    async with _opened(settings) as (keys, _):
+        key = await keys.revoke(key_id)
+    if key.revoked_at is not None and key.revoked_at < started_at:
         return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
     return f"Revoked {key_id} of tenant {key.tenant_id}."
 
 
 async def has_keys(settings: Settings) -> bool:
-    """Tell whether a key was ever created."""
-    async with _opened(settings) as tenants:
-        return await tenants.keys.has_keys()
+    """Return whether a key was ever created."""
+    async with _opened(settings) as (keys, _):
+        return await keys.has_keys()
 
 
 async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
     """Return the keys as a table."""
-    async with _opened(settings) as tenants:
-        found = await tenants.keys.of_tenant(tenant_id)
+    async with _opened(settings) as (keys, _):
+        found = await keys.of_tenant(tenant_id)
     now = utc_now()
-    rows = [
-        (
-            key.key_id,
-            key.tenant_id,
-            key.name or "-",
-            _state(key, now),
-            _time(key.created_at),
-            _time(key.last_used_at),
-        )
-        for key in found
-    ]
+    rows = []
+    for key in found:
+        times = _time(key.created_at), _time(key.last_used_at)
+        rows.append((key.key_id, key.tenant_id, key.name or "-", _state(key, now), *times))
     return _table(("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED"), rows)
 
 
 async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
     """Return the uses of a key as a table."""
-    async with _opened(settings) as tenants:
-        uses = await tenants.keys.uses(key_id, utc_now() - timedelta(days=days))
+    async with _opened(settings) as (keys, _):
+        uses = await keys.uses(key_id, utc_now() - timedelta(days=days))
     rows = [
         (_time(use.hour), use.address or "-", str(use.admitted), str(use.refused)) for use in uses
     ]
@@ -85,53 +72,34 @@ async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
 
 async def table_of_tenants(settings: Settings) -> str:
     """Return the tenants with their own limits as a table."""
-    async with _opened(settings) as tenants:
-        found = await tenants.allowances.all_limits()
-    rows = [
-        (
-            tenant_id,
-            _number(limits.requests_per_minute),
-            _number(limits.bytes_per_day),
-            _number(limits.summarizer_calls_per_hour),
-            _number(limits.storage_bytes),
-        )
-        for tenant_id, limits in found.items()
-    ]
-    heads = (
-        "TENANT",
-        "REQUESTS_PER_MINUTE",
-        "BYTES_PER_DAY",
-        "SUMMARIZER_CALLS_PER_HOUR",
-        "STORAGE_BYTES",
-    )
-    return _table(heads, rows)
+    async with _opened(settings) as (_, quotas):
+        found = await quotas.all_limits()
+    rows = [(tenant_id, *map(_number, astuple(limits))) for tenant_id, limits in found.items()]
+    return _table(("TENANT", *(field.name.upper() for field in fields(TenantLimits))), rows)
 
 
-async def set_limits(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
-    """Set the limits of a tenant; creates the tenant if it does not exist."""
-    async with _opened(settings) as tenants:
-        await tenants.allowances.set_limits(tenant_id, limits)
-
-
-async def set_limits_of_known(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
-    """Set the limits of a tenant; raises NotFound if it does not exist."""
-    async with _opened(settings) as tenants:
+async def set_limits(
+    tenant_id: str, limits: TenantLimits, create: bool, settings: Settings
+) -> None:
+    """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
+    async with _opened(settings) as (_, quotas):
         # Requests without a key belong to the default tenant, which exists without a key.
-        if tenant_id != DEFAULT_TENANT and tenant_id not in await tenants.allowances.all_limits():
+        is_known = create or tenant_id == DEFAULT_TENANT or tenant_id in await quotas.all_limits()
+        if not is_known:
             raise NotFound(
                 f"No tenant {tenant_id}: `context-service tenants list` shows the tenants, and"
                 " --create creates one"
             )
-        await tenants.allowances.set_limits(tenant_id, limits)
+        await quotas.set_limits(tenant_id, limits)
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[_Tenants]:
+async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
     store = store_of(settings)
     await store.open()
     database = PostgresDatabase(store)
     try:
-        yield _Tenants(keys_of(database), allowances_of(settings, database))
+        yield keys_of(database), allowances_of(settings, database)
     finally:
         await store.close()
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
-from functools import partial
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -28,23 +25,17 @@ from app.api.operation import health
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
-from app.api.tool_output import blob_content, blob_slices, blobs
+from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
-from app.domain.common import json_text
 from app.domain.common.json_structure import StructureLimits
-from app.domain.common.messages import FormatName
-from app.domain.tenancy.quotas import QuotaKind
 from app.environment import SettingsError
 from app.services.common.read_permits import ReadPermits
 from app.services.common.tenant_shares import TenantShares
 from app.services.compaction.background import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
-from app.services.conversations.batches import Append
-from app.services.conversations.conversations import NewConversation
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
-from app.services.conversations.own_settings import OwnSettings
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.transcripts import TranscriptService
@@ -72,8 +63,7 @@ ROUTERS = (
     messages.page_router,
     context.router,
     blobs.router,
-    blob_content.router,
-    blob_slices.router,
+    blob_reading.router,
     tools.router,
     reported_usage.router,
     compactions.router,
@@ -244,7 +234,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             ),
         ),
         forks=ForkService(
-            database, resolver, parts.active, parts.blob_store, new_id, partial(_count_bytes, parts)
+            database, resolver, parts.active, parts.blob_store, new_id, parts.storage
         ),
         registry=parts.models,
         search=parts.search,
@@ -258,45 +248,19 @@ def _services(settings: Settings, parts: Parts) -> Services:
     )
 
 
-async def _count_bytes(parts: Parts, tenant_id: str, size: int) -> None:
-    """Count bytes that the service copies for a tenant like bytes that the tenant sends."""
-    await parts.storage.take(tenant_id, size)
-    await parts.allowances.take(tenant_id, QuotaKind.BYTES, size)
-
-
-def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(json_text.dump_stored(message)) for message in messages)
-
-
 def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
-    """Return the snapshot service; it appends and creates conversations like a client."""
-
-    async def append(
-        tenant_id: str,
-        conversation_id: str,
-        copies: Sequence[Mapping[str, Any]],
-        format: FormatName,
-    ) -> None:
-        await _count_bytes(parts, tenant_id, await asyncio.to_thread(_size_of, copies))
-        await log.append(tenant_id, conversation_id, Append(copies, format))
-
-    async def make(
-        tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
-    ) -> None:
-        new = NewConversation(conversation_id, agent_id, settings=OwnSettings(model=model))
-        await parts.conversations.create(tenant_id, new)
-
     database, resolver = parts.database, parts.resolver
     restores = RestoreService(
         database,
         parts.outputs,
         parts.active,
-        append,
-        make,
+        log,
+        parts.conversations,
+        parts.storage,
         resolver.default_model,
         settings.max_batch,
     )
-    recaps = SnapshotSummaries(database, parts.summariser)
+    summaries = SnapshotSummaries(database, parts.summariser)
     return SnapshotService(
-        database, resolver, recaps, restores, parts.outputs, parts.active, new_id
+        database, resolver, summaries, restores, parts.outputs, parts.active, new_id
     )

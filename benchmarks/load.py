@@ -67,7 +67,7 @@ def measure(quick: bool) -> Section:
 
 async def _key(url: str) -> str:
     settings = Settings(database_url=url)
-    await set_limits(DEFAULT_TENANT, TenantLimits(requests_per_minute=10_000_000), settings)
+    await set_limits(DEFAULT_TENANT, TenantLimits(requests_per_minute=10_000_000), True, settings)
     return await create(DEFAULT_TENANT, "load", None, settings)
 
 

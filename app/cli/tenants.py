@@ -96,8 +96,7 @@ def list_tenants() -> None:
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
     from app.domain.tenancy.quotas import TenantLimits
-    from app.keys import set_limits, set_limits_of_known
+    from app.keys import set_limits
 
-    work = set_limits if create else set_limits_of_known
-    in_database(existing(), partial(work, tenant, TenantLimits(**limits)))
+    in_database(existing(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")

@@ -29,6 +29,7 @@ from app.domain.conversations.events import Cursor
 from app.domain.formats import parse_tool
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings
+from app.domain.tenancy.quotas import TenantLimits
 from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
@@ -58,6 +59,8 @@ from app.services.ports import (
     Repositories,
 )
 from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tenancy.quotas import QuotaService
+from app.services.tenancy.storage_usage import StorageQuota
 from app.services.tool_output.stored_results import StoredResults
 
 TENANT = "default"
@@ -94,6 +97,12 @@ class Clock:
     def pass_seconds(self, seconds: float) -> None:
         """Let more time go by."""
         self.pass_ms(seconds * 1000)
+
+
+def unlimited_storage(database: Database) -> StorageQuota:
+    """Return a storage quota without limits."""
+    quotas = QuotaService(database, TenantLimits(), lambda: STARTED, lambda: 0.0)
+    return StorageQuota(database, quotas, lambda: 0.0)
 
 
 class ScriptedGateway:

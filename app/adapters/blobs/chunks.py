@@ -26,8 +26,8 @@ Compressed = bytes | memoryview
 _Result = TypeVar("_Result")
 
 
-async def compress(chunks: Sequence[Chunk]) -> list[bytes]:
-    """Compress the bytes of chunks."""
+async def compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
+    """Return chunks with their compressed bytes."""
     return await _off_loop(sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks))
 
 
@@ -49,11 +49,7 @@ class RowWriter:
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
         """Return chunks with their compressed bytes."""
-        compressed = await compress(chunks)
-        return [
-            StoredChunk(chunk.number, chunk.start, chunk.newlines, len(chunk.data), data=data)
-            for chunk, data in zip(chunks, compressed, strict=True)
-        ]
+        return await compress(chunks)
 
     async def finish(self) -> None:
         """Return None: there is no object."""
@@ -110,23 +106,17 @@ async def _off_loop(size: int, work: Callable[[], _Result]) -> _Result:
     return work() if size <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
-def _compress(chunks: Sequence[Chunk]) -> list[bytes]:
+def _compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-    return [compressor.compress(chunk.data) for chunk in chunks]
-
-
-def _decompress(chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]) -> list[bytes]:
-    decompressor = zstandard.ZstdDecompressor()
     return [
-        _decompress_chunk(decompressor, chunk, data)
-        for chunk, data in zip(chunks, compressed, strict=True)
+        StoredChunk(c.number, c.start, c.newlines, len(c.data), compressor.compress(c.data))
+        for c in chunks
     ]
 
 
-def _decompress_chunk(
-    decompressor: zstandard.ZstdDecompressor, chunk: StoredChunk, data: Compressed
-) -> bytes:
+def _decompress(chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]) -> list[bytes]:
     # The decompressor allocates the size in the frame, even above a given limit.
-    if zstandard.frame_content_size(data) != chunk.size:
+    if [zstandard.frame_content_size(data) for data in compressed] != [c.size for c in chunks]:
         raise ValueError("the size differs from its row")
-    return decompressor.decompress(data)
+    decompressor = zstandard.ZstdDecompressor()
+    return [decompressor.decompress(data) for data in compressed]

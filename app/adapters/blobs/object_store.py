@@ -52,14 +52,14 @@ class ObjectWriter:
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
         """Write chunks, and return them with their positions in the object."""
-        compressed = await compress(chunks)
-        stored = []
-        for chunk, data in zip(chunks, compressed, strict=True):
-            place = StoredChunk(chunk.number, chunk.start, chunk.newlines, len(chunk.data))
-            stored.append(replace(place, object_start=self._size, object_size=len(data)))
-            self._size += len(data)
+        stored, compressed = [], bytearray()
+        for chunk in await compress(chunks):
+            data, start = chunk.data or b"", self._size + len(compressed)
+            stored.append(replace(chunk, data=None, object_start=start, object_size=len(data)))
+            compressed += data
+        self._size += len(compressed)
         if compressed:
-            await self.send(b"".join(compressed))
+            await self.send(bytes(compressed))
         return stored
 
     async def finish(self) -> str | None:
@@ -172,13 +172,7 @@ class ObjectStore:
 
     async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation, a page at a time."""
-        async with self.client() as opened:
-            pages = opened.list(_folder(tenant_id, conversation_id), chunk_size=_LIST_PAGE)
-        while True:
-            async with self.client():
-                page = await anext(pages, None)
-            if page is None:
-                return
+        async for page in self._pages(_folder(tenant_id, conversation_id)):
             await self.remove([found["path"] for found in page])
 
     async def drop_parts(self, older_than: datetime) -> int:
@@ -198,17 +192,22 @@ class ObjectStore:
 
         Objects with other keys than this service's are ignored.
         """
+        async for page in self._pages():
+            for found in page:
+                ids = _ids(found["path"])
+                if ids is not None and found["last_modified"] < older_than:
+                    yield (found["path"], *ids)
+
+    async def _pages(self, folder: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the objects of a folder, or of the whole store, a page at a time."""
         async with self.client() as opened:
-            pages = opened.list(chunk_size=_LIST_PAGE)
+            pages = opened.list(folder, chunk_size=_LIST_PAGE)
         while True:
             async with self.client():
                 page = await anext(pages, None)
             if page is None:
                 return
-            for found in page:
-                ids = _ids(found["path"])
-                if ids is not None and found["last_modified"] < older_than:
-                    yield (found["path"], *ids)
+            yield page
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
@@ -232,11 +231,10 @@ class ObjectStore:
 
     async def _delete(self, object_keys: Sequence[str]) -> bool:
         async with self.client() as opened:
-            try:
+            with suppress(FileNotFoundError):
                 await opened.delete_async(list(object_keys))
-            except FileNotFoundError:
-                return False
-        return True
+                return True
+        return False
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -17,6 +17,7 @@ from app.api.http.fields import (
     ModelName,
     RequestSchema,
     ResponseSchema,
+    examples,
 )
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import time_from
@@ -44,9 +45,7 @@ Time = Annotated[
 class SnapshotSave(RequestSchema):
     """A snapshot to save."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"description": "Working on auth refactor"}]}
-    )
+    model_config = examples({"description": "Working on auth refactor"})
 
     description: str | None = Field(
         default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
@@ -93,11 +92,11 @@ class SnapshotModel(ResponseSchema):
 class Snapshot(ResponseSchema):
     """A snapshot without its messages."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_SNAPSHOT]})
+    model_config = examples(_SNAPSHOT)
 
     session_id: str = Field(description="Id of the snapshot.")
     timestamp: datetime = Field(description="When it was saved.")
-    description: str | None = Field(description="The purpose, as given when it was saved.")
+    description: str | None = Field(description="The purpose of the snapshot.")
     summary: str = Field(
         description="A few sentences on what was accomplished, decided and left unfinished;"
         " `(summary generation failed)` if the model failed."
@@ -121,9 +120,7 @@ class Snapshot(ResponseSchema):
 class SnapshotPage(Page[Snapshot]):
     """Snapshots, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_SNAPSHOT], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_SNAPSHOT], "next_cursor": None})
 
 
 class SnapshotMessage(ResponseSchema):
@@ -154,9 +151,7 @@ class SnapshotMessage(ResponseSchema):
 class SnapshotFile(Snapshot):
     """A snapshot with its messages."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [_SNAPSHOT | {"messages": [_MESSAGE]}]}
-    )
+    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
     messages: list[SnapshotMessage] = Field(
         description="The messages by conversation, in the order of the log."
@@ -179,25 +174,21 @@ class ImportedModel(RequestSchema):
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot, or one of another source in the same format."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                _SNAPSHOT | {"messages": [_MESSAGE]},
-                {
-                    "session_id": _SESSION_ID,
-                    "timestamp": "2026-02-12T14:30:00Z",
-                    "description": "Working on auth refactor",
-                    "summary": "Implemented JWT token validation and refresh flow.",
-                    "message_count": 2,
-                    "window_start": "2026-02-12T00:00:00Z",
-                    "window_end": "2026-02-12T14:30:00Z",
-                    "messages": [
-                        {"role": "user", "content": "Validate the tokens, please."},
-                        {"role": "assistant", "content": "Done: they are checked on each call."},
-                    ],
-                },
-            ]
-        }
+    model_config = examples(
+        _SNAPSHOT | {"messages": [_MESSAGE]},
+        {
+            "session_id": _SESSION_ID,
+            "timestamp": "2026-02-12T14:30:00Z",
+            "description": "Working on auth refactor",
+            "summary": "Implemented JWT token validation and refresh flow.",
+            "message_count": 2,
+            "window_start": "2026-02-12T00:00:00Z",
+            "window_end": "2026-02-12T14:30:00Z",
+            "messages": [
+                {"role": "user", "content": "Validate the tokens, please."},
+                {"role": "assistant", "content": "Done: they are checked on each call."},
+            ],
+        },
     )
 
     session_id: str | None = Field(
@@ -209,7 +200,7 @@ class SnapshotImport(RequestSchema):
     )
     summary: str = Field(default="", description="The summary of the snapshot.")
     message_count: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if given."
+        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if set."
     )
     window_start: Time | None = Field(
         default=None, description="Start of its window; `timestamp` by default."
@@ -217,11 +208,13 @@ class SnapshotImport(RequestSchema):
     window_end: Time | None = Field(
         default=None, description="End of its window; `timestamp` by default."
     )
-    agent_id: AgentId | None = Field(default=None, description="The agent it was taken of.")
-    conversation_ids: list[str] | None = Field(
-        default=None, description="Taken from the messages; what is said here does not matter."
+    agent_id: AgentId | None = Field(
+        default=None, description="The agent whose conversations it has."
     )
-    imported: bool | None = Field(default=None, description="What is said here does not matter.")
+    conversation_ids: list[str] | None = Field(
+        default=None, description="Ignored: derived from the messages."
+    )
+    imported: bool | None = Field(default=None, description="Ignored: always true for an import.")
     models: list[ImportedModel] | None = Field(
         default=None,
         max_length=MAX_IMPORTED,
@@ -240,9 +233,7 @@ class SnapshotImport(RequestSchema):
 class SnapshotRestore(RequestSchema):
     """The target of a restore."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{}, {"conversation_id": _CONVERSATION_ID}]}
-    )
+    model_config = examples({}, {"conversation_id": _CONVERSATION_ID})
 
     conversation_id: ConversationId | None = Field(
         default=None,
@@ -267,23 +258,19 @@ class RestoredConversation(ResponseSchema):
 class Restored(ResponseSchema):
     """The result of a restore."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "session_id": _SESSION_ID,
+            "restored": 46,
+            "skipped": 1,
+            "conversations": [
                 {
-                    "session_id": _SESSION_ID,
+                    "conversation_id": _CONVERSATION_ID,
+                    "source_conversation_id": _CONVERSATION_ID,
                     "restored": 46,
                     "skipped": 1,
-                    "conversations": [
-                        {
-                            "conversation_id": _CONVERSATION_ID,
-                            "source_conversation_id": _CONVERSATION_ID,
-                            "restored": 46,
-                            "skipped": 1,
-                        }
-                    ],
                 }
-            ]
+            ],
         }
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Annotated
+from datetime import UTC
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
@@ -46,7 +46,6 @@ from app.domain.common.errors import (
     StorageLimitReached,
     ValidationError,
 )
-from app.domain.common.pages import Page
 from app.domain.snapshots import snapshots
 from app.services.snapshots import snapshots as service
 from app.services.tool_output.stored_results import Content
@@ -58,15 +57,7 @@ stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
-_SAVED = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
-_COPIED = problems_of(
-    NotFound,
-    ValidationError,
-    MalformedJson,
-    PayloadTooLarge,
-    StorageLimitReached,
-    ServiceUnavailable,
-)
+_SAVE_ERRORS = (NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 _LISTED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 
 SessionPath = Annotated[
@@ -81,7 +72,7 @@ SessionPath = Annotated[
     operation_id="save_agent_snapshot",
     summary="Save an agent's windows",
     response_model=Snapshot,
-    responses=_SAVED,
+    responses=problems_of(*_SAVE_ERRORS),
 )
 async def save_agent_snapshot(
     request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
@@ -91,11 +82,8 @@ async def save_agent_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    known_id = agent_id_from(agent_id)
-    description = body.description if body is not None else None
-    return _created(
-        await services(request).snapshots.save_agent(tenant_of(request), known_id, description)
-    )
+    save = services(request).snapshots.save_agent
+    return await _saved(request, save, agent_id_from(agent_id), body)
 
 
 @page_router.get(
@@ -109,11 +97,7 @@ async def list_agent_snapshots(
     request: Request, agent_id: AgentPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the snapshots of the agent and of its conversations, newest first."""
-    known_id = agent_id_from(agent_id)
-    page = await services(request).snapshots.page_of_agent(
-        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
-    )
-    return _page_answer(page)
+    return await _page(request, limit, cursor, agent_id=agent_id_from(agent_id), must_exist=True)
 
 
 @router.post(
@@ -122,7 +106,7 @@ async def list_agent_snapshots(
     operation_id="save_conversation_snapshot",
     summary="Save a conversation's window",
     response_model=Snapshot,
-    responses=_SAVED,
+    responses=problems_of(*_SAVE_ERRORS),
 )
 async def save_conversation_snapshot(
     request: Request, conversation_id: ConversationPath, body: SnapshotSave | None = None
@@ -132,12 +116,8 @@ async def save_conversation_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    known_id = conversation_id_from(conversation_id)
-    description = body.description if body is not None else None
-    saved = await services(request).snapshots.save_conversation(
-        tenant_of(request), known_id, description
-    )
-    return _created(saved)
+    save = services(request).snapshots.save_conversation
+    return await _saved(request, save, conversation_id_from(conversation_id), body)
 
 
 @page_router.get(
@@ -151,11 +131,8 @@ async def list_conversation_snapshots(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the snapshots that hold messages of the conversation, newest first."""
-    known_id = conversation_id_from(conversation_id)
-    page = await services(request).snapshots.page_of_conversation(
-        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
-    )
-    return _page_answer(page)
+    conversation_id = conversation_id_from(conversation_id)
+    return await _page(request, limit, cursor, conversation_id=conversation_id, must_exist=True)
 
 
 @page_router.get(
@@ -178,15 +155,7 @@ async def list_snapshots(
     cursor: Cursor = None,
 ) -> Response:
     """Return snapshots without their messages, newest first."""
-    page = await services(request).snapshots.page(
-        tenant_of(request),
-        limit,
-        _before(cursor),
-        agent_id=agent_id,
-        conversation_id=conversation_id,
-        read=read_of(request),
-    )
-    return _page_answer(page)
+    return await _page(request, limit, cursor, agent_id=agent_id, conversation_id=conversation_id)
 
 
 @router.post(
@@ -245,14 +214,14 @@ async def get_snapshot(
     Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
     true for a message with a preview instead. An interrupted response is not valid JSON.
     """
-    known_id = _session_id_from(session_id)
+    session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), known_id, content, read_of(request)
+        tenant_of(request), session_id, content, read_of(request)
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
-    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{known_id}.json"
+    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{session_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
@@ -272,8 +241,10 @@ async def get_snapshot(
 )
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
-    known_id = _session_id_from(session_id)
-    return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
+    session_id = _session_id_from(session_id)
+    return Json(
+        {"deleted": await services(request).snapshots.remove(tenant_of(request), session_id)}
+    )
 
 
 @page_router.post(
@@ -281,7 +252,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     operation_id="restore_snapshot",
     summary="Restore a snapshot",
     response_model=Restored,
-    responses=_COPIED | problems_of(Conflict, Gone),
+    responses=problems_of(*_SAVE_ERRORS, StorageLimitReached, Conflict, Gone),
 )
 @heavy
 async def restore_snapshot(
@@ -293,11 +264,12 @@ async def restore_snapshot(
     ids and name their source in `restored_from`. `422` if a snapshot of several conversations
     would be restored into one.
     """
-    known_id = _session_id_from(session_id)
-    target_id = None
-    if body is not None and body.conversation_id is not None:
-        target_id = body.conversation_id.lower()
-    return Json(await services(request).snapshots.restore(tenant_of(request), known_id, target_id))
+    session_id = _session_id_from(session_id)
+    target_id = body.conversation_id if body is not None else None
+    target_id = target_id.lower() if target_id is not None else None
+    return Json(
+        await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
+    )
 
 
 async def _json_pieces(
@@ -342,15 +314,25 @@ def _session_id_from(text: str) -> str:
     return text.lower()
 
 
-def _before(cursor: str | None) -> tuple[datetime, str] | None:
-    return cursors.decode_time(cursor, "snapshots") if cursor else None
+async def _saved(
+    request: Request,
+    save: Callable[[str, str, str | None], Awaitable[snapshots.Snapshot]],
+    resource_id: str,
+    body: SnapshotSave | None,
+) -> Response:
+    description = body.description if body is not None else None
+    return _created(await save(tenant_of(request), resource_id, description))
 
 
 def _created(saved: snapshots.Snapshot) -> Response:
     return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
 
-def _page_answer(page: Page[snapshots.Snapshot]) -> Response:
+async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> Response:
+    before = cursors.decode_time(cursor, "snapshots") if cursor else None
+    page = await services(request).snapshots.page(
+        tenant_of(request), limit, before, read=read_of(request), **options
+    )
     following = None
     if page.has_more:
         last = page[-1]

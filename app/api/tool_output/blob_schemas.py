@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from app.api.http.fields import RequestSchema, ResponseSchema
+from app.api.http.fields import RequestSchema, ResponseSchema, examples
 from app.api.http.pages import Page
 
 REF = "blob_9f86d081884c7d659a2feaa0"
@@ -17,9 +17,7 @@ _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 class ToolOutputRef(ResponseSchema):
     """Reference to a tool result."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"id": REF, "byte_size": 48_231, "line_count": 912}]}
-    )
+    model_config = examples({"id": REF, "byte_size": 48_231, "line_count": 912})
 
     id: str = Field(description="Id of its blob, or of its message if it has no blob.")
     byte_size: int = Field(description="Size of the whole output in bytes.")
@@ -42,7 +40,7 @@ _BLOB: dict[str, Any] = {
 class Blob(ToolOutputRef):
     """A stored output. Equal bytes are stored once in a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_BLOB]})
+    model_config = examples(_BLOB)
 
     sha256: str = Field(description="SHA-256 of the bytes, in hex.")
     media_type: str = Field(description="Media type of the content.")
@@ -55,9 +53,7 @@ class Blob(ToolOutputRef):
 class UploadedBlob(Blob):
     """An uploaded blob and its preview."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{**_BLOB, "attached": False, "view": "PASS test_one\n"}]}
-    )
+    model_config = examples({**_BLOB, "attached": False, "view": "PASS test_one\n"})
 
     view: str = Field(description="The preview that a message without content shows.")
 
@@ -65,25 +61,19 @@ class UploadedBlob(Blob):
 class BlobPage(Page[Blob]):
     """Blobs of a conversation, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [_BLOB], "next_cursor": None}]}
-    )
+    model_config = examples({"data": [_BLOB], "next_cursor": None})
 
 
 class LineSlice(ResponseSchema):
     """Numbered lines of an output."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "text": "   101\tPASS test_one\n   102\tFAIL test_two",
-                    "first_line": 101,
-                    "line_count": 2,
-                    "total_lines": 912,
-                    "next_offset": 102,
-                }
-            ]
+    model_config = examples(
+        {
+            "text": "   101\tPASS test_one\n   102\tFAIL test_two",
+            "first_line": 101,
+            "line_count": 2,
+            "total_lines": 912,
+            "next_offset": 102,
         }
     )
 
@@ -97,17 +87,13 @@ class LineSlice(ResponseSchema):
 class ByteSlice(ResponseSchema):
     """A slice of an output's bytes as text. No character is split."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "text": "PASS test_one\n",
-                    "offset": 0,
-                    "byte_count": 14,
-                    "total_bytes": 48_231,
-                    "next_offset": 14,
-                }
-            ]
+    model_config = examples(
+        {
+            "text": "PASS test_one\n",
+            "offset": 0,
+            "byte_count": 14,
+            "total_bytes": 48_231,
+            "next_offset": 14,
         }
     )
 
@@ -130,21 +116,17 @@ class GrepMatch(ResponseSchema):
 class GrepMatches(ResponseSchema):
     """The matching lines, in order."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = examples(
+        {
+            "matches": [
                 {
-                    "matches": [
-                        {
-                            "line": 102,
-                            "text": "FAIL test_two",
-                            "before": ["PASS test_one"],
-                            "after": [],
-                        }
-                    ],
-                    "truncated": False,
+                    "line": 102,
+                    "text": "FAIL test_two",
+                    "before": ["PASS test_one"],
+                    "after": [],
                 }
-            ]
+            ],
+            "truncated": False,
         }
     )
 
@@ -155,7 +137,7 @@ class GrepMatches(ResponseSchema):
 class CollectRequest(RequestSchema):
     """Options of a collection."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}]})
+    model_config = examples({"dry_run": True})
 
     dry_run: bool = Field(
         default=False, description="true: report what would be collected, without collecting it."
@@ -165,16 +147,12 @@ class CollectRequest(RequestSchema):
 class CollectedBlobs(ResponseSchema):
     """The blobs that were collected, or would be in a dry run."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "dry_run": True,
-                    "collected": [{"id": REF, "byte_size": 48_231, "line_count": 912}],
-                    "byte_size": 48_231,
-                    "uploads": 0,
-                }
-            ]
+    model_config = examples(
+        {
+            "dry_run": True,
+            "collected": [{"id": REF, "byte_size": 48_231, "line_count": 912}],
+            "byte_size": 48_231,
+            "uploads": 0,
         }
     )
 

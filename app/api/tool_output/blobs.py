@@ -22,6 +22,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.fields import NAME_PATTERN
 from app.api.http.routing import WireRoute, heavy
+from app.api.tool_output.blob_reading import BINARY, BLOBS_PATH, RefPath, output_of
 from app.api.tool_output.blob_schemas import (
     Blob,
     BlobPage,
@@ -30,7 +31,6 @@ from app.api.tool_output.blob_schemas import (
     ToolOutputRef,
     UploadedBlob,
 )
-from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, ref_from, source_of
 from app.domain.common.errors import (
     Conflict,
     Gone,
@@ -82,7 +82,7 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     if tool_call_id is not None and not is_sendable(tool_call_id):
         raise ValidationError.at(
             "/query/tool_call_id", "contains a character that cannot be stored"
@@ -91,15 +91,15 @@ async def upload_blob(
     async with aclosing(_body(request)) as pieces:
         uploaded = await services(request).uploads.upload(
             tenant_of(request),
-            known_id,
+            conversation_id,
             pieces,
             media_type=_media_type(request),
             tool_name=tool_name,
             tool_call_id=tool_call_id,
             declared_bytes=_declared_bytes(request),
         )
-    item = _item(uploaded.blob) | {"view": uploaded.preview}
-    location = f"/v1/conversations/{known_id}/blobs/{uploaded.blob.id}"
+    item = _item(uploaded.blob) | {"view": uploaded.preview.texts[0]}
+    location = f"/v1/conversations/{conversation_id}/blobs/{uploaded.blob.id}"
     return Json(item, 201, headers={"Location": location})
 
 
@@ -114,9 +114,11 @@ async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the blobs of a conversation, newest first, without collected ones."""
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     before = cursors.decode_name(cursor, "blobs") if cursor else None
-    page = await services(request).blobs.page(tenant_of(request), known_id, limit + 1, before)
+    page = await services(request).blobs.page(
+        tenant_of(request), conversation_id, limit + 1, before
+    )
     has_more = len(page) > limit
     next_cursor = cursors.encode("blobs", page[limit - 1].id) if has_more else None
     return Json({"data": [_item(blob) for blob in page[:limit]], "next_cursor": next_cursor})
@@ -139,9 +141,9 @@ async def collect_blobs(
     With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
     transcript keeps their previews, with `content_collected`.
     """
-    known_id = conversation_id_from(conversation_id)
+    conversation_id = conversation_id_from(conversation_id)
     result = await services(request).blob_collector.collect(
-        tenant_of(request), known_id, dry_run=body is not None and body.dry_run
+        tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )
     return Json(
         {
@@ -162,22 +164,8 @@ async def collect_blobs(
 )
 async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Response:
     """Return the metadata of an output: its size, lines, hash and media type."""
-    source = await source_of(request, conversation_id, ref)
-    if source.blob is not None:
-        return Json(_item(source.blob))
-    return Json(
-        {
-            "id": source.ref.id,
-            "byte_size": source.ref.byte_size,
-            "line_count": source.ref.line_count,
-            "sha256": source.sha256,
-            "media_type": source.media_type,
-            "tool_name": None,
-            "tool_call_id": None,
-            "attached": True,
-            "created_at": None,
-        }
-    )
+    source = await services(request).blobs.find(*output_of(request, conversation_id, ref))
+    return Json(_item(source.blob))
 
 
 @router.delete(
@@ -191,9 +179,8 @@ async def delete_blob(
     request: Request, conversation_id: ConversationPath, ref: RefPath
 ) -> Response:
     """Delete an upload that no message refers to; any other blob is a `409`."""
-    known_id = conversation_id_from(conversation_id)
-    collector = services(request).blob_collector
-    return Json((await collector.remove(tenant_of(request), known_id, ref_from(ref))).ref)
+    output = output_of(request, conversation_id, ref)
+    return Json((await services(request).blob_collector.remove(*output)).ref)
 
 
 async def _body(request: Request) -> AsyncGenerator[bytes]:
@@ -219,14 +206,4 @@ def _declared_bytes(request: Request) -> int:
 
 
 def _item(blob: blobs.Blob) -> dict[str, Any]:
-    return {
-        "id": blob.id,
-        "byte_size": blob.byte_size,
-        "line_count": blob.line_count,
-        "sha256": blob.sha256,
-        "media_type": blob.media_type,
-        "tool_name": blob.tool_name,
-        "tool_call_id": blob.tool_call_id,
-        "attached": blob.attached,
-        "created_at": blob.created_at,
-    }
+    return {name: getattr(blob, name) for name in Blob.model_fields}

@@ -1,16 +1,30 @@
-"""Snapshots: records of active windows that can be read, exported and restored."""
+"""Snapshots: records of active windows that can be read, exported and restored.
+
+The functions choose the part of a window that a summary is generated from.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from app.domain.common.messages import File, Message, Part, Text, ToolCall
 from app.domain.conversations.view import Span, count_in
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""
-FORGOTTEN_SUMMARY = "(the summary told of a conversation that was deleted)"
+REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
 """The summary of a snapshot after one of its conversations was deleted."""
+SUMMARY_PROMPT = """\
+Say in 2 to 4 sentences what happened above: what was accomplished, which decisions were made, \
+and what is unfinished. Where a line in brackets says that another conversation begins, speak of \
+all of them. Plain sentences without headings or lists, in the language of the conversation."""
+"""The instruction to the model; the summariser adds the tags of every summary."""
+SUMMARY_TOKENS = 400
+"""The output limit, enough for four sentences in any language."""
+MIN_SUMMARY_CHARS = 2_000
+"""A summary of this length is accepted for windows of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +68,45 @@ class SnapshotPart:
     def message_count(self) -> int:
         """The number of messages."""
         return count_in(self.spans)
+
+
+def without_middle(
+    pieces: Sequence[tuple[str, Span]], first: int, last: int
+) -> list[tuple[str, Span]]:
+    """Return the spans reduced to the `first` and the `last` messages of all of them."""
+    total = count_in(span for _, span in pieces)
+    if total <= first + last:
+        return list(pieces)
+    ends: list[tuple[str, Span]] = []
+    position = 0
+    for conversation_id, span in pieces:
+        begin, past = position, position + span.end - span.start
+        position = past
+        for start, end in ((begin, min(past, first)), (max(begin, total - last), past)):
+            if start < end:
+                shift = span.start - begin
+                ends.append((conversation_id, Span(start + shift, end + shift)))
+    return ends
+
+
+def truncated(message: Message, max_chars: int) -> Message:
+    """Return a message with long texts truncated in the middle."""
+    return replace(message, parts=tuple(_truncated_part(part, max_chars) for part in message.parts))
+
+
+def _truncated_part(part: Part, max_chars: int) -> Part:
+    match part:
+        case Text():
+            return Text(_truncated_text(part.text, max_chars))
+        case File(text=str(text)):
+            return replace(part, text=_truncated_text(text, max_chars))
+        case ToolCall():
+            return replace(part, arguments=_truncated_text(part.arguments, max_chars))
+    return part
+
+
+def _truncated_text(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]} […] {text[-half:]}"

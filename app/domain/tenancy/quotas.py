@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -26,9 +26,7 @@ class QuotaKind(StrEnum):
     @property
     def window_seconds(self) -> int:
         """The length of its rate window."""
-        return {QuotaKind.REQUESTS: 60, QuotaKind.SUMMARISER_CALLS: 3_600, QuotaKind.BYTES: 86_400}[
-            self
-        ]
+        return {"requests": 60, "summariser_calls": 3_600, "bytes": 86_400}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +40,16 @@ class TenantLimits:
 
     def with_defaults(self, defaults: TenantLimits) -> TenantLimits:
         """Return these limits, with the defaults in place of None."""
-
-        def first(own: int | None, default: int | None) -> int | None:
-            return own if own is not None else default
-
-        return TenantLimits(
-            first(self.requests_per_minute, defaults.requests_per_minute),
-            first(self.bytes_per_day, defaults.bytes_per_day),
-            first(self.summarizer_calls_per_hour, defaults.summarizer_calls_per_hour),
-            first(self.storage_bytes, defaults.storage_bytes),
-        )
+        own = {name: limit for name, limit in asdict(self).items() if limit is not None}
+        return replace(defaults, **own)
 
     def of(self, kind: QuotaKind) -> int | None:
         """Return the limit of a kind in one of its rate windows."""
-        match kind:
-            case QuotaKind.REQUESTS:
-                return self.requests_per_minute
-            case QuotaKind.BYTES:
-                return self.bytes_per_day
-            case QuotaKind.SUMMARISER_CALLS:
-                return self.summarizer_calls_per_hour
+        return {
+            QuotaKind.REQUESTS: self.requests_per_minute,
+            QuotaKind.BYTES: self.bytes_per_day,
+            QuotaKind.SUMMARISER_CALLS: self.summarizer_calls_per_hour,
+        }[kind]
 
 
 def window_start(now: datetime, seconds: int) -> datetime:
@@ -69,9 +57,9 @@ def window_start(now: datetime, seconds: int) -> datetime:
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
-def share_of(limit: int, wanted: int) -> int:
-    """Return how much to reserve, at least `wanted` (rule 2)."""
-    return max(wanted, limit // SHARES)
+def share_of(limit: int, needed: int) -> int:
+    """Return how much to reserve, at least `needed` (rule 2)."""
+    return max(needed, limit // SHARES)
 
 
 def granted_of(limit: int, used: int, reserved: int) -> int:

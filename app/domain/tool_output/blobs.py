@@ -89,6 +89,11 @@ def blob_id(sha256: str) -> str:
     return f"blob_{sha256[:24]}"
 
 
+def count_lines(data: bytes) -> int:
+    """Return the number of lines of an output (rule 3)."""
+    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+
+
 def encode(text: str) -> bytes:
     """Return the stored bytes of a text; `decode` returns the identical text (rule 2)."""
     return text.encode("utf-8", "surrogatepass")
@@ -176,15 +181,12 @@ class Chunker:
         if self._pending:
             yield self._next_chunk(len(self._pending))
 
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of all bytes, in hex."""
-        return self._hash.hexdigest()
-
-    @property
-    def line_count(self) -> int:
-        """The number of lines of all bytes, after `finish` (rule 3)."""
-        return self._newlines + (self._last not in (b"", b"\n"))
+    def blob(self, media_type: str, tool_name: str | None, tool_call_id: str | None) -> Blob:
+        """Return the blob of all bytes, without a content id, after `finish`."""
+        sha256 = self._hash.hexdigest()
+        lines = self._newlines + (self._last not in (b"", b"\n"))
+        ref = blob_id(sha256)
+        return Blob(ref, "", self.byte_size, lines, sha256, media_type, tool_name, tool_call_id)
 
     def _next_chunk(self, size: int) -> Chunk:
         data = bytes(self._pending[:size])

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import re2
@@ -37,54 +37,38 @@ MAX_INSTRUCTIONS = 10_000
 ELLIPSIS = "…"
 """Marks the end of a line that is cut."""
 
+_POINTER = "/query/pattern"
 _BLOCK_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it splits a character
 _NOT_BY_BLOCK = re.compile(r"\\[AzC]|\(\?\w*-\w*m")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MatchedLine:
     """A matching line, counted from 1, with the lines before and after it."""
 
     line: int
     text: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+    before: list[str]
+    after: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class GrepResult:
     """The first matches in order; `truncated` is true if there are more."""
 
-    matches: tuple[MatchedLine, ...]
+    matches: list[MatchedLine]
     truncated: bool
 
 
-@dataclass(slots=True)
-class _OpenMatch:
-    """A match to which lines after it are added."""
-
-    line: int
-    text: str
-    before: tuple[str, ...]
-    after: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _LineMatch:
-    """A line at [start, end) of a block, `lines` after the first line, and its match."""
-
-    lines: int
-    start: int
-    end: int
-    match_start: int
-    match_end: int
+_LineMatch = tuple[int, int, int, int, int]
+"""The lines of a block before the matching one, its start and end, those of its match."""
 
 
 class Grep:
     """Searches a stream of bytes, in constant memory.
 
-    Raises ValidationError at `pointer` for a pattern that RE2 does not support, such as look-around
+    Raises ValidationError for a pattern that RE2 does not support, such as look-around
     and backreferences, and for one that is too long or needs too much time.
     """
 
@@ -97,21 +81,21 @@ class Grep:
         after: int = 0,
         limit: int,
         max_line_length: int,
-        pointer: str = "/query/pattern",
     ) -> None:
-        self._pattern = _compile(pattern, ignore_case, pointer)
+        self._pattern = _compile(pattern, ignore_case)
         self._find_matches = (
             _matches_by_line if _NOT_BY_BLOCK.search(pattern) else _matches_in_block
         )
         self._before: deque[str] = deque(maxlen=before)
-        self._after = after
+        self._max_before = before
+        self._max_after = after
         self._limit = limit
         self._max_line_length = max_line_length
         self._line = 1
         self._pending = bytearray()
         self._long: _LongLine | None = None
-        self._matches: list[_OpenMatch] = []
-        self._open: list[_OpenMatch] = []
+        self._matches: list[MatchedLine] = []
+        self._open: list[MatchedLine] = []  # matches that lack lines after them
         self._truncated = False
         self._remaining_characters = MAX_RESULT_CHARACTERS
 
@@ -137,11 +121,7 @@ class Grep:
             self._end_long_line(self._long, b"")
         elif self._pending and not self.is_done:
             self._search(bytes(self._pending.removesuffix(b"\r")))
-        matches = (
-            MatchedLine(match.line, match.text, match.before, tuple(match.after))
-            for match in self._matches
-        )
-        return GrepResult(tuple(matches), self._truncated)
+        return GrepResult(self._matches, self._truncated)
 
     def _feed(self, piece: bytes) -> None:
         if len(self._pending) + _line_end(piece, 0) > MAX_WHOLE_LINE_BYTES and self._long is None:
@@ -167,50 +147,36 @@ class Grep:
 
     def _search(self, block: bytes) -> None:
         """Search a block of lines, without the newline of the last one."""
-        self._continue_open(block)
+        if self._open:
+            self._add_after([*self._lines_from(block, 0)])
         if not self._truncated:
-            for match in self._find_matches(self._pattern, block):
+            for lines, start, end, first, last in self._find_matches(self._pattern, block):
                 if self._is_full:
                     self._truncated = True
                     break
-                self._add(block, match)
+                text = _excerpt_around(block[start:end], first, last, self._max_line_length)
+                before = (*self._before, *self._lines_before(block, start))
+                self._add(self._line + lines, text, before, self._lines_from(block, end + 1))
         self._line += block.count(b"\n") + 1
-        limit = self._before.maxlen or 0
-        self._before.extend(reversed([*self._lines_before(block, len(block) + 1, limit)]))
+        self._before.extend(self._lines_before(block, len(block) + 1))
 
-    def _add(self, block: bytes, hit: _LineMatch) -> None:
-        limit = self._before.maxlen or 0
-        before = [*self._lines_before(block, hit.start, limit)]
-        missing = limit - len(before)
-        if missing:
-            before += [*reversed(self._before)][:missing]
-        line = block[hit.start : hit.end]
-        match_start, match_end = hit.match_start - hit.start, hit.match_end - hit.start
-        text = _excerpt_around(line, match_start, match_end, self._max_line_length)
-        match = _OpenMatch(self._line + hit.lines, text, tuple(reversed(before)))
-        match.after += self._lines_from(block, hit.end + 1, self._after)
-        self._add_match(match)
-
-    def _add_match(self, match: _OpenMatch) -> None:
+    def _add(self, line: int, text: str, before: Iterable[str], after: Iterable[str] = ()) -> None:
+        match = MatchedLine(line, text, [*deque(before, self._max_before)], [*after])
         self._matches.append(match)
-        self._remaining_characters -= sum(map(len, (match.text, *match.before, *match.after)))
-        if len(match.after) < self._after:
+        self._remaining_characters -= sum(map(len, (text, *match.before, *match.after)))
+        if len(match.after) < self._max_after:
             self._open.append(match)
-
-    def _continue_open(self, block: bytes) -> None:
-        if self._open:
-            self._add_after([*self._lines_from(block, 0, self._after)])
 
     def _add_after(self, lines: list[str]) -> None:
         for match in self._open:
-            more = lines[: self._after - len(match.after)]
+            more = lines[: self._max_after - len(match.after)]
             match.after += more
             self._remaining_characters -= sum(map(len, more))
             if self._remaining_characters <= 0:  # the result is full: no match gets more lines
                 self._truncated = True
                 self._open.clear()
                 return
-        self._open = [match for match in self._open if len(match.after) < self._after]
+        self._open = [match for match in self._open if len(match.after) < self._max_after]
 
     def _end_long_line(self, line: _LongLine, last: bytes) -> None:
         line.finish(last)
@@ -220,25 +186,27 @@ class Grep:
             if self._is_full:
                 self._truncated = True
             else:
-                self._add_match(_OpenMatch(self._line, line.text, tuple(self._before)))
+                self._add(self._line, line.text, self._before)
         self._before.append(line.excerpt)
         self._line += 1
 
-    def _lines_before(self, block: bytes, position: int, limit: int) -> Iterator[str]:
-        """Yield up to `limit` lines before the line at a position, the nearest first."""
-        while limit > 0 and position > 0:
+    def _lines_before(self, block: bytes, position: int) -> list[str]:
+        """Return the lines before the line at a position, as many as each match has."""
+        lines: list[str] = []
+        while len(lines) < self._max_before and position > 0:
             end = position - 1
             position = block.rfind(b"\n", 0, end) + 1
-            yield _excerpt(block[position:end], self._max_line_length)
-            limit -= 1
+            lines.append(_excerpt(block[position:end], self._max_line_length))
+        return lines[::-1]
 
-    def _lines_from(self, block: bytes, position: int, limit: int) -> Iterator[str]:
-        """Yield up to `limit` lines from a line's start on."""
-        while limit > 0 and position <= len(block):
+    def _lines_from(self, block: bytes, position: int) -> Iterator[str]:
+        """Yield the lines from a line's start on, as many as each match has."""
+        for _ in range(self._max_after):
+            if position > len(block):
+                return
             end = _line_end(block, position)
             yield _excerpt(block[position:end], self._max_line_length)
             position = end + 1
-            limit -= 1
 
 
 class _LongLine:
@@ -271,18 +239,18 @@ class _LongLine:
 
     def _match(self, data: bytes, end: int) -> None:
         margin, limit = self._margin, self._max_line_length
-        segment, goes_on = data[margin:end], end < len(data)
-        self.excerpt = self.excerpt or _excerpt(segment, limit, goes_on)
+        segment, continues = data[margin:end], end < len(data)
+        self.excerpt = self.excerpt or _excerpt(segment, limit, continues)
         match = self._pattern.search(data, margin, end)
         if match is not None:
             start, stop = match.start() - margin, match.end() - margin
-            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, goes_on))
+            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, continues))
 
 
-def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
+def _compile(pattern: str, ignore_case: bool) -> Any:
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         detail = f"A pattern has at most {MAX_PATTERN_CHARACTERS} characters"
-        raise ValidationError.at(pointer, detail)
+        raise ValidationError.at(_POINTER, detail)
     options = re2.Options()
     options.log_errors = False
     options.never_nl = True
@@ -292,12 +260,12 @@ def _compile(pattern: str, ignore_case: bool, pointer: str) -> Any:
         compiled = re2.compile("(?m)" + pattern, options)
     except (re2.error, UnicodeEncodeError) as exc:
         raise ValidationError.at(
-            pointer, f"RE2 does not support this pattern: {_reason(exc)}"
+            _POINTER, f"RE2 does not support this pattern: {_reason(exc)}"
         ) from exc
     # The module caches 128 patterns, each with megabytes of search state.
     re2.purge()
     if compiled.programsize > MAX_INSTRUCTIONS:
-        raise ValidationError.at(pointer, "The pattern is too complex: it repeats too much")
+        raise ValidationError.at(_POINTER, "The pattern is too complex: it repeats too much")
     return compiled
 
 
@@ -319,7 +287,7 @@ def _matches_in_block(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
         start = block.rfind(b"\n", at, match.start()) + 1 or at
         end = _line_end(block, match.start())
         lines += block.count(b"\n", at, start)
-        yield _LineMatch(lines, start, end, match.start(), match.end())
+        yield lines, start, end, match.start() - start, match.end() - start
         at = end + 1
         lines += 1
 
@@ -331,7 +299,7 @@ def _matches_by_line(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
         end = start + len(line)
         match = pattern.search(line)
         if match is not None:
-            yield _LineMatch(lines, start, end, start + match.start(), start + match.end())
+            yield lines, start, end, match.start(), match.end()
         start = end + 1
 
 
@@ -346,10 +314,10 @@ def _character_start(data: bytes, position: int) -> int:
     return split[0] if split else position
 
 
-def _excerpt(line: bytes, limit: int, goes_on: bool = False) -> str:
-    """Return the first characters of a line; `goes_on` if the data is not the whole line."""
+def _excerpt(line: bytes, limit: int, continues: bool = False) -> str:
+    """Return the first characters of a line; `continues` if the data is not the whole line."""
     text = decode_lossy(line[: (limit + 1) * MAX_CHARACTER_BYTES])
-    return text[:limit] + ELLIPSIS if goes_on or len(text) > limit else text
+    return text[:limit] + ELLIPSIS if continues or len(text) > limit else text
 
 
 def _excerpt_around(
@@ -357,17 +325,17 @@ def _excerpt_around(
     match_start: int,
     match_end: int,
     limit: int,
-    goes_on: tuple[bool, bool] = (False, False),
+    continues: tuple[bool, bool] = (False, False),
 ) -> str:
     """Return the first characters of a line, or those around its match.
 
-    `goes_on` tells if the line has more text before and after the data.
+    `continues` is true for each end of the data beyond which the line has more text.
     """
     reach = limit * MAX_CHARACTER_BYTES
     first, last = max(0, match_start - reach), min(len(line), match_start + reach)
     before, text = decode_lossy(line[first:match_start]), decode_lossy(line[first:last])
-    reaches_start = first == 0 and not goes_on[0]
-    reaches_end = last == len(line) and not goes_on[1]
+    reaches_start = first == 0 and not continues[0]
+    reaches_end = last == len(line) and not continues[1]
     start = 0
     if not reaches_start or len(before) + len(decode_lossy(line[match_start:match_end])) > limit:
         start = max(0, len(before) - limit // 4)

@@ -28,19 +28,10 @@ from app.domain.common.messages import File, FormatName, Image, Message, Part, T
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.formats.inline_media import media_type_of
-from app.domain.tool_output.blobs import (
-    TEXT,
-    Blob,
-    Chunk,
-    Chunker,
-    blob_id,
-    decode_lossy,
-    encode,
-)
+from app.domain.tool_output.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
 from app.domain.tool_output.preview import (
     TOOL_NAMES,
     PreviewKind,
-    PreviewRules,
     ToolPreview,
     has_long_line,
     preview_of_texts,
@@ -63,8 +54,8 @@ _ToolCall = tuple[str | None, str | None]  # the tool's name and the call's id
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedBlob:
-    """A blob that a message refers to, with its preview under the current policy."""
+class PreviewedBlob:
+    """A stored blob, with its preview under the current policy."""
 
     blob: Blob
     preview: ToolPreview
@@ -76,7 +67,7 @@ class OffloadRules:
 
     policy: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
     names: Mapping[str, str] = field(default_factory=dict)
-    attached: Mapping[str, AttachedBlob] = field(default_factory=dict)
+    attached: Mapping[str, PreviewedBlob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +110,12 @@ def offload_result(
     if not _is_replaceable(piece, parts, format):
         return OffloadedResult(piece, inline_output(message))
     size = sum(len(part.data) for part in parts) + len(parts) - 1
-    preview_rules, call = PreviewRules.of(rules.policy), (name, message.tool_call_id)
-    if should_offload(size, rules.policy):
-        return _offload(piece, parts, format, preview_rules, call)
-    if _has_long_lines(parts, rules.policy) and not is_object(piece, format):
-        preview_rules = replace(preview_rules, mode=PreviewMode.TRUNCATE)
-        offloaded = _offload(piece, parts, format, preview_rules, call)
+    policy, call = rules.policy, (name, message.tool_call_id)
+    if should_offload(size, policy):
+        return _offload(piece, parts, format, policy, call)
+    if _has_long_lines(parts, policy) and not is_object(piece, format):
+        truncating = replace(policy, view=PreviewMode.TRUNCATE)
+        offloaded = _offload(piece, parts, format, truncating, call)
         if len(json_text.dump_stored(offloaded.piece)) < len(json_text.dump_stored(piece)):
             return offloaded
     return OffloadedResult(piece, inline_output(message))
@@ -137,20 +128,14 @@ def main_blob_id(message: Message) -> str:
     return blob_id(sha256(parts[0].data if main is None else main).hexdigest())
 
 
-def _attach(piece: dict[str, Any], format: FormatName, attached: AttachedBlob) -> OffloadedResult:
+def _attach(piece: dict[str, Any], format: FormatName, attached: PreviewedBlob) -> OffloadedResult:
     blob, preview = attached.blob, attached.preview
-    output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
-    if not has_content(piece, format):
+    if has_content(piece, format):
+        output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
+    else:
         piece = deepcopy(piece)
         replace_content(piece, format, preview.texts[0])
-        output = replace(
-            output,
-            preview=preview.kind,
-            texts=((0, blob.byte_size),),
-            note=preview.note,
-            plain_note=preview.plain_note,
-            mentions=preview.mentions,
-        )
+        output = _previewed(blob, preview, ((0, blob.byte_size),))
     return OffloadedResult(piece, output, attaches=blob.id)
 
 
@@ -158,11 +143,11 @@ def _offload(
     piece: dict[str, Any],
     parts: Sequence[_OutputPart],
     format: FormatName,
-    rules: PreviewRules,
+    policy: ToolOutputPolicy,
     call: _ToolCall,
 ) -> OffloadedResult:
-    main, media = _joined(parts), [part for part in parts if part.media_type is not None]
-    blobs = [_new_blob(part.data, part.media_type or OPAQUE, call) for part in media]
+    main = _joined(parts)
+    blobs = [_new_blob(part.data, part.media_type, call) for part in parts if part.media_type]
     if main is None:
         (blob, _) = blobs[0]
         output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
@@ -173,7 +158,7 @@ def _offload(
     texts = [holder[key] for holder, key in text_positions(piece, format)]
     if has_object:
         texts = [decode_lossy(part.data) for part in parts if part.is_text]
-    preview = preview_of_texts(texts, rules, blob.ref, call[0])
+    preview = preview_of_texts(texts, policy, blob.ref, call[0])
     is_cut = preview.kind is not PreviewKind.WHOLE
     if is_cut:
         piece = deepcopy(piece)
@@ -181,18 +166,24 @@ def _offload(
             replace_content(piece, format, "")
         for (holder, key), text in zip(text_positions(piece, format), preview.texts, strict=True):
             holder[key] = text
-    output = StoredOutput(
-        byte_size=blob.byte_size,
-        line_count=blob.line_count,
-        ref=blob.id,
-        preview=preview.kind,
-        texts=tuple(_text_ranges(parts)),
-        note=preview.note,
-        plain_note=preview.plain_note,
-        mentions=preview.mentions,
-        is_object=has_object and is_cut,
-    )
+    output = _previewed(blob, preview, tuple(_text_ranges(parts)), has_object and is_cut)
     return OffloadedResult(piece, output, tuple({item[0].id: item for item in blobs}.values()))
+
+
+def _previewed(
+    blob: Blob, preview: ToolPreview, texts: tuple[tuple[int, int], ...], is_object: bool = False
+) -> StoredOutput:
+    return StoredOutput(
+        blob.byte_size,
+        blob.line_count,
+        blob.id,
+        preview.kind,
+        texts,
+        preview.note,
+        preview.plain_note,
+        preview.mentions,
+        is_object,
+    )
 
 
 def _output_part(part: Part) -> _OutputPart:
@@ -247,18 +238,6 @@ def _is_replaceable(piece: Any, parts: Sequence[_OutputPart], format: FormatName
 
 
 def _new_blob(data: bytes, media_type: str, call: _ToolCall) -> NewBlob:
-    name, call_id = call
     chunker = Chunker()
     chunks = (*chunker.feed(data), *chunker.finish())
-    blob = Blob(
-        id=blob_id(chunker.sha256),
-        content_id="",
-        byte_size=chunker.byte_size,
-        line_count=chunker.line_count,
-        sha256=chunker.sha256,
-        media_type=media_type,
-        tool_name=name,
-        tool_call_id=call_id,
-        attached=True,
-    )
-    return blob, chunks
+    return chunker.blob(media_type, *call), chunks

@@ -59,20 +59,6 @@ class PreviewKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewRules:
-    """The mode and limits of a policy; `max_line_length` is in characters."""
-
-    mode: PreviewMode
-    max_line_length: int
-    max_message_bytes: int
-
-    @classmethod
-    def of(cls, output: ToolOutputPolicy) -> PreviewRules:
-        """Return the rules of a policy."""
-        return cls(output.view, output.max_line_length, output.max_message_bytes)
-
-
-@dataclass(frozen=True, slots=True)
 class ToolPreview:
     """The preview of a result: one text for each of its texts.
 
@@ -112,41 +98,40 @@ def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
 
 
 def preview_of_texts(
-    texts: Sequence[str], rules: PreviewRules, ref: ToolOutputRef, tool_name: str | None
+    texts: Sequence[str], policy: ToolOutputPolicy, ref: ToolOutputRef, tool_name: str | None
 ) -> ToolPreview:
     """Return the preview of a result's texts (rule 4)."""
-    if not texts or (rules.mode is PreviewMode.TRUNCATE and _fits(texts, rules)):
+    if not texts or (policy.view is PreviewMode.TRUNCATE and _fits(texts, policy)):
         return ToolPreview(PreviewKind.WHOLE, tuple(texts))
-    builder = PreviewBuilder(rules)
+    builder = PreviewBuilder(policy)
     for text in texts:
         builder.feed(encode(text))
         builder.end_text()
     return builder.finish(ref, tool_name)
 
 
-def _fits(texts: Sequence[str], rules: PreviewRules) -> bool:
+def _fits(texts: Sequence[str], policy: ToolOutputPolicy) -> bool:
     """Whether a cheap check shows that nothing is cut."""
-    if sum(map(len, texts)) > rules.max_message_bytes:
-        return False
-    longest = max(len(line) for text in texts for line in text.split("\n"))
-    size = sum(len(encode(text)) for text in texts)
-    return longest <= rules.max_line_length and size <= rules.max_message_bytes
+    return (
+        sum(map(len, texts)) <= policy.max_message_bytes
+        and not any(has_long_line(text, policy.max_line_length) for text in texts)
+        and sum(len(encode(text)) for text in texts) <= policy.max_message_bytes
+    )
 
 
 class PreviewBuilder:
     """Makes a preview of a stream of bytes, in constant memory (rule 5)."""
 
-    def __init__(self, rules: PreviewRules) -> None:
-        self._mode, self._max_bytes = rules.mode, rules.max_message_bytes
-        if rules.mode is PreviewMode.REFERENCE:
+    def __init__(self, policy: ToolOutputPolicy) -> None:
+        self._mode, self._max_bytes = policy.view, policy.max_message_bytes
+        if policy.view is PreviewMode.REFERENCE:
             limit = EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
-            self._lines = _PreviewText(limit + 1, limit)
-            self._with_note = self._lines
+            self._lines = self._with_note = _PreviewText(limit + 1, limit)
         else:
-            limit = rules.max_message_bytes
-            self._lines = _PreviewText(rules.max_line_length, limit)
+            limit = policy.max_message_bytes
+            self._lines = _PreviewText(policy.max_line_length, limit)
             # A note is known to be needed only at the end: a second text leaves bytes for it.
-            self._with_note = _PreviewText(rules.max_line_length, max(0, limit - NOTE_BYTES))
+            self._with_note = _PreviewText(policy.max_line_length, max(0, limit - NOTE_BYTES))
 
     @property
     def is_full(self) -> bool:

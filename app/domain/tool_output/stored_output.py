@@ -10,7 +10,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.messages import File, Image, Message, Part, Text
 from app.domain.formats import labels
-from app.domain.tool_output.blobs import ToolOutputRef, encode
+from app.domain.tool_output.blobs import ToolOutputRef, count_lines, encode
 from app.domain.tool_output.preview import PreviewKind
 
 SEQ_REF = "seq-"
@@ -87,7 +87,7 @@ def message_ref(message_id: str, seq: int) -> str:
 def inline_output(message: Message) -> StoredOutput:
     """Return the metadata of a result that its row holds as a whole."""
     data = output_text(message)
-    return StoredOutput(len(data), data.count(b"\n") + (data[-1:] not in (b"", b"\n")))
+    return StoredOutput(len(data), count_lines(data))
 
 
 def output_text(message: Message) -> bytes:

@@ -1,8 +1,9 @@
-"""Conversations by their ids."""
+"""Agents and conversations by their ids."""
 
 from __future__ import annotations
 
 from app.domain.common.errors import NotFound
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.services.ports import Repositories
 
@@ -24,4 +25,14 @@ async def lock_conversation(
     found = await repositories.log.lock(tenant_id, conversation_id, default_model)
     if found is None:
         raise NotFound.conversation(conversation_id)
+    return found
+
+
+async def get_agent(
+    repositories: Repositories, tenant_id: str, agent_id: str, *, lock: bool = False
+) -> Agent:
+    """Return an agent, with `lock` locked until the transaction ends; raises NotFound."""
+    found = await repositories.agents.find(tenant_id, agent_id, lock=lock)
+    if found is None:
+        raise NotFound.agent(agent_id)
     return found

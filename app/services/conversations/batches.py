@@ -16,7 +16,7 @@ from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, draft
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
-from app.domain.tool_output.offloading import AttachedBlob, OffloadRules
+from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
 from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -91,7 +91,7 @@ class Batches:
         if not has_results:
             drafts = await self._drafts(conversation_id, request, settings.counter, DEFAULT_RULES)
             return Batch(request, settings, has_results, drafts)
-        attached: Mapping[str, AttachedBlob] = {}
+        attached: Mapping[str, PreviewedBlob] = {}
         refs = _attached_refs(request)
         if refs:
             attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)

@@ -25,14 +25,6 @@ class BlobRepository(Protocol):
         """Return blobs that were not collected, newest first, after the one with id `before`."""
         ...
 
-    async def add(self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]) -> str:
-        """Store a blob if it is new or collected, and return the content id of its bytes.
-
-        `chunks` are stored only if that is the content id of `blob`. For a deleted conversation
-        nothing is stored.
-        """
-        ...
-
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
         """Record an upload with this content id; False if there is no such conversation."""
         ...
@@ -44,7 +36,7 @@ class BlobRepository(Protocol):
         ...
 
     async def end_upload(self, conversation_id: str, blob: Blob) -> str:
-        """Finish an upload, and return the content id of its bytes, as `add` does.
+        """Finish an upload, and return the content id of the blob's bytes.
 
         The upload's chunks are dropped if the blob was stored before. Raises NotFound if the
         conversation was deleted, or the upload was dropped meanwhile.
@@ -70,8 +62,8 @@ class BlobRepository(Protocol):
     ) -> tuple[int, int] | None:
         """Return the number of the chunk in which a line begins, and the newlines before it.
 
-        It is the last chunk with fewer than `line` newlines before it, or the first for line 0.
-        None if there are no chunks.
+        It is the last chunk with fewer than `line` newlines before it; `line`, which counts from 0,
+        is at least 1. None if there are no chunks.
         """
         ...
 

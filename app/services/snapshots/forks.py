@@ -11,8 +11,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +32,12 @@ from app.domain.snapshots.forks import (
     window_at,
 )
 from app.domain.tool_output.blobs import Blob
+from app.services.common.concurrency import for_each
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
 from app.services.conversations.configurable_resources import claim_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tenancy.storage_usage import StorageQuota
 
 PIECE_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -79,14 +80,6 @@ class _Plan:
     blobs: tuple[Blob, ...]
 
 
-CountBytes = Callable[[str, int], Awaitable[None]]
-"""Counts bytes that a tenant copies; raises RateLimited over the limit."""
-
-
-async def _uncounted(_tenant_id: str, _size: int) -> None:
-    """Count nothing."""
-
-
 class _Changed(Exception):
     """The source has changed since it was read (rule 4)."""
 
@@ -101,14 +94,14 @@ class ForkService:
         active: ActiveWindows,
         store: BlobStore,
         new_id: Callable[[], str],
-        count_bytes: CountBytes = _uncounted,
+        storage: StorageQuota,
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._active = active
         self._store = store
         self._new_id = new_id
-        self._count_bytes = count_bytes
+        self._storage = storage
 
     async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
         """Create a fork; a repeated idempotency key returns the first one.
@@ -136,12 +129,9 @@ class ForkService:
     async def _count(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
         """Count the bytes to copy (rule 5)."""
         async with self._database.session() as session:
-            found = await self._find(session, tenant_id, conversation_id)
-            if found is None:
-                raise NotFound.conversation(conversation_id)
-            through = _seq_in(found.state, at_seq)
-            size = await session.forks.size(conversation_id, through)
-        await self._count_bytes(tenant_id, size)
+            source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            size = await session.forks.size(conversation_id, _seq_in(source.state, at_seq))
+        await self._storage.take_copied(tenant_id, size)
 
     async def _existing_fork(
         self, tenant_id: str, conversation_id: str, new: NewFork
@@ -151,12 +141,10 @@ class ForkService:
             return None
         async with self._database.session() as session:
             creation = await session.tenants.find_creation(tenant_id, new.idempotency_key)
-            if creation is None:
+            request_hash = digest(json_text.dumps(_request(conversation_id, new)))
+            if creation is None or creation[0] != request_hash:
                 return None
-            request_digest, resource = creation
-            if request_digest != digest(json_text.dumps(_request(conversation_id, new))):
-                return None
-            return await self._replayed(session, tenant_id, conversation_id, resource)
+            return await self._replayed(session, tenant_id, conversation_id, creation[1])
 
     async def _replayed(
         self, session: Repositories, tenant_id: str, conversation_id: str, resource: str
@@ -174,9 +162,7 @@ class ForkService:
     ) -> _Plan:
         """Read the source, and copy its blobs in the object store (rule 3)."""
         async with self._database.session() as session:
-            found = await self._find(session, tenant_id, conversation_id)
-        if found is None:
-            raise NotFound.conversation(conversation_id)
+            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
         source = await self._active.updated(tenant_id, found)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as session:
@@ -221,32 +207,22 @@ class ForkService:
 
     async def _copy_objects(self, tenant_id: str, fork: Fork, blobs: Sequence[Blob]) -> list[Blob]:
         """Return the blobs with the object keys of the fork's copies."""
-        permits = asyncio.Semaphore(COPIES_AT_ONCE)
 
         async def copied(blob: Blob) -> Blob:
             if blob.object_key is None or blob.collected_at is not None:
                 return blob
-            async with permits:
-                return await self._copied(tenant_id, fork, blob, blob.object_key)
+            try:
+                key = await self._store.copy(
+                    tenant_id, fork.conversation_id, blob.content_id, blob.object_key
+                )
+            except ServiceUnavailable:
+                async with self._database.session() as session:
+                    if await session.blobs.holds_content(fork.source_id, blob.content_id):
+                        raise
+                raise _Changed from None
+            return replace(blob, object_key=key)
 
-        # Wait for all copies before a failure is raised: none is written after the answer.
-        done = await asyncio.gather(*map(copied, blobs), return_exceptions=True)
-        failures = [item for item in done if isinstance(item, BaseException)]
-        if failures:
-            raise failures[0]
-        return [item for item in done if isinstance(item, Blob)]
-
-    async def _copied(self, tenant_id: str, fork: Fork, blob: Blob, object_key: str) -> Blob:
-        try:
-            key = await self._store.copy(
-                tenant_id, fork.conversation_id, blob.content_id, object_key
-            )
-        except ServiceUnavailable:
-            async with self._database.session() as session:
-                if await session.blobs.holds_content(fork.source_id, blob.content_id):
-                    raise
-            raise _Changed from None
-        return replace(blob, object_key=key)
+        return await for_each(blobs, copied, COPIES_AT_ONCE)
 
     # --- the copy -------------------------------------------------------------------------
 
@@ -292,8 +268,7 @@ class ForkService:
         """Set the head of the fork: the sums of its log, its window and its view."""
         before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
         await session.forks.set_head(fork_id, state_at(before, at_seq))
-        conversation = await self._find(session, tenant_id, fork_id)
-        assert conversation is not None, "it was added in this transaction"
+        conversation = await self._resolver.find_conversation(session, tenant_id, fork_id)
         window = window_at(before, at_seq, self._active.now())
         state = await _in_window(session, fork_id, conversation.state, window, before)
         await session.windows.move(fork_id, state)

@@ -5,8 +5,9 @@ No session is open between pages. A read that cannot be completed ends in Servic
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
@@ -79,7 +80,7 @@ async def originals_of(
     for span in part.spans:
         at = span.start
         while at < span.end:
-            page = await read.page(_messages(database, part.conversation_id, at, span.end))
+            page = await read.page(partial(_messages, database, part.conversation_id, at, span.end))
             seqs = [message.seq for message in page]
             if not seqs or seqs != list(range(at, at + len(seqs))):
                 raise _changed_meanwhile()
@@ -92,16 +93,11 @@ async def originals_of(
                 await read.release_large()
 
 
-def _messages(
-    database: Database, conversation_id: str, start: int, end: int
-) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
-    async def read_page(bound: Bound) -> Page[StoredMessage]:
-        async with database.session() as session:
-            return await session.log.page(
-                conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound
-            )
-
-    return read_page
+async def _messages(
+    database: Database, conversation_id: str, start: int, end: int, bound: Bound
+) -> Page[StoredMessage]:
+    async with database.session() as session:
+        return await session.log.page(conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound)
 
 
 def _entry(original: Original, conversation_id: str) -> bytes:

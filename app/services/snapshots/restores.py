@@ -16,7 +16,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -39,20 +40,21 @@ from app.domain.snapshots.copies import (
 )
 from app.domain.snapshots.entries import source_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import BATCH_BYTES, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.batches import Append
+from app.services.conversations.conversations import ConversationService, NewConversation
+from app.services.conversations.log import LogService
+from app.services.conversations.own_settings import OwnSettings
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
+from app.services.tenancy.storage_usage import StorageQuota
 from app.services.tool_output.stored_results import Content, StoredResults
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""
 _MAX_ROUNDS = 3
-
-AppendCopies = Callable[[str, str, Sequence[Mapping[str, Any]], FormatName], Awaitable[None]]
-"""Appends messages of one format to a conversation."""
-CreateConversation = Callable[[str, str, str | None, str | None], Awaitable[None]]
-"""Creates a conversation with an id, an agent and a model; raises Conflict for a used id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,20 @@ class RestoreService:
         database: Database,
         outputs: StoredResults,
         active: ActiveWindows,
-        append: AppendCopies,
-        create: CreateConversation,
+        log: LogService,
+        conversations: ConversationService,
+        storage: StorageQuota,
         default_model: str | None,
         max_messages: int,
     ) -> None:
         self._database = database
         self._outputs = outputs
         self._active = active
-        self._append = append
-        self._create = create
+        self._log = log
+        self._conversations = conversations
+        self._storage = storage
         self._default_model = default_model
-        self._most_messages = max_messages
+        self._max_messages = max_messages
 
     async def restore(
         self,
@@ -127,37 +131,31 @@ class RestoreService:
             if len(snapshot.conversation_ids) > 1:
                 detail = "The snapshot has several conversations, which cannot be restored into one"
                 raise ValidationError.at("/conversation_id", detail)
-        if snapshot.imported:
+        if not snapshot.imported:
             return [
-                await self._restore_import(tenant_id, snapshot, source_id, target_id)
-                for source_id in snapshot.conversation_ids
+                await self._restore_part(tenant_id, snapshot, part, target_id) for part in parts
             ]
-        return [await self._restore_part(tenant_id, snapshot, part, target_id) for part in parts]
+        restored = []
+        for source_id in snapshot.conversation_ids:
+            known_id = target_id or await self._own_conversation(tenant_id, snapshot, source_id)
+            messages = self._imported_messages(tenant_id, snapshot.session_id, source_id)
+            target = await self._copy(tenant_id, snapshot, messages, known_id)
+            restored.append(await self._record(snapshot, source_id, target))
+        return restored
 
     async def _restore_part(
         self, tenant_id: str, snapshot: Snapshot, part: SnapshotPart, target_id: str | None
     ) -> RestoredConversation:
         source_id = part.conversation_id
-        if target_id in (None, source_id):
+        if target_id is None or target_id == source_id:
             target = _Target(source_id)
             outside = await self._rejoin(tenant_id, source_id, part.spans)
             target.count(count_in(outside), part.message_count)
         else:
-            assert target_id is not None
-            target = await self._target(tenant_id, target_id)
-            await self._copy(tenant_id, snapshot, self._log_messages(part), target)
-        return await self._finish(snapshot, source_id, target)
+            target = await self._copy(tenant_id, snapshot, self._log_messages(part), target_id)
+        return await self._record(snapshot, source_id, target)
 
-    async def _restore_import(
-        self, tenant_id: str, snapshot: Snapshot, source_id: str, target_id: str | None
-    ) -> RestoredConversation:
-        known_id = target_id or await self._own_conversation(tenant_id, snapshot, source_id)
-        target = await self._target(tenant_id, known_id)
-        messages = self._imported_messages(tenant_id, snapshot.session_id, source_id)
-        await self._copy(tenant_id, snapshot, messages, target)
-        return await self._finish(snapshot, source_id, target)
-
-    async def _finish(
+    async def _record(
         self, snapshot: Snapshot, source_id: str, target: _Target
     ) -> RestoredConversation:
         """Record the event of a restored conversation."""
@@ -178,12 +176,7 @@ class RestoreService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
-            found = await session.conversations.find(
-                tenant_id, conversation_id, self._default_model
-            )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
+            return await get_conversation(session, tenant_id, conversation_id, self._default_model)
 
     async def _target(self, tenant_id: str, conversation_id: str) -> _Target:
         found = await self._active.updated(tenant_id, await self._find(tenant_id, conversation_id))
@@ -198,44 +191,37 @@ class RestoreService:
         for known_id in candidates:
             if await self._exists(tenant_id, known_id):
                 return known_id
-        agent_id, model = await self._inherited(tenant_id, snapshot.agent_id)
-        own = snapshot.model_of(source_id)
+        agent, model = None, snapshot.model_of(source_id)
+        if snapshot.agent_id is not None:
+            async with self._database.session() as session:
+                agent = await session.agents.find(tenant_id, snapshot.agent_id)
+        inherited = (agent.model if agent is not None else None) or self._default_model
+        own = OwnSettings(model=model if model != inherited else None)
         for known_id in candidates:
+            new = NewConversation(known_id, agent.agent_id if agent else None, settings=own)
             try:
-                await self._create(tenant_id, known_id, agent_id, own if own != model else None)
+                await self._conversations.create(tenant_id, new)
             except Conflict:  # of another tenant, or created by a concurrent restore
                 if not await self._exists(tenant_id, known_id):
                     continue
             return known_id
         raise Conflict(f"The id {source_id} is taken", {"conversation_id": source_id})
 
-    async def _inherited(
-        self, tenant_id: str, agent_id: str | None
-    ) -> tuple[str | None, str | None]:
-        """Return the agent if it exists, and the default model of its conversations."""
-        if agent_id is None:
-            return None, self._default_model
-        async with self._database.session() as session:
-            agent = await session.agents.find(tenant_id, agent_id)
-        if agent is None:
-            return None, self._default_model
-        return agent_id, agent.settings.model or self._default_model
-
     async def _exists(self, tenant_id: str, conversation_id: str) -> bool:
-        async with self._database.session() as session:
-            found = await session.conversations.find(
-                tenant_id, conversation_id, self._default_model
-            )
-        return found is not None
+        try:
+            await self._find(tenant_id, conversation_id)
+        except NotFound:
+            return False
+        return True
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as session:
-            found = await session.log.lock(tenant_id, conversation_id, self._default_model)
-            if found is None:
-                raise NotFound.conversation(conversation_id)
+            found = await lock_conversation(
+                session, tenant_id, conversation_id, self._default_model
+            )
             found = await self._active.update_locked(session, found)
             outside = minus(spans, found.state.window.spans)
             if outside:
@@ -273,9 +259,11 @@ class RestoreService:
         tenant_id: str,
         snapshot: Snapshot,
         sources: AsyncIterator[SourceMessage],
-        target: _Target,
-    ) -> None:
-        async for batch in in_batches(sources, self._most_messages, MAX_BATCH_BYTES):
+        target_id: str,
+    ) -> _Target:
+        """Copy messages into a conversation, except those that it has."""
+        target = await self._target(tenant_id, target_id)
+        async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.conversation_id, source) for source in batch]
             found: Mapping[str, Sequence[int]] = {}
             for last in range(_MAX_ROUNDS)[::-1]:
@@ -286,25 +274,26 @@ class RestoreService:
                 except Conflict:  # a concurrent restore, or an open call was closed
                     if not last:
                         raise
-            known = [seqs for copy, seqs in found.items() if copy not in target.added]
+            existing = [seqs for copy, seqs in found.items() if copy not in target.added]
             rejoined = 0
-            if known:
-                spans = spans_of(seq for seqs in known for seq in seqs)
+            if existing:
+                spans = spans_of(seq for seqs in existing for seq in seqs)
                 outside = await self._rejoin(tenant_id, target.conversation_id, spans)
                 rejoined = sum(
-                    any(span.holds(seq) for span in outside for seq in seqs) for seqs in known
+                    any(span.holds(seq) for span in outside for seq in seqs) for seqs in existing
                 )
             added = sum(copy.id in target.added for copy in copies)
             target.count(rejoined + added, len(copies))
         if target.added:
             await self._start_epoch(tenant_id, target.conversation_id)
+        return target
 
     async def _start_epoch(self, tenant_id: str, conversation_id: str) -> None:
         """Make the next build of a conversation start an epoch (rule 4)."""
         async with self._database.transaction() as session:
-            found = await session.log.lock(tenant_id, conversation_id, self._default_model)
-            if found is None:
-                raise NotFound.conversation(conversation_id)
+            found = await lock_conversation(
+                session, tenant_id, conversation_id, self._default_model
+            )
             version = found.state.view_version + 1
             state = replace(found.state, view_version=version, view_cause="restored")
             await session.windows.move(conversation_id, state)
@@ -345,9 +334,11 @@ class RestoreService:
                 new.append((source.format, copy_of(source, copy.id, snapshot.session_id, calls)))
         for format, run in groupby(new, key=itemgetter(0)):
             messages = [message for _, message in run]
-            for start in range(0, len(messages), self._most_messages):
-                batch = messages[start : start + self._most_messages]
-                await self._append(tenant_id, target.conversation_id, batch, format)
+            for start in range(0, len(messages), self._max_messages):
+                batch = messages[start : start + self._max_messages]
+                await self._storage.take_copied(tenant_id, await asyncio.to_thread(_size_of, batch))
+                append = Append(batch, format)
+                await self._log.append(tenant_id, target.conversation_id, append)
                 target.added.update(message["id"] for message in batch)
 
 
@@ -368,6 +359,10 @@ async def in_batches(
         group.append(source)
     if batch or group:
         yield batch + group
+
+
+def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(json_text.dump_stored(message)) for message in messages)
 
 
 def _copy_of(target_id: str, source: SourceMessage) -> _Copy:

@@ -18,11 +18,12 @@ from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, SnapshotPart
-from app.domain.snapshots.summaries import (
+from app.domain.snapshots.snapshots import (
+    FAILED_SUMMARY,
     MIN_SUMMARY_CHARS,
     SUMMARY_PROMPT,
     SUMMARY_TOKENS,
+    SnapshotPart,
     truncated,
     without_middle,
 )
@@ -36,7 +37,7 @@ PAGE_MESSAGES = 200
 MAX_TEXT_CHARS = 800
 """Characters of each text of a message that the model reads."""
 
-_log = logging.getLogger("app.recaps")
+_log = logging.getLogger("app.snapshots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +88,27 @@ class SnapshotSummaries:
         self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
     ) -> str:
         run = self._summariser.start_run(tenant_id)
-        request = SummaryRequest(prompt=SUMMARY_PROMPT)
+
+        async def summarised(batch: list[Message], summary: str | None, is_end: bool) -> str:
+            result = await self._summariser.summarise(
+                batch,
+                summary,
+                SummaryRequest(prompt=SUMMARY_PROMPT),
+                model,
+                SUMMARY_TOKENS,
+                run,
+                is_end=is_end,
+                min_chars=MIN_SUMMARY_CHARS,
+            )
+            return result.text
+
         summary: str | None = None
         batch: list[Message] = []
         async for messages in self._messages(windows):
             if batch:
-                result = await self._summariser.summarise(
-                    batch,
-                    summary,
-                    request,
-                    model,
-                    SUMMARY_TOKENS,
-                    run,
-                    is_end=False,
-                    min_chars=MIN_SUMMARY_CHARS,
-                )
-                summary = result.text
+                summary = await summarised(batch, summary, is_end=False)
             batch = messages
-        result = await self._summariser.summarise(
-            batch, summary, request, model, SUMMARY_TOKENS, run, min_chars=MIN_SUMMARY_CHARS
-        )
-        return result.text
+        return await summarised(batch, summary, is_end=True)
 
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""

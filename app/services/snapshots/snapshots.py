@@ -7,29 +7,27 @@ session open. Conversations that are deleted meanwhile are left out, and then th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
 from app.domain.common.pages import Bound, Page
+from app.domain.common.policy import Policy
 from app.domain.conversations.active_window import marker_of
-from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
-from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
+from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
+from app.services.common.lookup import get_agent
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.reading import complete, imported_entries, log_entries
-from app.services.snapshots.restores import (
-    RestoredConversation,
-    RestoreService,
-)
+from app.services.snapshots.restores import RestoredConversation, RestoreService
 from app.services.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
 from app.services.tool_output.stored_results import Content, StoredResults
 
@@ -92,19 +90,15 @@ class SnapshotService:
 
         Raises NotFound, or ValidationError when the window is empty.
         """
-        current = await self._conversation(tenant_id, conversation_id)
-        windows = await self._windows(tenant_id, [current])
+        async with self._database.session() as session:
+            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        windows = await self._windows(tenant_id, [found])
         if not windows:
             raise ValidationError(NO_MESSAGES)
-        conversation = windows[0].conversation
-        seconds, cleared_at = conversation.rolling_window_seconds, conversation.state.cleared_at
-        snapshot = await self._snapshot_of(
-            tenant_id, windows, description, current.agent_id, cleared_at, seconds
-        )
-        policy = self._resolver.policy_of(conversation)
-        model = conversation.model or self._resolver.default_model
-        summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
-        return await self._store(tenant_id, replace(snapshot, summary=summary), windows, None)
+        settled = windows[0].conversation
+        marks = settled.state.cleared_at, settled.rolling_window_seconds
+        settings = self._resolver.policy_of(settled), settled.model
+        return await self._save(tenant_id, windows, description, found.agent_id, marks, settings)
 
     async def save_agent(
         self, tenant_id: str, agent_id: str, description: str | None = None
@@ -113,8 +107,8 @@ class SnapshotService:
 
         Raises NotFound, or ValidationError when all of them are empty.
         """
-        agent = await self._agent(tenant_id, agent_id)
         async with self._database.session() as session:
+            agent = await get_agent(session, tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
             found = [
                 await session.conversations.find(tenant_id, each, self._resolver.default_model)
@@ -126,18 +120,11 @@ class SnapshotService:
         windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        snapshot = await self._snapshot_of(
-            tenant_id,
-            windows,
-            description,
-            agent_id,
-            agent.last_cleared_at,
-            agent.rolling_window_seconds,
+        marks = agent.last_cleared_at, agent.rolling_window_seconds
+        settings = self._resolver.policy(agent.settings.policy), agent.model
+        return await self._save(
+            tenant_id, windows, description, agent_id, marks, settings, lock_agent=True
         )
-        policy = self._resolver.policy(agent.settings.policy)
-        model = agent.settings.model or self._resolver.default_model
-        summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
-        return await self._store(tenant_id, replace(snapshot, summary=summary), windows, agent_id)
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
@@ -155,74 +142,59 @@ class SnapshotService:
                 windows.append(SnapshotWindow(settled, part))
         return windows
 
-    async def _snapshot_of(
+    async def _save(
         self,
         tenant_id: str,
         windows: Sequence[SnapshotWindow],
         description: str | None,
         agent_id: str | None,
-        cleared_at: datetime | None,
-        seconds: int | None,
+        marks: tuple[datetime | None, int | None],
+        settings: tuple[Policy, str | None],
+        *,
+        lock_agent: bool = False,
     ) -> Snapshot:
-        now = self._active.now()
-        start = marker_of(cleared_at, seconds, now)
-        if start is None:
-            first = windows[0].part
-            async with self._database.session() as session:
-                start = await session.snapshots.first_at(
-                    first.conversation_id, first.spans[0].start
-                )
-        return Snapshot(
-            session_id=self._new_id(),
-            timestamp=now,
-            description=sendable(description) if description is not None else None,
-            summary="",
-            message_count=sum(window.part.message_count for window in windows),
-            window_start=start or now,
-            window_end=now,
-            agent_id=agent_id,
-            conversation_ids=tuple(window.part.conversation_id for window in windows),
-            models=tuple(self._models(windows)),
+        """Store a snapshot of windows, without the conversations that are deleted meanwhile.
+
+        `marks` are the time of the last clear and the length of the rolling window, `settings` the
+        policy and the model that choose the model of the summary.
+        """
+        now, default_model = self._active.now(), self._resolver.default_model
+        start = marker_of(*marks, now) or await self._first_at(windows[0].part) or now
+        policy, model = settings
+        summary = await self._summaries.of(
+            tenant_id, windows, policy.compaction.model, model or default_model
         )
-
-    def _models(self, windows: Sequence[SnapshotWindow]) -> Iterator[SnapshotModel]:
-        for window in windows:
-            model = window.conversation.model or self._resolver.default_model
-            if model is not None:
-                yield SnapshotModel(window.part.conversation_id, model)
-
-    async def _store(
-        self,
-        tenant_id: str,
-        snapshot: Snapshot,
-        windows: Sequence[SnapshotWindow],
-        agent_id: str | None,
-    ) -> Snapshot:
-        """Store a snapshot without the conversations that were deleted meanwhile."""
         async with self._database.transaction() as session:
             # The lock orders this transaction and a deletion of the agent.
-            if agent_id is not None and not await session.agents.find(
-                tenant_id, agent_id, lock=True
-            ):
-                raise NotFound.agent(agent_id)
-            existing = await session.snapshots.lock_conversations(
-                tenant_id, snapshot.conversation_ids
+            if lock_agent and agent_id is not None:
+                await get_agent(session, tenant_id, agent_id, lock=True)
+            ids = [window.part.conversation_id for window in windows]
+            existing = await session.snapshots.lock_conversations(tenant_id, ids)
+            saved = [window for window in windows if window.part.conversation_id in existing]
+            if not saved:
+                raise NotFound.conversation(ids[0])
+            models = (
+                (item.part.conversation_id, item.conversation.model or default_model)
+                for item in saved
             )
-            parts = [window.part for window in windows if window.part.conversation_id in existing]
-            if not parts:
-                raise NotFound.conversation(snapshot.conversation_ids[0])
-            if len(parts) < len(windows):
-                snapshot = replace(
-                    snapshot,
-                    summary=FORGOTTEN_SUMMARY,
-                    message_count=sum(part.message_count for part in parts),
-                    conversation_ids=tuple(part.conversation_id for part in parts),
-                    models=tuple(
-                        item for item in snapshot.models if item.conversation_id in existing
-                    ),
-                )
-            await session.snapshots.add(tenant_id, snapshot, parts)
+            snapshot = Snapshot(
+                session_id=self._new_id(),
+                timestamp=now,
+                description=sendable(description) if description is not None else None,
+                summary=summary if len(saved) == len(windows) else REMOVED_SUMMARY,
+                message_count=sum(window.part.message_count for window in saved),
+                window_start=start,
+                window_end=now,
+                agent_id=agent_id,
+                conversation_ids=tuple(window.part.conversation_id for window in saved),
+                models=tuple(SnapshotModel(each, model) for each, model in models if model),
+            )
+            await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
         return snapshot
+
+    async def _first_at(self, part: SnapshotPart) -> datetime | None:
+        async with self._database.session() as session:
+            return await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
 
     async def add_import(self, tenant_id: str, new: SnapshotImport) -> Snapshot:
         """Store an imported snapshot.
@@ -264,37 +236,22 @@ class SnapshotService:
         *,
         agent_id: str | None = None,
         conversation_id: str | None = None,
+        must_exist: bool = False,
         read: ReadPermit = UNLIMITED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first, after the time and id that ended the previous page."""
+        """Return a page, newest first, after the time and id that ended the previous page.
+
+        An agent selects its snapshots and those of its conversations, a conversation those with its
+        messages. With `must_exist`, an unknown one raises NotFound.
+        """
         async with self._database.session() as session:
+            if must_exist and agent_id is not None:
+                await get_agent(session, tenant_id, agent_id)
+            if must_exist and conversation_id is not None:
+                await self._resolver.find_conversation(session, tenant_id, conversation_id)
             return await session.snapshots.page(
                 tenant_id, agent_id, conversation_id, limit, before, Bound(read.max_bytes)
             )
-
-    async def page_of_agent(
-        self,
-        tenant_id: str,
-        agent_id: str,
-        limit: int,
-        before: tuple[datetime, str] | None,
-        read: ReadPermit = UNLIMITED,
-    ) -> Page[Snapshot]:
-        """Return a page of the snapshots of an agent and its conversations; raises NotFound."""
-        await self._agent(tenant_id, agent_id)
-        return await self.page(tenant_id, limit, before, agent_id=agent_id, read=read)
-
-    async def page_of_conversation(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        limit: int,
-        before: tuple[datetime, str] | None,
-        read: ReadPermit = UNLIMITED,
-    ) -> Page[Snapshot]:
-        """Return a page of the snapshots with messages of a conversation; raises NotFound."""
-        await self._conversation(tenant_id, conversation_id)
-        return await self.page(tenant_id, limit, before, conversation_id=conversation_id, read=read)
 
     async def read(
         self, tenant_id: str, session_id: str, content: Content, read: ReadPermit = UNLIMITED
@@ -345,22 +302,6 @@ class SnapshotService:
                 raise _no_snapshot(session_id)
             parts = await session.snapshots.parts(tenant_id, session_id)
         return snapshot, parts
-
-    async def _conversation(self, tenant_id: str, conversation_id: str) -> Conversation:
-        async with self._database.session() as session:
-            found = await session.conversations.find(
-                tenant_id, conversation_id, self._resolver.default_model
-            )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
-
-    async def _agent(self, tenant_id: str, agent_id: str) -> Agent:
-        async with self._database.session() as session:
-            found = await session.agents.find(tenant_id, agent_id)
-        if found is None:
-            raise NotFound.agent(agent_id)
-        return found
 
 
 def _no_snapshot(session_id: str) -> NotFound:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,12 +55,6 @@ _log = logging.getLogger("app.keys")
 
 
 @dataclass(slots=True)
-class _Counts:
-    admitted: int = 0
-    refused: int = 0
-
-
-@dataclass(slots=True)
 class _CachedKey:
     key: ApiKey
     until: float
@@ -68,6 +62,8 @@ class _CachedKey:
 
 _Use = tuple[str, datetime, str]
 """The id of the key, the hour and the client address."""
+_Counts = tuple[int, int]
+"""The numbers of admitted and refused requests."""
 
 
 class KeyService:
@@ -79,14 +75,14 @@ class KeyService:
         now: Callable[[], datetime],
         clock: Callable[[], float],
         *,
-        held_seconds: float = 10.0,
+        cache_seconds: float = 10.0,
     ) -> None:
         self._database = database
         self._now = now
         self._clock = clock
-        self._cache_seconds = held_seconds
+        self._cache_seconds = cache_seconds
         self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_KEYS)
-        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, held_seconds, clock)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, cache_seconds, clock)
         self._has_keys: bool | None = None
         self._checked_at = float("-inf")
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
@@ -145,7 +141,7 @@ class KeyService:
             return await session.keys.of_tenant(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
-        """Revoke a key, effective within `held_seconds` in every process; raises NotFound."""
+        """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
         async with self._database.session() as session:
             key = await session.keys.revoke(key_id, self._now())
         if key is None:
@@ -185,20 +181,20 @@ class KeyService:
         return bool(self._has_keys)
 
     async def _find(self, key_id: str) -> ApiKey | None:
-        held = self._cached.get(key_id)
-        if held is not None and self._clock() < held.until:
-            return held.key
-        if held is not None:
-            held.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
+        cached = self._cached.get(key_id)
+        if cached is not None and self._clock() < cached.until:
+            return cached.key
+        if cached is not None:
+            cached.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
             try:
                 return await self._look_up(key_id)
             except ServiceUnavailable:
-                return held.key
+                return cached.key
         if key_id in self._unknown:
             return None
         async with self._lookups:
-            if (held := self._cached.get(key_id)) is not None:
-                return held.key  # cached by a lookup before this one
+            if (cached := self._cached.get(key_id)) is not None:
+                return cached.key  # cached by a lookup before this one
             if key_id in self._unknown:
                 return None
             if self._clock() < self._retry_at:
@@ -258,11 +254,7 @@ class KeyUses:
             if self._addresses[key_id, hour] >= MAX_ADDRESSES:
                 use = key_id, hour, OTHER_ADDRESSES
             self._addresses[key_id, hour] += use not in self._counts
-        counts = self._counts.setdefault(use, _Counts())
-        if is_admitted:
-            counts.admitted += 1
-        else:
-            counts.refused += 1
+        self._add(use, (is_admitted, not is_admitted))
         self._schedule_write()
 
     async def close(self) -> None:
@@ -273,6 +265,10 @@ class KeyUses:
             self._timer.cancel()
             self._timer = None
         await self._write()
+
+    def _add(self, use: _Use, more: _Counts) -> None:
+        admitted, refused = self._counts.get(use, (0, 0))
+        self._counts[use] = admitted + more[0], refused + more[1]
 
     def _schedule_write(self) -> None:
         if self._writing is not None and not self._writing.done():
@@ -302,22 +298,13 @@ class KeyUses:
         self._written_at = self._clock()
         if not batch:
             return
-        at = self._now()
+        at, uses = self._now(), [KeyUse(*use, *counts) for use, counts in batch.items()]
         try:
             async with self._database.session() as session:
-                await session.keys.count_uses(_uses_of(batch), at)
+                await session.keys.count_uses(uses, at)
         except ServiceUnavailable:
             for use, counts in batch.items():
-                left = self._counts.setdefault(use, _Counts())
-                left.admitted += counts.admitted
-                left.refused += counts.refused
+                self._add(use, counts)
         except Exception as error:  # a failing audit must not fail requests
             data = {"error": type(error).__name__, "uses": len(batch)}
             _log.error("key_uses_not_written", extra={"data": data})
-
-
-def _uses_of(batch: Mapping[_Use, _Counts]) -> list[KeyUse]:
-    return [
-        KeyUse(key_id, hour, address, counts.admitted, counts.refused)
-        for (key_id, hour, address), counts in batch.items()
-    ]

@@ -54,13 +54,13 @@ class QuotaService:
         now: Callable[[], datetime],
         clock: Callable[[], float],
         *,
-        held_seconds: float = 10.0,
+        cache_seconds: float = 10.0,
     ) -> None:
         self._database = database
         self._defaults = defaults
         self._now = now
         self._clock = clock
-        self._held_seconds = held_seconds
+        self._cache_seconds = cache_seconds
         self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
         self._shares: LRUCache[tuple[str, QuotaKind], _Share] = LRUCache(_MAX_TENANTS)
         self._first_read = asyncio.Lock()
@@ -76,16 +76,11 @@ class QuotaService:
                 found = self._limits.get(tenant_id) or await self._read_limits(
                     tenant_id, self._defaults
                 )
-            return found[0]
-        limits, until = found
-        if self._clock() < until:
-            return limits
-        self._limits[tenant_id] = (
-            limits,
-            self._clock() + RETRY_SECONDS,
-        )  # other requests go on meanwhile
-        limits, _ = await self._read_limits(tenant_id, limits)
-        return limits
+        elif self._clock() >= found[1]:
+            # Other requests use the last known limits meanwhile.
+            self._limits[tenant_id] = found[0], self._clock() + RETRY_SECONDS
+            found = await self._read_limits(tenant_id, found[0])
+        return found[0]
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
@@ -121,21 +116,21 @@ class QuotaService:
     async def _read_limits(
         self, tenant_id: str, last_known: TenantLimits
     ) -> tuple[TenantLimits, float]:
-        """Read the limits of a tenant; the known ones stay while the database is unavailable."""
-        limits, held_seconds = last_known, RETRY_SECONDS
+        """Read the limits of a tenant, or return the last known ones during an outage."""
+        limits, cache_seconds = last_known, RETRY_SECONDS
         if not self._is_unavailable():
             with suppress(ServiceUnavailable):
                 async with self._session() as session:
                     own = await session.keys.find_limits(tenant_id)
                 limits = own.with_defaults(self._defaults) if own is not None else self._defaults
-                held_seconds = self._held_seconds
-        self._limits[tenant_id] = found = limits, self._clock() + held_seconds
+                cache_seconds = self._cache_seconds
+        self._limits[tenant_id] = found = limits, self._clock() + cache_seconds
         return found
 
     async def _take_share(
-        self, tenant_id: str, kind: QuotaKind, share: _Share, wanted: int
+        self, tenant_id: str, kind: QuotaKind, share: _Share, needed: int
     ) -> None:
-        reserved = share_of(share.limit, wanted)
+        reserved = share_of(share.limit, needed)
         with suppress(ServiceUnavailable):
             async with self._session() as session:
                 used = await session.keys.take(tenant_id, kind, share.window, reserved)

@@ -47,16 +47,16 @@ class RetentionService:
 
         Raises ServiceUnavailable when conversations cannot be read; the other kinds are done then.
         """
-        gone: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind, age in self._retention.max_ages.items():
             try:
-                gone[kind] = await self._delete(kind, self._now() - age)
+                counts[kind] = await self._delete(kind, self._now() - age)
             except ServiceUnavailable as error:
                 _log_failure(kind.value, error)
         if self._retention.conversations is not None:
             before = self._now() - self._retention.conversations
-            gone["conversations"] = await self._delete_conversations(before)
-        return +gone
+            counts["conversations"] = await self._delete_conversations(before)
+        return +counts
 
     async def _delete(self, kind: RetainedKind, before: datetime) -> int:
         total, deleted = 0, _BATCH
@@ -67,17 +67,17 @@ class RetentionService:
         return total
 
     async def _delete_conversations(self, before: datetime) -> int:
-        gone, after = 0, _FIRST
+        deleted, after = 0, _FIRST
         while True:
             async with self._database.session() as session:
                 page = await session.retention.list_conversations(after, before, _WALK_BATCH)
             if not page:
-                return gone
+                return deleted
             for tenant_id, conversation_id, is_idle in page:
                 if not is_idle:
                     continue
                 try:
-                    gone += await self._remove_idle(tenant_id, conversation_id, before)
+                    deleted += await self._remove_idle(tenant_id, conversation_id, before)
                 except ServiceUnavailable as error:  # the others go on
                     _log_failure(conversation_id, error)
             after = page[-1][1]

@@ -13,18 +13,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
 from app.domain.common.errors import ServiceUnavailable, StorageLimitReached
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.quotas import QuotaKind
 from app.services.ports import Database
+from app.services.tenancy.quotas import QuotaService
 
 _MAX_TENANTS = 10_000
-_HELD_SECONDS = 10.0
+_CACHE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 
 
@@ -42,25 +43,22 @@ class StorageQuota:
     """Counts the stored bytes of tenants against their limits."""
 
     def __init__(
-        self,
-        database: Database,
-        limits_of: Callable[[str], Awaitable[TenantLimits]],
-        clock: Callable[[], float],
+        self, database: Database, quotas: QuotaService, clock: Callable[[], float]
     ) -> None:
         self._database = database
-        self._limits_of = limits_of
+        self._quotas = quotas
         self._clock = clock
         self._stored: LRUCache[str, _Stored] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
         """Count bytes that will be stored; raises StorageLimitReached beyond the limit."""
-        limit = (await self._limits_of(tenant_id)).storage_bytes
+        limit = (await self._quotas.limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
         usage = self._stored.get(tenant_id)
         if usage is None:
             usage = self._stored[tenant_id] = _Stored()
-        await self._refresh(tenant_id, usage, _HELD_SECONDS)
+        await self._refresh(tenant_id, usage, _CACHE_SECONDS)
         if usage.total + usage.added + size > limit:
             await self._refresh(tenant_id, usage, _RETRY_SECONDS)
             stored = usage.total + usage.added
@@ -72,10 +70,18 @@ class StorageQuota:
                 )
         usage.added += size
 
-    async def _refresh(self, tenant_id: str, usage: _Stored, held_seconds: float) -> None:
+    async def take_copied(self, tenant_id: str, size: int) -> None:
+        """Count bytes that the service copies for a tenant like bytes that the tenant sends.
+
+        Raises StorageLimitReached or RateLimited.
+        """
+        await self.take(tenant_id, size)
+        await self._quotas.take(tenant_id, QuotaKind.BYTES, size)
+
+    async def _refresh(self, tenant_id: str, usage: _Stored, cache_seconds: float) -> None:
         """Read the sum unless it is recent; it stays while the database is unavailable."""
         async with usage.lock:
-            if self._clock() - usage.at < held_seconds:
+            if self._clock() - usage.at < cache_seconds:
                 return
             usage.at, added = self._clock(), usage.added
             with suppress(ServiceUnavailable):

@@ -13,8 +13,10 @@ from datetime import datetime, timedelta
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Gone, NotFound
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.tool_output.blobs import Blob
+from app.services.common.lookup import lock_conversation
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.reading import find_message
@@ -56,10 +58,8 @@ class BlobCollector:
 
     async def remove(self, tenant_id: str, conversation_id: str, ref: str) -> Blob:
         """Delete an upload that no message refers to; raises Conflict for any other blob."""
-        async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
         async with self._database.transaction() as session:
-            await session.log.lock(tenant_id, conversation_id, self._resolver.default_model)
+            await self._lock(session, tenant_id, conversation_id)
             blob = await session.blobs.find(conversation_id, ref)
             if blob is None:
                 if await find_message(session, conversation_id, ref) is not None:
@@ -70,7 +70,7 @@ class BlobCollector:
             if blob.attached:
                 raise Conflict(f"A message refers to blob {ref}", {"ref": ref})
             await session.blobs.collect(conversation_id, [ref])
-        await self._outputs.delete_objects([blob.object_key] if blob.object_key else [])
+        await self._outputs.delete_objects(blob.object_key)
         return blob
 
     async def collect(
@@ -86,11 +86,7 @@ class BlobCollector:
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
         """
         async with self._database.transaction() as session:
-            conversation = await session.log.lock(
-                tenant_id, conversation_id, self._resolver.default_model
-            )
-            if conversation is None:
-                raise NotFound.conversation(conversation_id)
+            conversation = await self._lock(session, tenant_id, conversation_id)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
             blobs = await session.blobs.collectable(
                 conversation_id, uploaded_before, compacted=compacted
@@ -100,9 +96,14 @@ class BlobCollector:
             if not dry_run:
                 await _delete(session, conversation_id, blobs, uploads)
         if not dry_run:
-            keys = [blob.object_key for blob in blobs if blob.object_key]
-            await self._outputs.delete_objects(keys)
+            await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
         return CollectionResult(dry_run, tuple(blobs), len(uploads))
+
+    async def _lock(
+        self, session: Repositories, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        model = self._resolver.default_model
+        return await lock_conversation(session, tenant_id, conversation_id, model)
 
     async def collect_due(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
@@ -137,7 +138,7 @@ class BlobCollector:
             async with self._database.session() as session:
                 is_used = await session.blobs.holds_content(conversation_id, content_id)
             if not is_used:
-                await self._outputs.delete_objects([key])
+                await self._outputs.delete_objects(key)
 
 
 async def _delete(

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TypeVar
 
 from app.domain.common.errors import Gone, NotFound
 from app.domain.common.messages import FormatName, Role
@@ -23,7 +22,7 @@ from app.domain.compaction.reduction.text_shortening import readable_text
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.row import parse_stored
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, ToolOutputRef
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, count_lines
 from app.domain.tool_output.grep import Grep, GrepResult
 from app.domain.tool_output.slices import (
     LineReader,
@@ -54,19 +53,14 @@ _INLINE_BYTES = 262_144
 """A row up to this size is parsed on the event loop."""
 _SEQ = re.compile(rf"{SEQ_REF}([1-9][0-9]{{0,14}})")
 
-_Result = TypeVar("_Result")
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An output that can be read: a blob, or the bytes of a row of the log."""
+    """An output that can be read: a blob, or one in a row of the log, with its bytes in `data`."""
 
     conversation: Conversation
-    ref: ToolOutputRef
-    media_type: str
-    sha256: str
-    blob: Blob | None
-    data: bytes = b""
+    blob: Blob
+    data: bytes | None = None
 
 
 class BlobReader:
@@ -111,17 +105,20 @@ class BlobReader:
         if blob is not None:
             if blob.collected_at is not None:
                 raise Gone(f"Output {ref} was collected", {"ref": ref})
-            return Source(conversation, blob.ref, blob.media_type, blob.sha256, blob)
+            return Source(conversation, blob)
         if message is None:
             raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
-        data = await _off_loop(message, _bytes_of)
-        lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
-        own_ref = ToolOutputRef(message_ref(message.id, message.seq), len(data), lines)
-        return Source(conversation, own_ref, TEXT, sha256(data).hexdigest(), None, data)
+        if len(message.body) <= _INLINE_BYTES:
+            data = _bytes_of(message)
+        else:
+            data = await asyncio.to_thread(_bytes_of, message)
+        own_ref, digest = message_ref(message.id, message.seq), sha256(data).hexdigest()
+        blob = Blob(own_ref, "", len(data), count_lines(data), digest, TEXT, attached=True)
+        return Source(conversation, blob, data)
 
     async def content(self, source: Source, start: int, end: int) -> AsyncGenerator[bytes]:
         """Yield the bytes in `[start, end)` of an output, piece by piece."""
-        if source.blob is None:
+        if source.data is not None:
             yield source.data[start:end]
             return
         if start >= end:
@@ -148,11 +145,11 @@ class BlobReader:
             limit,
             max_line_length=policy.max_line_length,
             max_bytes=policy.max_message_bytes,
-            total_lines=source.ref.line_count,
+            total_lines=source.blob.line_count,
             start=number * CHUNK_BYTES,
             newlines=newlines,
         )
-        if source.blob is None:
+        if source.data is not None:
             await asyncio.to_thread(reader.feed, source.data)
             return reader.finish()
         while not reader.is_done:
@@ -171,7 +168,7 @@ class BlobReader:
     ) -> OutputBytes:
         """Return the text of a slice of bytes; no character is split."""
         source = await self.find(tenant_id, conversation_id, ref)
-        total = source.ref.byte_size
+        total = source.blob.byte_size
         start, end = bytes_to_fetch(offset, limit, total)
         async with aclosing(self.content(source, start, end)) as pieces:
             data = b"".join([piece async for piece in pieces])
@@ -217,7 +214,7 @@ class BlobReader:
 
     async def _chunk_of(self, source: Source, line: int) -> tuple[int, int]:
         """Return the number of the chunk in which a line begins, and the newlines before it."""
-        if source.blob is None or line == 0:
+        if source.data is not None or line == 0:
             return 0, 0
         async with self._database.session() as session:
             found = await session.blobs.chunk_before_line(
@@ -237,7 +234,7 @@ class BlobReader:
 
     async def _batches(self, source: Source) -> AsyncGenerator[list[bytes]]:
         """Yield all of an output, a few chunks at a time."""
-        if source.blob is None:
+        if source.data is not None:
             yield [source.data]
             return
         conversation_id = source.conversation.conversation_id
@@ -245,16 +242,10 @@ class BlobReader:
             async for batch in batches:
                 yield batch
 
-    async def _chunks(self, source: Source, first: int, count: int) -> AsyncGenerator[bytes]:
-        """Yield an output from a chunk on; `count` chunks are read first."""
-        if source.blob is None:
-            yield source.data
-            return
+    def _chunks(self, source: Source, first: int, count: int) -> AsyncGenerator[bytes]:
+        """Return a blob's bytes from a chunk on; `count` chunks are read first."""
         conversation_id = source.conversation.conversation_id
-        chunks = self._outputs.chunks(conversation_id, source.blob, first, count)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
+        return self._outputs.chunks(conversation_id, source.blob, first, count)
 
 
 async def find_message(
@@ -287,13 +278,6 @@ async def _prefetched(batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[li
 def _feed_all(search: Grep, batch: list[bytes]) -> None:
     for chunk in batch:
         search.feed(chunk)
-
-
-async def _off_loop(message: StoredMessage, work: Callable[[StoredMessage], _Result]) -> _Result:
-    """Run `work` on a message, in a thread if the message is large."""
-    if len(message.body) <= _INLINE_BYTES:
-        return work(message)
-    return await asyncio.to_thread(work, message)
 
 
 def _bytes_of(message: StoredMessage) -> bytes:

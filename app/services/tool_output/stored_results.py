@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, ServiceUnavailable
@@ -16,10 +15,12 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
-from app.domain.tool_output.offloading import AttachedBlob
-from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolPreview
+from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, StoredChunk
+from app.domain.tool_output.offloading import NewBlob, PreviewedBlob
+from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.domain.tool_output.restoring import restore_result
+from app.domain.tool_output.stored_output import StoredOutput
+from app.services.common.concurrency import for_each
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
 
@@ -36,8 +37,6 @@ INLINED_BYTES = 65_536
 """The largest output that a transcript shows whole by default [tool-output.transcript]."""
 MAX_WHOLE_BYTES = 64 * 2**20
 """The largest output that a transcript shows whole with `content=full`."""
-
-_Result = TypeVar("_Result")
 
 _log = logging.getLogger("app.outputs")
 
@@ -79,19 +78,16 @@ class StoredResults:
         Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
         """
         new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
-        slots = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
 
-        async def write(blob: Blob, chunks: Sequence[Chunk]) -> tuple[Blob, list[StoredChunk]]:
+        async def write(new_blob: NewBlob) -> tuple[Blob, list[StoredChunk]]:
+            blob, chunks = new_blob
             content_id = self._new_id()
-            async with slots, self._store.writer(tenant_id, conversation_id, content_id) as writer:
+            async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
                 stored = await writer.write(chunks)
                 key = await writer.finish()
             return replace(blob, content_id=content_id, object_key=key), stored
 
-        # Wait for all writes before raising an error, so that none continues in the background.
-        writes = (write(blob, chunks) for blob, chunks in new.values())
-        results = await asyncio.gather(*writes, return_exceptions=True)
-        return [_succeeded(result) for result in results]
+        return await for_each(new.values(), write, MAX_CONCURRENT_WRITES)
 
     async def delete_conversations(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
         """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
@@ -101,8 +97,9 @@ class StoredResults:
         except ServiceUnavailable:
             _log.warning("objects_not_removed")
 
-    async def delete_objects(self, keys: Sequence[str]) -> None:
+    async def delete_objects(self, *object_keys: str | None) -> None:
         """Delete objects that no row names any more; after a failure the sweep deletes them."""
+        keys = [key for key in object_keys if key is not None]
         if not keys:
             return
         try:
@@ -112,7 +109,7 @@ class StoredResults:
 
     async def attached_blobs(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
-    ) -> Mapping[str, AttachedBlob]:
+    ) -> Mapping[str, PreviewedBlob]:
         """Return the blobs that exist, each with its preview.
 
         A collected blob has an empty preview: only a message that refers to it already may name it.
@@ -123,11 +120,16 @@ class StoredResults:
 
     async def _with_preview(
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
-    ) -> AttachedBlob:
+    ) -> PreviewedBlob:
         while blob.collected_at is None:
-            builder = PreviewBuilder(PreviewRules.of(policy))
+            builder = PreviewBuilder(policy)
+            chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
             try:
-                await self._feed(conversation_id, blob, builder)
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        builder.feed(chunk)
+                        if builder.is_full:
+                            break
             except Gone:
                 # It was collected meanwhile; if it was stored again, it has another content id.
                 async with self._database.session() as session:
@@ -136,16 +138,8 @@ class StoredResults:
                     raise
                 blob = current
             else:
-                return AttachedBlob(blob, builder.finish(blob.ref, blob.tool_name))
-        return AttachedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
-
-    async def _feed(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
-        chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                builder.feed(chunk)
-                if builder.is_full:
-                    break
+                return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
+        return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
 
     async def originals(
         self,
@@ -158,43 +152,32 @@ class StoredResults:
 
         The list ends early, but after one message at least, if the page would become too large.
         """
-        sizes = {
-            id(message): size for message in messages if (size := _whole_size(message, content))
-        }
-        refs = {message.output.ref for message in messages if message.output is not None}
-        blobs = await self._blobs(conversation_id, [ref for ref in refs if ref is not None])
+        outputs = [message.output for message in messages]
+        refs = {output.ref for output in outputs if output is not None and output.ref is not None}
+        blobs = {}
+        if refs:
+            async with self._database.session() as session:
+                found = await session.blobs.find_all(conversation_id, [*refs])
+            blobs = {blob.id: blob for blob in found}
         originals: list[Original] = []
         total = 0
-        for message in messages:
-            size = sizes.get(id(message), 0)
+        for message, output in zip(messages, outputs, strict=True):
+            size = _whole_size(output, content)
             total += message.byte_size + size
             if originals and size and total > read.max_bytes:
                 break
             await read.acquire_large(size)
-            blob = blobs.get((message.output.ref or "") if message.output is not None else "")
-            originals.append(
-                await self._original(conversation_id, message, blob, is_whole=size > 0)
-            )
+            blob = blobs.get(output.ref or "") if output is not None else None
+            is_collected = blob is not None and blob.collected_at is not None
+            if output is None or blob is None or is_collected or not size:
+                is_truncated = output is not None and output.is_cut
+                piece = json_text.loads(message.body)
+                originals.append(Original(message, piece, is_truncated, is_collected))
+            else:
+                data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
+                piece = restore_result(message.body, FormatName(message.format), output, data)
+                originals.append(Original(message, piece))
         return originals
-
-    async def _blobs(self, conversation_id: str, refs: Sequence[str]) -> Mapping[str, Blob]:
-        if not refs:
-            return {}
-        async with self._database.session() as session:
-            return {blob.id: blob for blob in await session.blobs.find_all(conversation_id, refs)}
-
-    async def _original(
-        self, conversation_id: str, message: StoredMessage, blob: Blob | None, *, is_whole: bool
-    ) -> Original:
-        output, body = message.output, json_text.loads(message.body)
-        is_collected = blob is not None and blob.collected_at is not None
-        if output is None or not output.is_cut:
-            return Original(message, body, is_collected=is_collected)
-        if blob is None or is_collected or not is_whole:
-            return Original(message, body, is_truncated=True, is_collected=is_collected)
-        data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-        piece = restore_result(message.body, FormatName(message.format), output, data)
-        return Original(message, piece)
 
     async def chunks(
         self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
@@ -236,15 +219,8 @@ class StoredResults:
             raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
 
 
-def _succeeded(result: _Result | BaseException) -> _Result:
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def _whole_size(message: StoredMessage, content: Content) -> int:
+def _whole_size(output: StoredOutput | None, content: Content) -> int:
     """Return the size of a cut result that is shown whole, 0 for a preview."""
-    output = message.output
     if output is None or not output.is_cut:
         return 0
     limits = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}

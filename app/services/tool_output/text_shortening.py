@@ -57,9 +57,9 @@ def _shorts(
     return [short for short in shortened if short is not None]
 
 
-def reader_tool_tokens(resolved: ResolvedSettings, offered: Sequence[str] = ()) -> int:
-    """Return the tokens of the tools that read a cut message, without those in `offered`."""
-    missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in offered)
+def reader_tool_tokens(resolved: ResolvedSettings, included: Sequence[str] = ()) -> int:
+    """Return the tokens of the tools that read a cut message, without those in `included`."""
+    missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in included)
     return resolved.extra_tokens(tuple(missing))
 
 

@@ -8,25 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
-from app.domain.tool_output.blobs import Blob, Chunk, Chunker, blob_id
-from app.domain.tool_output.preview import PreviewBuilder, PreviewRules
+from app.domain.tool_output.blobs import Chunk, Chunker
+from app.domain.tool_output.offloading import PreviewedBlob
+from app.domain.tool_output.preview import PreviewBuilder
 from app.services.ports import BlobStore, Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import CHUNKS_PER_READ, StoredResults
 
 _DROP_SECONDS = 5
 _log = logging.getLogger("app.blobs")
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedOutput:
-    """An uploaded blob, and its preview under the conversation's policy."""
-
-    blob: Blob
-    preview: str
 
 
 class BlobUploads:
@@ -59,8 +52,8 @@ class BlobUploads:
         tool_name: str | None = None,
         tool_call_id: str | None = None,
         declared_bytes: int = 0,
-    ) -> UploadedOutput:
-        """Store a stream of bytes as a blob.
+    ) -> PreviewedBlob:
+        """Store a stream of bytes as a blob, and return it with its preview.
 
         Raises NotFound, PayloadTooLarge or ServiceUnavailable. An upload that fails or is cancelled
         leaves nothing stored. One whose declared size is too large is refused before it is read.
@@ -75,33 +68,24 @@ class BlobUploads:
             if not await session.blobs.begin_upload(tenant_id, conversation_id, content_id):
                 raise NotFound.conversation(conversation_id)
         try:
-            rules = PreviewRules.of(self._resolver.policy_of(conversation).tool_output)
-            chunker, preview = Chunker(), PreviewBuilder(rules)
+            policy = self._resolver.policy_of(conversation).tool_output
+            chunker, preview = Chunker(), PreviewBuilder(policy)
             key = await self._write(
                 tenant_id, conversation_id, content_id, pieces, chunker, preview
             )
-            blob = Blob(
-                id=blob_id(chunker.sha256),
-                content_id=content_id,
-                byte_size=chunker.byte_size,
-                line_count=chunker.line_count,
-                sha256=chunker.sha256,
-                media_type=media_type,
-                tool_name=tool_name,
-                tool_call_id=tool_call_id,
-                object_key=key,
-            )
+            blob = chunker.blob(media_type, tool_name, tool_call_id)
+            blob = replace(blob, content_id=content_id, object_key=key)
             async with self._database.session() as session:
                 stored_content_id = await session.blobs.end_upload(conversation_id, blob)
         except BaseException:
             await self._drop(conversation_id, content_id)
             raise
-        if stored_content_id != content_id and key is not None:
-            await self._outputs.delete_objects([key])
+        if stored_content_id != content_id:
+            await self._outputs.delete_objects(key)
         # A blob with the same bytes may have been stored before, with another tool's name.
         async with self._database.session() as session:
             blob = await session.blobs.find(conversation_id, blob.id) or blob
-        return UploadedOutput(blob, preview.finish(blob.ref, blob.tool_name).texts[0])
+        return PreviewedBlob(blob, preview.finish(blob.ref, blob.tool_name))
 
     def _check_size(self, byte_size: int) -> None:
         if byte_size > self._max_blob_bytes:

@@ -48,13 +48,13 @@ def new_id() -> str:
 
 
 def chunks_of(data: bytes) -> list[Chunk]:
-    """Return the chunks of some bytes."""
+    """Return the chunks of these bytes."""
     chunker = Chunker()
     return [*chunker.feed(data), *chunker.finish()]
 
 
 @pytest.fixture(params=["rows", "memory", "folder"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
     made: dict[str, BlobStore] = {
         "rows": RowStore(),
@@ -67,7 +67,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
 async def put(
     store: BlobStore, data: bytes, content_id: str, *, tenant: str = TENANT, at_once: int = 3
 ) -> tuple[str | None, list[StoredChunk]]:
-    """Store some bytes, and return the object's key and what the rows hold."""
+    """Store bytes, and return the key of the object and the chunks of the rows."""
     chunks, stored = chunks_of(data), []
     async with store.writer(tenant, CID, content_id) as writer:
         for first in range(0, len(chunks), at_once):
@@ -82,40 +82,40 @@ async def keys(store: BlobStore) -> list[str]:
 
 
 async def test_objects_of_a_deleted_conversation_are_deleted(
-    kept: BlobStore, monkeypatch: pytest.MonkeyPatch
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All objects of a conversation go, page by page, and no other's with them."""
+    """All objects of a conversation are deleted, page by page, and no other's."""
     monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     for _ in range(8):
-        await put(kept, b"some output", new_id())
-    neighbour, _ = await put(kept, b"some output", new_id(), tenant=TENANT + "s")
-    await kept.delete_conversation(TENANT, CID)
-    assert await keys(kept) == ([neighbour] if neighbour is not None else [])
-    await kept.delete_conversation(TENANT, CID)
+        await put(store, b"some output", new_id())
+    neighbour, _ = await put(store, b"some output", new_id(), tenant=TENANT + "s")
+    await store.delete_conversation(TENANT, CID)
+    assert await keys(store) == ([neighbour] if neighbour is not None else [])
+    await store.delete_conversation(TENANT, CID)
 
 
 @pytest.mark.parametrize("data", CONTENTS.values(), ids=CONTENTS.keys())
-async def test_stored_objects_are_read_back(kept: BlobStore, data: bytes) -> None:
-    """Bytes of every kind and size come back identical, whatever holds them."""
-    key, stored = await put(kept, data, new_id())
-    assert b"".join(await kept.read(key, stored)) == data
+async def test_stored_objects_are_read_back(store: BlobStore, data: bytes) -> None:
+    """Bytes of every kind and size are read back identical from every store."""
+    key, stored = await put(store, data, new_id())
+    assert b"".join(await store.read(key, stored)) == data
     expected = [(c.number, c.start, c.newlines, len(c.data)) for c in chunks_of(data)]
     assert [(c.number, c.start, c.newlines, c.size) for c in stored] == expected
 
 
-async def test_a_slice_reads_its_chunks_only(kept: BlobStore) -> None:
-    """Any run of neighbouring chunks is read by itself. [tool-output.slice-cost]"""
+async def test_a_slice_reads_its_chunks_only(store: BlobStore) -> None:
+    """Any range of consecutive chunks is read alone. [tool-output.slice-cost]"""
     data = CONTENTS["no compression"]
-    key, stored = await put(kept, data, new_id())
+    key, stored = await put(store, data, new_id())
     for first in range(len(stored)):
         for end in range(first, len(stored) + 1):
-            got = b"".join(await kept.read(key, stored[first:end]))
+            got = b"".join(await store.read(key, stored[first:end]))
             assert got == data[first * CHUNK_BYTES : end * CHUNK_BYTES]
 
 
 @given(pieces=st.lists(st.binary(max_size=3 * CHUNK_BYTES), max_size=5), at_once=st.integers(1, 4))
-def test_bytes_in_pieces_come_back(pieces: list[bytes], at_once: int) -> None:
-    """However content comes in, an object gives it back byte for byte."""
+def test_bytes_written_in_pieces_are_read_back(pieces: list[bytes], at_once: int) -> None:
+    """An object returns its content byte for byte, for pieces of any size."""
     data = b"".join(pieces)
 
     async def there_and_back() -> bytes:
@@ -126,50 +126,50 @@ def test_bytes_in_pieces_come_back(pieces: list[bytes], at_once: int) -> None:
     assert asyncio.run(there_and_back()) == data
 
 
-async def test_an_object_is_named_after_its_content(kept: BlobStore) -> None:
-    """An object's key leads to its conversation and content; rows need none."""
+async def test_the_key_of_an_object_has_its_ids(store: BlobStore) -> None:
+    """The key has the ids of the conversation and the content."""
     content_id = new_id()
-    key, _ = await put(kept, b"some text", content_id)
-    if isinstance(kept, RowStore):
+    key, _ = await put(store, b"some text", content_id)
+    if isinstance(store, RowStore):
         assert key is None
-        assert await keys(kept) == []
+        assert await keys(store) == []
     else:
         assert key == f"{TENANT}/{CID}/{content_id}"
         later = datetime.now(UTC) + timedelta(hours=1)
-        assert [found async for found in kept.orphans(later)] == [(key, CID, content_id)]
-        assert [found async for found in kept.orphans(later - timedelta(hours=2))] == []
+        assert [found async for found in store.orphans(later)] == [(key, CID, content_id)]
+        assert [found async for found in store.orphans(later - timedelta(hours=2))] == []
 
 
-async def test_an_empty_content_has_no_object(kept: BlobStore) -> None:
+async def test_an_empty_content_has_no_object(store: BlobStore) -> None:
     """A blob of 0 bytes has no chunk, and no object. [tool-output.object-layout]"""
-    assert await put(kept, b"", new_id()) == (None, [])
-    assert await kept.read(None, []) == []
-    assert await keys(kept) == []
+    assert await put(store, b"", new_id()) == (None, [])
+    assert await store.read(None, []) == []
+    assert await keys(store) == []
 
 
 @pytest.mark.parametrize("size", [10, 3 * object_store.PART_BYTES])
 async def test_an_unfinished_object_is_not_stored(
-    kept: BlobStore, size: int, tmp_path: Path
+    store: BlobStore, size: int, tmp_path: Path
 ) -> None:
     """A writer that is left early, with or without an error, leaves nothing, in parts or whole.
 
     So a crash between the object and its rows never makes an object look complete.
     """
     chunks = chunks_of(os.urandom(size))
-    async with kept.writer(TENANT, CID, new_id()) as writer:
+    async with store.writer(TENANT, CID, new_id()) as writer:
         await writer.write(chunks)
     with pytest.raises(ZeroDivisionError):
-        async with kept.writer(TENANT, CID, new_id()) as writer:
+        async with store.writer(TENANT, CID, new_id()) as writer:
             await writer.write(chunks)
             raise ZeroDivisionError
-    async with kept.writer(TENANT, CID, new_id()):
+    async with store.writer(TENANT, CID, new_id()):
         pass
-    assert await keys(kept) == []
+    assert await keys(store) == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-async def test_a_cancelled_upload_does_not_stay(tmp_path: Path) -> None:
-    """A client that goes away in the middle leaves no parts behind. [tool-output.object-layout]"""
+async def test_a_cancelled_upload_leaves_no_parts(tmp_path: Path) -> None:
+    """A cancelled upload leaves no parts. [tool-output.object-layout]"""
     store, begun = ObjectStore(f"file://{tmp_path}"), asyncio.Event()
 
     async def upload() -> None:
@@ -186,31 +186,31 @@ async def test_a_cancelled_upload_does_not_stay(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-async def test_removing_missing_objects_is_no_error(kept: BlobStore) -> None:
-    """Of the objects named those that are there go, and no others. [tool-output.orphans]"""
-    made = [(await put(kept, b"text", new_id()))[0] for _ in range(4)]
+async def test_removing_missing_objects_is_no_error(store: BlobStore) -> None:
+    """The existing ones of the named objects are deleted, and no others. [tool-output.orphans]"""
+    made = [(await put(store, b"text", new_id()))[0] for _ in range(4)]
     there = [key for key in made if key is not None]
     unknown = [f"{TENANT}/{CID}/{new_id()}" for _ in range(30)]
-    await kept.remove([*unknown, *there[1:], *unknown])
-    assert await keys(kept) == there[:1]
-    await kept.remove([])
-    await kept.remove(there)
-    assert await keys(kept) == []
+    await store.remove([*unknown, *there[1:], *unknown])
+    assert await keys(store) == there[:1]
+    await store.remove([])
+    await store.remove(there)
+    assert await keys(store) == []
 
 
 @pytest.mark.parametrize("tenant", ["..", ".", "a/b", "a b", "ü%2F", "#?*", "a\x00b"])
-async def test_any_tenants_name_makes_a_key(kept: BlobStore, tenant: str) -> None:
-    """A tenant's objects lie below its name, and never elsewhere. [tenancy.every-table]"""
+async def test_any_tenant_id_is_a_valid_folder(store: BlobStore, tenant: str) -> None:
+    """A tenant's objects are in its own folder only. [tenancy.every-table]"""
     content_id = new_id()
-    key, stored = await put(kept, b"text", content_id, tenant=tenant)
-    assert await kept.read(key, stored) == [b"text"]
+    key, stored = await put(store, b"text", content_id, tenant=tenant)
+    assert await store.read(key, stored) == [b"text"]
     if key is not None:
         assert key.count("/") == 2
-        assert await keys(kept) == [key]
+        assert await keys(store) == [key]
 
 
-async def test_foreign_objects_are_left_alone(tmp_path: Path) -> None:
-    """What others keep in the same place is no orphan. [tool-output.orphans]"""
+async def test_foreign_objects_are_not_orphans(tmp_path: Path) -> None:
+    """Objects with other keys are ignored. [tool-output.orphans]"""
     store = ObjectStore(f"file://{tmp_path}")
     key, _ = await put(store, b"text", new_id())
     (tmp_path / "README").write_text("not ours")
@@ -220,7 +220,7 @@ async def test_foreign_objects_are_left_alone(tmp_path: Path) -> None:
     assert await keys(store) == [key]
 
 
-async def test_many_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_orphans_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing of any length is read page by page. [tool-output.orphans]"""
     monkeypatch.setattr(object_store, "_LIST_PAGE", 3)
     store = ObjectStore(f"file://{tmp_path}")
@@ -229,7 +229,7 @@ async def test_many_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
-    """With an object store set up later, what rows hold is still there; not the other way."""
+    """Bytes in rows are readable after an object store is configured, not the reverse."""
     rows, folder = RowStore(), ObjectStore(f"file://{tmp_path}")
     _, in_rows = await put(rows, b"in rows", new_id())
     assert await folder.read(None, in_rows) == [b"in rows"]
@@ -240,7 +240,7 @@ async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
 
 
 async def failures(store: BlobStore, stored: Sequence[StoredChunk]) -> list[ServiceUnavailable]:
-    """Return what each of a store's calls raises; all of them have to fail."""
+    """Return the errors of all calls of a store; each of them must fail."""
     found = []
     with pytest.raises(ServiceUnavailable) as caught:
         await put(store, b"text", new_id())
@@ -254,8 +254,8 @@ async def failures(store: BlobStore, stored: Sequence[StoredChunk]) -> list[Serv
     return found
 
 
-async def test_a_store_that_fails(tmp_path: Path) -> None:
-    """Where the store cannot be reached, every call is SERVICE_UNAVAILABLE with a reason."""
+async def test_calls_fail_while_the_store_is_unreachable(tmp_path: Path) -> None:
+    """Every call raises SERVICE_UNAVAILABLE with a reason."""
     stored = [StoredChunk(0, 0, 0, 4, object_start=0, object_size=20)]
     (tmp_path / "file").write_text("a file, not a folder")
     store = ObjectStore(f"file://{tmp_path}/file/below")
@@ -267,8 +267,8 @@ async def test_a_store_that_fails(tmp_path: Path) -> None:
         assert error.__cause__ is not None
 
 
-async def test_a_store_that_fails_in_the_middle(tmp_path: Path) -> None:
-    """A store that goes away during an upload fails it, and the writer still ends."""
+async def test_an_upload_fails_with_its_store(tmp_path: Path) -> None:
+    """A store that fails during an upload fails it, and the writer ends."""
     folder = tmp_path / "folder"
     store = ObjectStore(f"file://{folder}")
     key, stored = await put(store, b"text", new_id())
@@ -282,16 +282,16 @@ async def test_a_store_that_fails_in_the_middle(tmp_path: Path) -> None:
         await store.read(key, stored)
 
 
-async def test_a_store_that_hangs(tmp_path: Path) -> None:
-    """A store that does not answer in time is one that fails. [tool-output.store-failure]"""
+async def test_a_store_that_times_out_is_unavailable(tmp_path: Path) -> None:
+    """A store that does not answer in time is unavailable. [tool-output.store-failure]"""
     store = ObjectStore(f"file://{tmp_path}", timeout_seconds=0)
     with pytest.raises(ServiceUnavailable) as caught:
         await put(store, b"text", new_id())
     assert caught.value.facts["reason"] == "TimeoutError"
 
 
-async def test_an_object_that_is_damaged(tmp_path: Path) -> None:
-    """Bytes that are not what was written are never returned, not even in part."""
+async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:
+    """Damaged bytes are never returned, not even in part."""
     store = ObjectStore(f"file://{tmp_path}")
     key, stored = await put(store, os.urandom(CHUNK_BYTES * 2), new_id())
     assert key is not None
@@ -307,7 +307,7 @@ async def test_an_object_that_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_chunk_larger_than_its_row_is_refused() -> None:
-    """A frame that claims to be huge is refused before room is made for it."""
+    """A frame with a larger size than its row is refused before memory is allocated."""
     bomb = zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)
     for data in (bomb, b"", b"not compressed at all"):
         chunk = StoredChunk(0, 0, 0, CHUNK_BYTES, data=data)
@@ -319,14 +319,14 @@ async def test_a_chunk_larger_than_its_row_is_refused() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "folder", "/folder", "http://host/x", "ftp://host", "s3:b"])
-def test_urls_of_no_store(url: str) -> None:
-    """A URL that names no object store is refused where it is given."""
+def test_invalid_urls_are_refused(url: str) -> None:
+    """A URL that names no object store is refused by the constructor."""
     with pytest.raises(ValueError, match="begins with"):
         ObjectStore(url)
 
 
-async def test_a_store_that_is_not_set_up() -> None:
-    """A store whose environment lacks what it needs fails as one that is away."""
+async def test_a_store_without_its_environment_is_unavailable() -> None:
+    """A store whose environment lacks a variable fails as an unavailable one."""
     with pytest.raises(ServiceUnavailable):
         await put(ObjectStore("az://container/path"), b"text", new_id())
 
@@ -346,8 +346,8 @@ asyncio.run(upload())
 
 
 async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
-    """What kill -9 leaves of an upload to a folder goes once it is old, and nothing else does."""
-    url = f"file://{tmp_path}/kept here"
+    """Old parts of a killed upload to a folder are deleted, and nothing else."""
+    url = f"file://{tmp_path}/store here"
     store, content_id = ObjectStore(url), new_id()
     async with store.writer(TENANT, CID, new_id()) as writer:
         await writer.write(chunks_of(b"finished"))
@@ -357,7 +357,7 @@ async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
         assert uploading.stdout is not None
         assert uploading.stdout.readline() == "under way\n"
         uploading.kill()
-    foreign = tmp_path / "kept here" / "notes#1"
+    foreign = tmp_path / "store here" / "notes#1"
     foreign.write_text("mine")
     parts = [file for file in tmp_path.rglob(f"{content_id}*") if file.is_file()]
     assert parts
@@ -372,6 +372,6 @@ async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["memory:///", None])
 async def test_other_stores_have_no_parts_to_drop(url: str | None) -> None:
-    """A store whose parts cannot be listed, and rows, drop nothing and do not fail."""
+    """Stores that cannot list parts, and rows, drop nothing and do not fail."""
     store: BlobStore = ObjectStore(url) if url else RowStore()
     assert await store.drop_parts(datetime.now(UTC)) == 0

@@ -23,7 +23,8 @@ from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.common.errors import NotFound
 from app.domain.conversations.settings import StoredSettings
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
+from app.services.ports import Repositories
 
 TENANT = "default"
 NOW = datetime.now(UTC)
@@ -39,23 +40,13 @@ def new_id() -> str:
 
 
 async def blob_of(data: bytes, *, attached: bool = False) -> Stored:
-    """Return the blob of some bytes under a content of its own, with its chunks."""
+    """Return the blob of these bytes with a new content id, and its chunks."""
     chunker = Chunker()
     chunks = [*chunker.feed(data), *chunker.finish()]
     async with RowStore().writer(TENANT, "any", "any") as writer:
         stored = await writer.write(chunks)
-    blob = Blob(
-        id=blob_id(chunker.sha256),
-        content_id=new_id(),
-        byte_size=chunker.byte_size,
-        line_count=chunker.line_count,
-        sha256=chunker.sha256,
-        media_type=TEXT,
-        tool_name="shell",
-        tool_call_id="call_1",
-        attached=attached,
-    )
-    return blob, stored
+    blob = chunker.blob(TEXT, "shell", "call_1")
+    return replace(blob, content_id=new_id(), attached=attached), stored
 
 
 @pytest_asyncio.fixture
@@ -65,7 +56,7 @@ async def cid(database: PostgresDatabase) -> str:
 
 
 async def conversation(database: PostgresDatabase) -> str:
-    """Make a conversation and return its id."""
+    """Create a conversation and return its id."""
     made = new_id()
     async with database.session() as session:
         assert await session.conversations.add(
@@ -94,11 +85,22 @@ async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> by
 async def put(
     database: PostgresDatabase, conversation_id: str, data: bytes, *, attached: bool = False
 ) -> Blob:
-    """Store some bytes, and return their blob as it was offered."""
+    """Store some bytes, and return the blob that was passed to the repository."""
     blob, chunks = await blob_of(data, attached=attached)
     async with database.session() as session:
-        await session.blobs.add(conversation_id, blob, chunks)
+        await upload(session, conversation_id, blob, chunks)
     return blob
+
+
+async def upload(
+    session: Repositories, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
+) -> str:
+    """Upload a blob, attach it if it is `attached`, and return the content id of its bytes."""
+    await session.blobs.begin_upload(TENANT, conversation_id, blob.content_id)
+    await session.blobs.add_chunks(conversation_id, blob.content_id, chunks)
+    content_id = await session.blobs.end_upload(conversation_id, blob)
+    await session.blobs.attach(conversation_id, [blob.id] if blob.attached else [])
+    return content_id
 
 
 async def collect(
@@ -117,7 +119,7 @@ async def collect(
 async def add_message(
     connection: asyncpg.Connection, conversation_id: str, seq: int, refs: list[str] | None
 ) -> None:
-    """Put a message that refers to blobs into the log, past every rule."""
+    """Insert a message that refers to blobs, without the checks of an append."""
     await connection.execute(
         """
         INSERT INTO messages (
@@ -156,7 +158,7 @@ async def hide(
 
 
 async def waited_for(connection: asyncpg.Connection, how_many: int = 1) -> None:
-    """Return once so many statements of this database wait for a lock."""
+    """Return once this number of statements in the database wait for a lock."""
     async with asyncio.timeout(10):
         while True:
             waiting = await connection.fetchval(
@@ -168,7 +170,7 @@ async def waited_for(connection: asyncpg.Connection, how_many: int = 1) -> None:
 
 
 async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
-    """Return how many blobs, chunks and uploads there are."""
+    """Return the numbers of blobs, chunks and uploads."""
     tables = ("blobs", "blob_chunks", "blob_uploads")
     numbers = [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
     return numbers[0], numbers[1], numbers[2]
@@ -177,13 +179,13 @@ async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", b"\xff\xed\xa0\x80\r\n", b"line\n" * 50_000, bytes(CHUNK_BYTES)]
 )
-async def test_a_blob_comes_back_as_it_was(
+async def test_a_blob_is_read_back_unchanged(
     database: PostgresDatabase, cid: str, data: bytes
 ) -> None:
-    """What is known of a blob and each of its bytes are stored and come back."""
+    """All fields of a blob and all its bytes are stored and read back."""
     blob, chunks = await blob_of(data)
     async with database.session() as session:
-        assert await session.blobs.add(cid, blob, chunks) == blob.content_id
+        assert await upload(session, cid, blob, chunks) == blob.content_id
         found = await session.blobs.find(cid, blob.id)
         assert found is not None and found.created_at is not None
         assert replace(found, created_at=None) == blob
@@ -193,13 +195,13 @@ async def test_a_blob_comes_back_as_it_was(
     assert await read(database, cid, blob.id) == data
 
 
-async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: str) -> None:
-    """Of a blob in an object store the rows hold the key and the places."""
+async def test_positions_in_an_object_are_stored(database: PostgresDatabase, cid: str) -> None:
+    """The rows of a blob in an object store have the key and the positions."""
     blob, _ = await blob_of(b"text")
     blob = replace(blob, object_key="default/a/b", attached=True)
     chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
     async with database.session() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert replace(found, created_at=None) == blob
@@ -208,13 +210,15 @@ async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: st
         assert await session.blobs.chunks(cid, blob.content_id, 3, 1) == []
 
 
-async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) -> None:
-    """NUL and lone surrogates in a tool's name fail nothing, nor does one in a ref."""
+async def test_names_with_invalid_characters_are_stored(
+    database: PostgresDatabase, cid: str
+) -> None:
+    """NUL and lone surrogates are allowed in a tool's name and in a ref."""
     blob, chunks = await blob_of(b"text")
     strange = "a\x00b\ud800"
     blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
     async with database.session() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         found = await session.blobs.find(cid, blob.id)
         assert found is not None
         assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
@@ -225,13 +229,13 @@ async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) ->
 async def test_the_same_content_is_stored_once(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Equal bytes in one conversation are one blob with the first one's content and chunks."""
+    """Equal bytes in a conversation are one blob with the first one's content and chunks."""
     data = b"line\n" * 50_000
     first = await put(database, cid, data)
     second, chunks = await blob_of(data, attached=True)
     async with database.session() as session:
-        assert await session.blobs.add(cid, second, chunks) == first.content_id
-        assert await session.blobs.add(cid, replace(second, attached=False), chunks)
+        assert await upload(session, cid, second, chunks) == first.content_id
+        assert await upload(session, cid, replace(second, attached=False), chunks)
         found = await session.blobs.find(cid, first.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(first, attached=True)
@@ -241,16 +245,16 @@ async def test_the_same_content_is_stored_once(
     assert await counts(connection) == (2, 8, 0)
 
 
-async def test_two_who_store_the_same_at_once(
+async def test_concurrent_uploads_of_the_same_content_keep_one(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Of many who store the same bytes at once, one stores them and all read them."""
+    """Of concurrent uploads of the same bytes, the chunks of one stay and all are readable."""
     data = b"line\n" * 50_000
     made = [await blob_of(data) for _ in range(8)]
 
     async def add(blob: Blob, chunks: list[StoredChunk]) -> str:
         async with database.session() as session:
-            return await session.blobs.add(cid, blob, chunks)
+            return await upload(session, cid, blob, chunks)
 
     contents = await asyncio.gather(*(add(blob, chunks) for blob, chunks in made))
     assert len(set(contents)) == 1
@@ -258,8 +262,8 @@ async def test_two_who_store_the_same_at_once(
     assert await read(database, cid, made[0][0].id) == data
 
 
-async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: str) -> None:
-    """Of many refs the known ones are found, collected ones among them. [tool-output.collect]"""
+async def test_find_all_returns_existing_blobs(database: PostgresDatabase, cid: str) -> None:
+    """The existing blobs are returned, also collected ones. [tool-output.collect]"""
     made = [await put(database, cid, b"%d" % n) for n in range(4)]
     await collect(database, cid, [made[1].id])
     async with database.session() as session:
@@ -273,7 +277,7 @@ async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: s
     }
 
 
-async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str) -> None:
+async def test_pages_are_ordered_newest_first(database: PostgresDatabase, cid: str) -> None:
     """Every blob that was not collected is listed once, newest first. [api.lists]"""
     made = [(await put(database, cid, b"%d" % n)).id for n in range(7)]
     await put(database, await conversation(database), b"of another")
@@ -289,7 +293,7 @@ async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str)
 async def test_a_collected_blob_leaves_a_tombstone(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A collection takes the bytes and leaves the row, which says so; twice changes nothing."""
+    """A collection deletes the bytes and marks the row; a second one changes nothing."""
     blob = await put(database, cid, b"line\n" * 50_000)
     other = await put(database, cid, b"stays")
     await collect(database, cid, [blob.id])
@@ -306,17 +310,17 @@ async def test_a_collected_blob_leaves_a_tombstone(
     assert await read(database, cid, other.id) == b"stays"
 
 
-async def test_a_collected_blob_comes_back_to_life(
+async def test_a_collected_blob_can_be_stored_again(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """The same bytes stored again after a collection are there again, under the new content."""
+    """The same bytes stored again are readable under the new content id."""
     data = b"line\n" * 50_000
     first = await put(database, cid, data, attached=True)
     await collect(database, cid, [first.id])
     again, chunks = await blob_of(data)
     again = replace(again, object_key="default/x/y", tool_name="other")
     async with database.session() as session:
-        assert await session.blobs.add(cid, again, chunks) == again.content_id
+        assert await upload(session, cid, again, chunks) == again.content_id
         found = await session.blobs.find(cid, again.id)
     assert found is not None
     assert replace(found, created_at=None) == replace(again, attached=True)
@@ -327,7 +331,7 @@ async def test_a_collected_blob_comes_back_to_life(
 async def test_storing_waits_for_a_collection(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Bytes stored again while they are collected are never without their chunks."""
+    """Bytes stored again during a collection keep their chunks."""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     async with database.transaction() as session:
@@ -343,13 +347,13 @@ async def test_storing_waits_for_a_collection(
     assert await counts(connection) == (1, 4, 0)
 
 
-async def test_a_collection_waits_for_who_stores(
+async def test_a_collection_waits_for_an_upload(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A collection that comes while bytes are being stored sees them, and leaves no chunk."""
+    """A collection sees the blob of a concurrent upload, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.transaction() as session:
-        await session.blobs.add(cid, blob, chunks)
+        await upload(session, cid, blob, chunks)
         late = asyncio.create_task(collect(database, cid))
         await waited_for(connection)
     assert await late == [blob.id]
@@ -359,38 +363,41 @@ async def test_a_collection_waits_for_who_stores(
 async def test_nothing_is_stored_for_a_deleted_conversation(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Who waits for a deletion to end finds no conversation, and stores nothing."""
-    upload = new_id()
-    ended = replace((await blob_of(b"an upload"))[0], content_id=upload)
+    """Statements that wait for a deletion find no conversation, and store nothing."""
+    content_id = new_id()
+    blob = replace((await blob_of(b"an upload"))[0], content_id=content_id)
     _, chunks = await blob_of(b"more")
-    async with database.session() as session:
-        assert await session.blobs.begin_upload(TENANT, cid, upload)
+
+    async def begin(new_content_id: str) -> bool:
+        async with database.session() as session:
+            return await session.blobs.begin_upload(TENANT, cid, new_content_id)
+
+    assert await begin(content_id)
 
     async def add_chunks() -> None:
         async with database.session() as session:
-            await session.blobs.add_chunks(cid, upload, chunks)
+            await session.blobs.add_chunks(cid, content_id, chunks)
 
     async def end() -> None:
         async with database.session() as session:
-            await session.blobs.end_upload(cid, ended)
+            await session.blobs.end_upload(cid, blob)
 
     async with database.transaction() as session:
         await session.log.lock(TENANT, cid, None)
         await session.conversations.remove(cid)
-        tasks = [asyncio.create_task(work) for work in (put(database, cid, b"x"), end())]
-        tasks.append(asyncio.create_task(add_chunks()))
+        works = (begin(new_id()), end(), add_chunks())
+        tasks = [asyncio.create_task(work) for work in works]
         await waited_for(connection, 3)
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(item) for item in found] == [Blob, NotFound, type(None)]
+    begun, ended, added = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (begun, type(ended), added) == (False, NotFound, None)
     assert await counts(connection) == (0, 0, 0)
-    async with database.session() as session:
-        assert not await session.blobs.begin_upload(TENANT, cid, new_id())
+    assert not await begin(new_id())
 
 
-async def test_deleting_a_conversation_takes_its_blobs(
+async def test_deleting_a_conversation_deletes_its_blobs(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Blobs, tombstones, chunks and uploads go with their conversation, and are counted."""
+    """Blobs, tombstones, chunks and uploads are deleted and counted."""
     other = await conversation(database)
     for conversation_id in (cid, other):
         await put(database, conversation_id, b"line\n" * 50_000)
@@ -407,7 +414,7 @@ async def test_deleting_a_conversation_takes_its_blobs(
 async def test_an_upload_becomes_a_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Chunks come in before anybody knows the hash; the blob appears with its end."""
+    """Chunks are stored before the hash is known; the blob appears at the end."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.session() as session:
         assert not await session.blobs.begin_upload("another", cid, blob.content_id)
@@ -422,27 +429,6 @@ async def test_an_upload_becomes_a_blob(
     assert await counts(connection) == (1, 4, 0)
 
 
-async def upload(database: PostgresDatabase, cid: str, stored: Stored) -> str:
-    """Upload a blob from beginning to end, and return the content that holds it."""
-    blob, chunks = stored
-    async with database.session() as session:
-        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
-        await session.blobs.add_chunks(cid, blob.content_id, chunks)
-        return await session.blobs.end_upload(cid, blob)
-
-
-async def test_uploads_of_the_same_content_keep_one(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Of many uploads of the same bytes at once the chunks of one stay."""
-    data = b"line\n" * 50_000
-    made = [await blob_of(data) for _ in range(6)]
-    contents = await asyncio.gather(*(upload(database, cid, one) for one in made))
-    assert len(set(contents)) == 1
-    assert await counts(connection) == (1, 4, 0)
-    assert await read(database, cid, made[0][0].id) == data
-
-
 async def test_an_upload_revives_a_collected_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
@@ -450,16 +436,17 @@ async def test_an_upload_revives_a_collected_blob(
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     await collect(database, cid)
-    again = await blob_of(data)
-    assert await upload(database, cid, again) == again[0].content_id
+    again, chunks = await blob_of(data)
+    async with database.session() as session:
+        assert await upload(session, cid, again, chunks) == again.content_id
     assert await read(database, cid, blob.id) == data
     assert await counts(connection) == (1, 4, 0)
 
 
-async def test_a_dropped_upload_is_over(
+async def test_a_dropped_upload_cannot_continue(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """An upload that is dropped takes no more chunks and never ends; one that ended stays."""
+    """A dropped upload takes no more chunks and cannot end; an ended one stays."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.session() as session:
         await session.blobs.begin_upload(TENANT, cid, blob.content_id)
@@ -470,17 +457,17 @@ async def test_a_dropped_upload_is_over(
         with pytest.raises(NotFound, match="dropped"):
             await session.blobs.end_upload(cid, blob)
         assert await counts(connection) == (0, 0, 0)
-        again = await blob_of(b"line\n" * 50_000)
-        await upload(database, cid, again)
-        await session.blobs.drop_upload(cid, again[0].content_id)
+        again, chunks = await blob_of(b"line\n" * 50_000)
+        await upload(session, cid, again, chunks)
+        await session.blobs.drop_upload(cid, again.content_id)
         await session.blobs.drop_upload(cid, new_id())
     assert await counts(connection) == (1, 4, 0)
 
 
-async def test_dropping_an_upload_that_still_grows(
+async def test_dropping_an_upload_deletes_concurrent_chunks(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Chunks that come in while their upload is dropped do not stay behind."""
+    """Chunks that are added while their upload is dropped are deleted."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
 
     async def drop() -> None:
@@ -497,26 +484,24 @@ async def test_dropping_an_upload_that_still_grows(
     assert await counts(connection) == (0, 0, 0)
 
 
-async def test_chunks_of_a_known_line(database: PostgresDatabase, cid: str) -> None:
-    """A line is looked for in the chunk that holds the newline before it."""
+async def test_the_chunk_of_a_line_is_found(database: PostgresDatabase, cid: str) -> None:
+    """The chunk of a line is the one with the newline before it."""
     text = b"a" * (CHUNK_BYTES + 5) + b"\n" + b"b\n" * CHUNK_BYTES + b"c" * 3 * CHUNK_BYTES
     blob = await put(database, cid, text)
     empty = await put(database, cid, b"")
     async with database.session() as session:
         find = session.blobs.chunk_before_line
-        assert await find(cid, blob.content_id, 0) == (0, 0)
         assert await find(cid, blob.content_id, 1) == (1, 0)
         last = await find(cid, blob.content_id, CHUNK_BYTES + 1)
         assert last == (3, CHUNK_BYTES + 1 - 3)
         assert await find(cid, blob.content_id, CHUNK_BYTES + 2) == (6, CHUNK_BYTES + 1)
         assert await find(cid, blob.content_id, 10**15) == (6, CHUNK_BYTES + 1)
-        assert await find(cid, empty.content_id, 0) is None
         assert await find(cid, empty.content_id, 1) is None
-        assert await find(cid, new_id(), 0) is None
+        assert await find(cid, new_id(), 1) is None
 
 
-def plainly(text: bytes, line: int) -> tuple[int, int] | None:
-    """Return the chunk before a line as anybody would find it: newline by newline."""
+def expected_chunk(text: bytes, line: int) -> tuple[int, int] | None:
+    """Return the chunk before a line, found newline by newline."""
     if not text:
         return None
     at = -1
@@ -531,29 +516,29 @@ def plainly(text: bytes, line: int) -> tuple[int, int] | None:
 
 
 def any_text(chance: Random) -> bytes:
-    """Return a text of up to a few chunks, with lines of every length."""
+    """Return a random text of up to a few chunks, with lines of any length."""
     units = (b"\n", b"x", b"xy\n", b"\r\n", b"a longer line\n")
     pieces = (chance.choice(units) * chance.randint(0, 60_000) for _ in range(chance.randint(0, 4)))
     return b"".join(pieces)
 
 
-async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
-    """Whatever the text, the index of lines says what counting its newlines says."""
+async def test_the_chunk_of_any_line_is_found(database: PostgresDatabase, cid: str) -> None:
+    """The index of lines agrees with counting the newlines, for random texts."""
     for seed in range(12):
         chance = Random(seed)
         text = any_text(chance)
         blob = await put(database, cid, text)
         few = [chance.randint(0, blob.line_count + 1) for _ in range(12)]
         async with database.session() as session:
-            for line in (0, 1, 2, blob.line_count, blob.line_count + 1, *few):
+            for line in (1, 2, blob.line_count, blob.line_count + 1, *few):
                 found = await session.blobs.chunk_before_line(cid, blob.content_id, line)
-                assert found == plainly(text, line), (seed, line)
+                assert found == expected_chunk(text, line), (seed, line)
 
 
 async def test_reads_use_their_indexes(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A chunk is found by number and by line, and what is due by age, through an index each."""
+    """Chunks are read by number and line, and due blobs by age, through an index each."""
     blob = await put(database, cid, b"line\n" * 50_000)
     await connection.execute("SET enable_seqscan = off")
 
@@ -567,7 +552,6 @@ async def test_reads_use_their_indexes(
     assert "Backward using blob_chunks_by_line" in by_line and "Sort" not in by_line
     by_number = await plan(statements.CHUNKS, first=1, count=2)
     assert "using blob_chunks_pkey" in by_number and "Sort" not in by_number
-    assert "using blob_chunks_pkey" in await plan(statements.FIRST_CHUNK)
     listed = await plan(statements.PAGE, before=None, limit=50)
     assert "Backward using blobs_by_content" in listed
     due = await plan(statements.LIST_DUE, uploaded_before=NOW, limit=10)
@@ -579,7 +563,7 @@ async def test_reads_use_their_indexes(
 
 
 async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -> None:
-    """Postgres does not spend time on compressing what is compressed."""
+    """PostgreSQL does not compress the compressed chunks again."""
     storage = await connection.fetchval(
         "SELECT attstorage FROM pg_attribute"
         " WHERE attrelid = 'blob_chunks'::regclass AND attname = 'data'"
@@ -587,10 +571,10 @@ async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -
     assert storage == b"e"
 
 
-async def test_uploads_nobody_refers_to_are_collectable(
+async def test_uploads_without_a_message_are_collectable(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """A collection takes what was never attached, from before a time if one is given."""
+    """Blobs that were never attached are collectable, with an optional time limit."""
     made = [await put(database, cid, b"%d" % n) for n in range(4)]
     await connection.execute(
         "UPDATE blobs SET created_at = $1 WHERE blob_id = ANY ($2)",
@@ -608,10 +592,10 @@ async def test_uploads_nobody_refers_to_are_collectable(
         assert await session.blobs.collectable(cid, EARLIER, compacted=False) == []
 
 
-async def test_an_upload_again_is_young_again(
+async def test_a_repeated_upload_has_a_new_age(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Who uploads what lies about unattached has as long as anybody to refer to it."""
+    """A repeated upload of an unattached blob renews its age."""
     await put(database, cid, b"unattached")
     await put(database, cid, b"attached", attached=True)
     await connection.execute("UPDATE blobs SET created_at = $1", EARLIER - timedelta(hours=1))
@@ -636,8 +620,10 @@ COMPACTED = [
 """Seqs of the messages with a blob, those kept of the hidden `[2, 6)`, whether the blob goes."""
 
 
-async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Connection) -> None:
-    """A blob is compacted away when each message with it is hidden, and there is one."""
+async def test_compacted_blobs_are_collectable(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """A blob is collectable when it has messages and all of them are hidden."""
     for seqs, kept, hidden in COMPACTED:
         cid = await conversation(database)
         blob = await put(database, cid, b"text", attached=True)
@@ -653,10 +639,10 @@ async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Co
         assert [item.id for item in found] == ([blob.id] if hidden else []), (seqs, kept)
 
 
-async def test_where_a_scheduled_collection_looks(
+async def test_due_conversations_are_listed(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """It looks where uploads are old, where they did not end, and after each compaction."""
+    """Due are old uploads, unfinished uploads, and each new compaction."""
     made = [await conversation(database) for _ in range(5)]
     await put(database, made[0], b"unattached")
     await put(database, made[1], b"attached", attached=True)
@@ -697,7 +683,7 @@ APPEND = Statement(
 async def append(
     store: Store, conversation_id: str, expected_seq: int, stored: Sequence[Stored]
 ) -> bool:
-    """Move a head and store blobs with it, as an append does."""
+    """Advance a head and store blobs with it, as an append does."""
     async with store.session() as session:
         row = await session.first(
             APPEND,
@@ -712,7 +698,7 @@ async def append(
 async def test_an_append_stores_its_blobs(
     store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """Blobs come with their messages in one statement, or not at all where it is refused."""
+    """Blobs are stored with their messages in one statement, or not at all."""
     stored = [await blob_of(b"%d\n" % n * 50_000) for n in range(3)]
     assert not await append(store, cid, 7, stored)
     assert await counts(connection) == (0, 0, 0)
@@ -726,10 +712,10 @@ async def test_an_append_stores_its_blobs(
         assert await read(database, cid, blob.id) == b"%d\n" % n * 50_000
 
 
-async def test_an_append_revives_what_is_being_collected(
+async def test_an_append_restores_a_blob_that_is_being_collected(
     store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
-    """An append that waits for a collection stores the blob that it has just taken away."""
+    """An append that waits for a collection stores the collected blob again."""
     data = b"line\n" * 50_000
     blob = await put(database, cid, data)
     offered = await blob_of(data)
@@ -748,7 +734,7 @@ async def test_an_append_revives_what_is_being_collected(
 async def test_appends_and_uploads_of_the_same_blobs_at_once(
     store: Store, database: PostgresDatabase, connection: asyncpg.Connection, cid: str
 ) -> None:
-    """Whoever stores the same blobs in whatever order and way, each is stored once."""
+    """Concurrent appends and uploads in any order store each blob once."""
     texts = [b"%d\n" % n * 50_000 for n in range(4)]
 
     async def appended(order: Sequence[bytes]) -> None:
@@ -757,7 +743,7 @@ async def test_appends_and_uploads_of_the_same_blobs_at_once(
         while not await append(store, cid, seq, offered):
             seq += 1
 
-    uploads = [upload(database, cid, await blob_of(text)) for text in texts]
+    uploads = [put(database, cid, text) for text in texts]
     await asyncio.gather(appended(texts), *uploads, appended(texts[::-1]), appended(texts[1:]))
     assert await counts(connection) == (4, 8, 0)
     for text in texts:

@@ -26,17 +26,17 @@ async def key(settings: Settings) -> str:
 
 @pytest_asyncio.fixture
 async def guarded(settings: Settings, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client without a key, of a service that has one."""
+    """A client without a key of a service that requires one."""
     async with started(create_app(settings)) as opened:
         yield opened
 
 
 def bearer(key: str) -> dict[str, str]:
-    """Return the header that brings a key."""
+    """Return the header with a key."""
     return {"Authorization": f"Bearer {key}"}
 
 
-async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: str) -> None:
+async def test_every_operation_requires_a_key(guarded: httpx.AsyncClient, key: str) -> None:
     """Without a key all but the open paths are 401, whatever else is wrong with the request.
 
     A path that does not exist is one of them, so that a stranger learns nothing.
@@ -58,7 +58,7 @@ async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: st
 
 
 async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:
-    """A stranger's upload is not taken in before he is refused. [tenancy.not-found]"""
+    """The body of an unauthenticated upload is not read. [tenancy.not-found]"""
 
     async def body() -> AsyncIterator[bytes]:
         yield b"x"
@@ -157,8 +157,8 @@ async def test_without_a_key_pages_of_others_are_refused(
     assert with_key.status_code == 200
 
 
-async def test_what_needs_no_database_goes_on_without_it(settings: Settings, key: str) -> None:
-    """Operation: once known, keys and limits are no reason to refuse what needs no database."""
+async def test_cached_keys_and_limits_need_no_database(settings: Settings, key: str) -> None:
+    """Operation: with cached keys and limits, requests that need no database are answered."""
     app = create_app(settings)
     async with started(app) as client:
         assert (await client.get("/v1/strategies", headers=bearer(key))).status_code == 200
@@ -171,7 +171,7 @@ async def test_what_needs_no_database_goes_on_without_it(settings: Settings, key
         assert_problem(away, 503, "SERVICE_UNAVAILABLE")
 
 
-async def test_the_first_key_ends_the_open_time(
+async def test_the_first_key_makes_keys_required(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:
     """What was stored before stays the default tenant's, and a key of it opens it again.
@@ -195,10 +195,10 @@ async def test_a_revoked_key_is_refused_by_a_new_process(settings: Settings, key
             assert_problem(answer, 401, "UNAUTHENTICATED")
 
 
-async def test_the_secret_is_nowhere(
+async def test_the_secret_is_not_stored(
     guarded: httpx.AsyncClient, key: str, database_url: str
 ) -> None:
-    """Neither the database nor an answer holds it."""
+    """Neither the database nor a response contains it."""
     secret = key.split("_", 2)[2]
     assert secret not in (await guarded.get("/v1/agents", headers=bearer(key + "x"))).text
     rows = await execute(database_url, "SELECT k::text FROM api_keys k")
@@ -206,8 +206,8 @@ async def test_the_secret_is_nowhere(
     assert secret not in rows[0][0]
 
 
-async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
-    """A process that never saw the database cannot know whether a key is needed."""
+async def test_requests_are_refused_before_the_first_check_for_keys(settings: Settings) -> None:
+    """A process that has not read the database cannot decide if a key is required."""
     away = settings.model_copy(update={"database_url": "postgresql://127.0.0.1:1/none"})
     async with started(create_app(away)) as client:
         answer = await client.get("/v1/strategies")
@@ -218,7 +218,7 @@ async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
 
 async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
     """RATE_LIMITED with Retry-After; other tenants and the open paths go on. [api.limits]"""
-    await set_limits("acme", TenantLimits(requests_per_minute=3), settings)
+    await set_limits("acme", TenantLimits(requests_per_minute=3), True, settings)
     other = await create("other", "", None, settings)
     async with started(create_app(settings)) as client:
         answers = [await client.get("/v1/agents", headers=bearer(key)) for _ in range(12)]
@@ -237,11 +237,11 @@ async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
 async def test_too_many_bytes_are_429_and_nothing_is_stored(
     settings: Settings, key: str, streamed: bool
 ) -> None:
-    """Bodies count as they come in, uploads and appends alike; what is refused is not stored."""
+    """Bodies of uploads and appends count as they are read; refused bytes are not stored."""
     async with started(create_app(settings)) as client:
         client.headers.update(bearer(key))
         path = await new_conversation(client)
-    await set_limits("acme", TenantLimits(bytes_per_day=10_000), settings)
+    await set_limits("acme", TenantLimits(bytes_per_day=10_000), True, settings)
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(30):
@@ -259,7 +259,7 @@ async def test_too_many_bytes_are_429_and_nothing_is_stored(
 
 
 async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None:
-    """Security: the settings' limits hold without keys as well."""
+    """Security: the settings' limits apply without keys as well."""
     async with started(
         create_app(settings.model_copy(update={"requests_per_minute": 1}))
     ) as client:
@@ -267,10 +267,10 @@ async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None
     assert statuses.count(429) >= 2
 
 
-async def test_uses_are_there_after_the_end(
+async def test_uses_are_written_at_shutdown(
     settings: Settings, key: str, database_url: str
 ) -> None:
-    """What a process has counted of a key it writes before it ends."""
+    """A process writes the remaining counts of uses before it ends."""
     async with started(create_app(settings)) as client:
         for _ in range(5):
             assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200

@@ -33,7 +33,7 @@ async def tenants(settings: Settings, base: str) -> AsyncIterator[list[httpx.Asy
 
 
 async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
-    """A tenant with its share of streams is told 429, while another opens one."""
+    """A tenant at its limit of streams gets 429, while another tenant opens one."""
     limited = settings.model_copy(
         update={"events_max_streams": 3, "events_max_streams_per_tenant": 2}
     )
@@ -54,7 +54,7 @@ async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -
 
 
 async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
-    """Uploads that are under way take a tenant's share, and no place of another tenant."""
+    """Running uploads count towards their tenant's limit only."""
     limited = settings.model_copy(update={"heavy_requests": 3, "heavy_requests_per_tenant": 2})
     app = create_app(limited)
 
@@ -93,8 +93,8 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
             assert (await acme.post(f"{paths[0]}/blobs", content=b"x")).status_code == 201
 
 
-async def test_a_download_holds_its_place_until_it_is_read(settings: Settings) -> None:
-    """A place is given back with the last byte of an answer, not with the first."""
+async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None:
+    """A download counts until the last byte of its response is sent."""
     limited = settings.model_copy(update={"heavy_requests_per_tenant": 1})
     with serving(create_app(limited)) as base:
         async with tenants(settings, base) as (acme, _):
@@ -110,7 +110,7 @@ async def test_a_download_holds_its_place_until_it_is_read(settings: Settings) -
 
 
 async def test_copies_count_as_bytes_that_were_sent(settings: Settings) -> None:
-    """A fork, and a restore that copies, take from the bytes of the day."""
+    """Bytes that a fork or restore copies count towards the day's limit."""
     limited = settings.model_copy(update={"bytes_per_day": 50_000})
     async with started(create_app(limited)) as client:
         path = await new_conversation(client)
@@ -131,9 +131,9 @@ async def test_copies_count_as_bytes_that_were_sent(settings: Settings) -> None:
         assert_problem(again, 429, "RATE_LIMITED")
 
 
-async def test_a_tenant_stores_so_much(settings: Settings) -> None:
-    """Over its limit nothing more is appended, uploaded, imported or copied, until it deletes."""
-    await set_limits("default", TenantLimits(storage_bytes=100_000), settings)
+async def test_a_tenant_stores_up_to_its_limit(settings: Settings) -> None:
+    """Over its limit a tenant cannot append, upload, import or copy until it deletes data."""
+    await set_limits("default", TenantLimits(storage_bytes=100_000), True, settings)
     async with started(create_app(settings)) as client:
         path = await new_conversation(client)
         batch = {"messages": [user("x" * 60_000)]}

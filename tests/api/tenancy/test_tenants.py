@@ -171,7 +171,7 @@ async def everything(url: str, tenant: str, ids: Mapping[str, str]) -> dict[str,
     return found
 
 
-def said(answer: httpx.Response, ids: Mapping[str, str]) -> tuple[int, str]:
+def comparable_answer(answer: httpx.Response, ids: Mapping[str, str]) -> tuple[int, str]:
     """Return an answer without what differs from one request to the next and the ids asked for."""
     text = answer.text
     for name, value in ids.items():
@@ -194,7 +194,7 @@ async def test_every_operation_refuses_a_foreign_id(world: World) -> None:
         foreign = await world.send("bob", call, theirs)
         unknown = await world.send("bob", call, UNKNOWN)
         assert foreign.status_code == 404, f"{name}: {foreign.text}"
-        assert said(foreign, theirs) == said(unknown, UNKNOWN), name
+        assert comparable_answer(foreign, theirs) == comparable_answer(unknown, UNKNOWN), name
         assert foreign.json()["code"] == "NOT_FOUND"
     assert await everything(world.url, "alice", theirs) == before
 
@@ -213,7 +213,7 @@ def ids_in(call: Call) -> list[str]:
     return sorted(names)
 
 
-async def test_foreign_ids_among_own_ones_are_as_unknown(world: World) -> None:
+async def test_foreign_ids_among_own_ones_are_unknown(world: World) -> None:
     """In path, query and body, in every mix with one's own ids, a foreign id is nobody's.
 
     A conversation of one's own does not open a message, blob, compaction, build or snapshot of
@@ -233,15 +233,15 @@ async def test_foreign_ids_among_own_ones_are_as_unknown(world: World) -> None:
                 foreign = own | {name: theirs[name] for name in chosen}
                 unknown = own | {name: UNKNOWN[name] for name in chosen}
                 loud = foreign | {"conversation_id": foreign["conversation_id"].upper()}
-                expected = said(await world.send("bob", call, unknown), unknown)
+                expected = comparable_answer(await world.send("bob", call, unknown), unknown)
                 got = await world.send("bob", call, foreign)
-                assert said(got, foreign) == expected, f"{name} {chosen}: {got.text}"
+                assert comparable_answer(got, foreign) == expected, f"{name} {chosen}: {got.text}"
                 if "conversation_id" in chosen:
                     assert (await world.send("bob", call, loud)).status_code == expected[0]
     assert await everything(world.url, "alice", theirs) == before
 
 
-async def test_appends_to_a_foreign_log_say_nothing_of_it(world: World) -> None:
+async def test_appends_to_a_foreign_log_disclose_nothing(world: World) -> None:
     """Not what it waits for, nor what its outputs are, which are named by what is in them.
 
     The owner has just used it, so that this process knows it well.
@@ -270,13 +270,13 @@ async def test_appends_to_a_foreign_log_say_nothing_of_it(world: World) -> None:
             for ids in (theirs, UNKNOWN)
         ]
         foreign, unknown = answers
-        assert said(foreign, theirs) == said(unknown, UNKNOWN)
+        assert comparable_answer(foreign, theirs) == comparable_answer(unknown, UNKNOWN)
         assert foreign.status_code in (404, 422)
     assert await everything(world.url, "alice", theirs) == before
 
 
-async def test_lists_hold_ones_own_only(world: World) -> None:
-    """Conversations, agents, snapshots, models and an agent's messages are a tenant's own."""
+async def test_lists_have_resources_of_the_own_tenant_only(world: World) -> None:
+    """Lists of conversations, agents, snapshots, models and messages have a tenant's own only."""
     for tenant, other in (("alice", "bob"), ("bob", "alice")):
         for path in ("/v1/conversations", "/v1/agents", "/v1/snapshots", "/v1/models"):
             page = await world.client.get(
@@ -289,8 +289,8 @@ async def test_lists_hold_ones_own_only(world: World) -> None:
     assert len(own.json()["data"]) == 2
 
 
-async def test_equal_names_are_apart(world: World) -> None:
-    """Two tenants may call their agents the same, and each has its own. [log.client-ids]"""
+async def test_two_tenants_can_use_the_same_agent_id(world: World) -> None:
+    """Agents of two tenants with the same id are independent. [log.client-ids]"""
     name = world.ids["alice"]["agent_id"]
     made = await world.client.post(
         "/v1/agents", json={"agent_id": name, "name": "Bob's"}, headers=world.headers("bob")
@@ -305,8 +305,8 @@ async def test_equal_names_are_apart(world: World) -> None:
     assert kept.status_code == 200
 
 
-async def test_a_taken_conversation_id_says_nothing_of_its_owner(world: World) -> None:
-    """Ids of conversations are one space; the 409 is that of one's own id. [log.client-ids]"""
+async def test_a_used_conversation_id_does_not_disclose_its_owner(world: World) -> None:
+    """The 409 for another tenant's id equals the one for an own id. [log.client-ids]"""
     answers = [
         await world.client.post(
             "/v1/conversations",
@@ -316,7 +316,7 @@ async def test_a_taken_conversation_id_says_nothing_of_its_owner(world: World) -
         for owner in ("alice", "bob")
     ]
     first, second = (
-        said(answer, {"conversation_id": world.ids[owner]["conversation_id"]})
+        comparable_answer(answer, {"conversation_id": world.ids[owner]["conversation_id"]})
         for answer, owner in zip(answers, ("alice", "bob"), strict=True)
     )
     assert first == second

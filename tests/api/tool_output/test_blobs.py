@@ -58,7 +58,7 @@ async def upload(
 
 
 async def attach(client: httpx.AsyncClient, path: str, ref: str, **more: Any) -> dict[str, Any]:
-    """Append a call whose result names a blob."""
+    """Append a call with a result that refers to a blob."""
     message = {"role": "tool", "tool_call_id": "c", "output_ref": {"id": ref}, **more}
     return await append(client, path, calling("c"), message)
 
@@ -101,7 +101,7 @@ async def count(settings: Settings, table: str) -> int:
 
 
 async def assert_nothing_stored(settings: Settings) -> None:
-    """There is no blob, no chunk and no upload."""
+    """Check that there is no blob, chunk or upload."""
     for table in ("blobs", "blob_chunks", "blob_uploads"):
         assert await count(settings, table) == 0, table
 
@@ -123,7 +123,7 @@ TEXTS = {
 }
 
 
-async def test_texts_come_back_byte_for_byte(client: httpx.AsyncClient) -> None:
+async def test_texts_are_read_back_byte_for_byte(client: httpx.AsyncClient) -> None:
     """A result comes back identical, as a message and as bytes, and in slices.
 
     Sent with everything beyond ASCII escaped, as many clients do.
@@ -131,11 +131,11 @@ async def test_texts_come_back_byte_for_byte(client: httpx.AsyncClient) -> None:
     [tool-output.byte-exact, log.identical-strings, tool-output.transcript]
     """
     for text in TEXTS.values():
-        await assert_comes_back(client, await new_conversation(client), text)
+        await assert_read_back(client, await new_conversation(client), text)
 
 
-async def assert_comes_back(client: httpx.AsyncClient, path: str, text: str) -> None:
-    """A text comes back as it was, as a result of every shape."""
+async def assert_read_back(client: httpx.AsyncClient, path: str, text: str) -> None:
+    """Check that a text is read back unchanged, as a result in every form."""
     data = text.encode("utf-8", "surrogatepass")
     parts = [{"type": "text", "text": text}, {"type": "text", "text": "and"}]
     use = {"type": "tool_use", "id": "c", "name": "shell", "input": {}}
@@ -185,7 +185,7 @@ async def assert_comes_back(client: httpx.AsyncClient, path: str, text: str) -> 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
 async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format: str) -> None:
-    """An image beside text, and alone, is a blob with its type, named in the text's own."""
+    """An image, alone or beside text, is a blob with its media type, and the text has its id."""
     path = await new_conversation(client)
     image: dict[str, Any] = CHAT_IMAGE if format == "openai_chat" else IMAGE
     both: list[dict[str, Any]] = [
@@ -220,7 +220,7 @@ async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format
     assert BASE64 in built.text
 
 
-async def test_how_much_a_transcript_shows(client: httpx.AsyncClient) -> None:
+async def test_a_transcript_shows_small_results_whole(client: httpx.AsyncClient) -> None:
     """Up to 64 KiB inline, else a preview; `content` overrides this. [tool-output.transcript]"""
     path = await new_conversation(client)
     sizes = (4096, 60_000, 65_536, 65_537, 300_000)
@@ -264,8 +264,8 @@ UPLOADS = (
 )
 
 
-async def test_uploads_come_back_as_they_were(client: httpx.AsyncClient) -> None:
-    """Raw bytes come back with the very media type they came with, chunked or not."""
+async def test_uploads_are_read_back_unchanged(client: httpx.AsyncClient) -> None:
+    """Bytes and media type are read back unchanged, chunked or not."""
     for data, media_type in UPLOADS:
         path = await new_conversation(client)
         headers = {"content_type": media_type} if media_type else {}
@@ -284,8 +284,8 @@ async def test_uploads_come_back_as_they_were(client: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_a_message_names_an_upload(client: httpx.AsyncClient, format: str) -> None:
-    """Without content a message shows the upload's `view`; with content it keeps that."""
+async def test_a_message_refers_to_an_upload(client: httpx.AsyncClient, format: str) -> None:
+    """A message without content shows the `view` of the upload; other content stays."""
     path = await new_conversation(client, policy={"tool_output": {"max_message_bytes": 2000}})
     data = b"\xed\xa0\x80\x00" + LARGE.encode()
     text = data.decode("utf-8", "surrogatepass")
@@ -319,8 +319,8 @@ async def test_a_message_names_an_upload(client: httpx.AsyncClient, format: str)
     assert about["attached"] is True
 
 
-async def test_wrong_refs(client: httpx.AsyncClient) -> None:
-    """A ref that is none, unknown, collected or of elsewhere is 422 at its place."""
+async def test_invalid_refs_are_refused(client: httpx.AsyncClient) -> None:
+    """An invalid, unknown or collected ref, or one of another conversation, is a 422."""
     path, other = await new_conversation(client), await new_conversation(client)
     foreign = (await upload(client, other, b"x" * 5000))["id"]
     gone = (await upload(client, path, b"y" * 5000))["id"]
@@ -337,8 +337,10 @@ async def test_wrong_refs(client: httpx.AsyncClient) -> None:
 NO_TYPES = ("text", "a/b/c", "a /b", "é/x", "text/plain;\x00", "a/" + "b" * 300, "*/", "/x")
 
 
-async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) -> None:
-    """A media type that is none is 422, with nothing read or stored. [api.json-only]"""
+async def test_invalid_media_types_are_refused(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    """An invalid media type is a 422, and nothing is read or stored. [api.json-only]"""
     path = await new_conversation(client)
     for kind in NO_TYPES:
         headers = {b"content-type": kind.encode("latin-1")}
@@ -347,8 +349,10 @@ async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) 
     await assert_nothing_stored(settings)
 
 
-async def test_coded_uploads(client: httpx.AsyncClient, settings: Settings) -> None:
-    """A compressed upload is 415: nobody could read lines of it, nor tell what it is."""
+async def test_compressed_uploads_are_refused(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    """A compressed upload is a 415, because its lines could not be read."""
     path = await new_conversation(client)
     headers = {"content-type": "text/plain", "content-encoding": "gzip"}
     answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
@@ -357,12 +361,14 @@ async def test_coded_uploads(client: httpx.AsyncClient, settings: Settings) -> N
 
 
 async def never_read() -> AsyncIterator[bytes]:
-    """Yield what nobody should ask for."""
+    """Yield pieces that must not be read."""
     yield pytest.fail("the body was read")
 
 
-async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> None:
-    """An upload to no conversation is 404 before its body is read; bad names are 422."""
+async def test_uploads_with_invalid_parameters_are_refused(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    """An unknown conversation is a 404 before the body is read; invalid names are a 422."""
     path = await new_conversation(client)
     nowhere = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs"
     for place in (nowhere, "/v1/conversations/none/blobs"):
@@ -374,8 +380,8 @@ async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> No
     await assert_nothing_stored(settings)
 
 
-async def test_an_upload_over_the_limit(settings: Settings) -> None:
-    """Too large a body is 413 with nothing stored, unread where it says so."""
+async def test_an_upload_over_the_limit_is_refused(settings: Settings) -> None:
+    """A too large body is a 413; nothing is stored, and a declared size is not read."""
     async with started(
         create_app(settings.model_copy(update={"max_blob_bytes": 100_000}))
     ) as client:
@@ -393,10 +399,10 @@ async def test_an_upload_over_the_limit(settings: Settings) -> None:
         assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
 
 
-async def test_a_conversation_deleted_during_an_upload(
+async def test_an_upload_into_a_deleted_conversation_is_not_found(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:
-    """An upload into what is deleted meanwhile is 404, and leaves nothing."""
+    """The upload is a 404, and leaves nothing."""
     path = await new_conversation(client)
 
     async def body() -> AsyncIterator[bytes]:
@@ -418,8 +424,8 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["chunked", "declared", "reset"])
-def test_a_client_that_disconnects(served: str, settings: Settings, how: str) -> None:
-    """Who disconnects in the middle of a real upload leaves nothing, and harms nobody."""
+def test_a_disconnected_upload_leaves_nothing(served: str, settings: Settings, how: str) -> None:
+    """A client that disconnects during an upload leaves nothing, and other requests go on."""
     host, port = served.removeprefix("http://").split(":")
     with httpx.Client(base_url=served) as client:
         path = (
@@ -453,7 +459,7 @@ def test_a_client_that_disconnects(served: str, settings: Settings, how: str) ->
 async def test_the_database_is_lost_during_an_upload(
     client: httpx.AsyncClient, settings: Settings, server: Server
 ) -> None:
-    """503 when the database goes in the middle; a collection takes what is left."""
+    """The upload is a 503; a collection deletes its chunks."""
     path = await new_conversation(client)
     url = settings.database_url or ""
     name = re.search(r"/(test_\w+)\?", url)
@@ -515,8 +521,8 @@ RANGES = [
 """Ranges with what they give: both 0 for everything, None for a 416."""
 
 
-async def test_ranges(client: httpx.AsyncClient) -> None:
-    """A range gives its bytes, one past the end a 416; what is none, or several, everything."""
+async def test_ranges_are_returned(client: httpx.AsyncClient) -> None:
+    """A range returns its bytes, one past the end a 416; invalid or several ranges return all."""
     path = await new_conversation(client)
     place = f"{path}/blobs/{(await upload(client, path, BODY))['id']}/content"
     for header, start, end in RANGES:
@@ -542,8 +548,8 @@ async def test_ranges(client: httpx.AsyncClient) -> None:
         assert answer.headers["content-range"] == "bytes */0"
 
 
-async def test_conditions(client: httpx.AsyncClient) -> None:
-    """The `ETag` is the content's hash; 304 where it is known, a range only of the same."""
+async def test_conditional_requests_use_the_etag(client: httpx.AsyncClient) -> None:
+    """The `ETag` is the hash of the content; a match is a 304 and allows a range."""
     path = await new_conversation(client)
     small = await stored(client, path, "small")
     for ref, data in (((await upload(client, path, BODY))["id"], BODY), (small, b"small")):
@@ -573,7 +579,7 @@ async def test_conditions(client: httpx.AsyncClient) -> None:
 
 
 async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient) -> None:
-    """The ref of every result, small ones too, is read by lines, bytes, grep and whole."""
+    """Every result is read by lines, bytes, search and download, small ones too."""
     path = await new_conversation(client)
     await append(client, path, calling(*"abcd"))
     text = "one\r\ntwo\nthree"
@@ -611,8 +617,8 @@ async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient)
         assert_problem(await client.delete(place), 409, "CONFLICT")
 
 
-async def test_wrong_slices(client: httpx.AsyncClient) -> None:
-    """Numbers out of range and patterns that are none are 422; huge ones are empty [api.limits]."""
+async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
+    """Numbers out of range and invalid patterns are a 422; large offsets are empty. [api.limits]"""
     path = await new_conversation(client)
     for ref in (await stored(client, path, LARGE), await stored(client, path, "small")):
         place = f"{path}/blobs/{ref}"
@@ -649,8 +655,8 @@ async def test_wrong_slices(client: httpx.AsyncClient) -> None:
 READS = ("", "/content", "/lines", "/bytes", "/grep?pattern=x")
 
 
-async def test_collecting(client: httpx.AsyncClient) -> None:
-    """A collection takes uploads without a message: 410 from then on, until stored again."""
+async def test_collected_uploads_are_gone(client: httpx.AsyncClient) -> None:
+    """Uploads without a message are collected, and a 410 until they are stored again."""
     path = await new_conversation(client)
     loose, held = [(await upload(client, path, b"%d" % n * 5000))["id"] for n in range(2)]
     await attach(client, path, held)
@@ -682,8 +688,8 @@ async def test_collecting(client: httpx.AsyncClient) -> None:
     assert (deleted.status_code, deleted.json()["id"]) == (200, loose)
 
 
-async def test_what_a_compaction_dropped(settings: Settings) -> None:
-    """With `gc.drop_compacted` the transcript says `content_collected`, and reads are 410."""
+async def test_compacted_outputs_are_gone(settings: Settings) -> None:
+    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410."""
     sandwich = {"preserve_top": 1, "preserve_bottom": 1}
     policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
     async with started(create_app(settings)) as client:
@@ -708,7 +714,7 @@ async def test_what_a_compaction_dropped(settings: Settings) -> None:
 
 
 async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClient) -> None:
-    """The answer to a deletion says how many blobs and chunks went with it."""
+    """The answer to a deletion has the numbers of deleted blobs and chunks."""
     path = await new_conversation(client)
     await upload(client, path, bytes(200_000))
     ref = await stored(client, path, LARGE)
@@ -718,8 +724,8 @@ async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClien
     assert_problem(await client.get(f"{path}/blobs"), 404, "NOT_FOUND")
 
 
-async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
-    """Every blob is listed once, newest first, whatever is added meanwhile. [api.lists]"""
+async def test_blobs_are_listed_newest_first(client: httpx.AsyncClient) -> None:
+    """Every blob is listed once, also when blobs are added meanwhile. [api.lists]"""
     path = await new_conversation(client)
     made = [(await upload(client, path, b"%d" % n))["id"] for n in range(7)]
     found: list[str] = []
@@ -736,8 +742,10 @@ async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
 
-async def test_an_object_store_that_fails(settings: Settings, tmp_path: Path) -> None:
-    """It fails: results stay inline with a warning, what lies there is 503; then it heals."""
+async def test_results_stay_inline_while_the_object_store_fails(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Results stay inline with a warning, stored ones are a 503 until the store works again."""
     folder = tmp_path / "objects"
     url = f"file://{folder}"
     async with started(create_app(settings.model_copy(update={"blob_store_url": url}))) as client:
@@ -785,8 +793,8 @@ def recorded() -> list[Any]:
 
 
 @pytest.mark.parametrize("file", recorded())
-async def test_recorded_results_come_back(settings: Settings, file: Path) -> None:
-    """Every tool result of real conversations comes back whole, images too."""
+async def test_recorded_results_are_read_back(settings: Settings, file: Path) -> None:
+    """Every tool result of the recorded conversations is read back whole, with images."""
     policy = {"offload_threshold_bytes": 200, "max_message_bytes": 300, "max_line_length": 80}
     async with started(create_app(settings)) as client:
         results = taken = 0
@@ -807,7 +815,7 @@ async def test_recorded_results_come_back(settings: Settings, file: Path) -> Non
 
 
 async def replayed(client: httpx.AsyncClient, path: str, trace: Trace) -> list[dict[str, Any]]:
-    """Append a recorded conversation in batches, and return what was accepted."""
+    """Append a recorded conversation in batches, and return the accepted messages."""
     sent: list[dict[str, Any]] = []
     for start in range(0, len(trace.messages), 100):
         batch = trace.messages[start : start + 100]
@@ -844,8 +852,8 @@ async def assert_reads_whole(client: httpx.AsyncClient, path: str, shown: dict[s
         assert named is not None and await content(client, path, named[1].decode()) == image
 
 
-def test_a_blob_collected_while_it_is_downloaded(served: str, lines: Lines) -> None:
-    """The rest is missing, which its reader can tell, and the log says why without an error."""
+def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) -> None:
+    """The client can detect the missing rest, and no error is logged."""
     size = 48 * 2**20
     with httpx.Client(base_url=served, timeout=60) as client:
         made = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()

@@ -32,7 +32,7 @@ from app.domain.snapshots.copies import (
     with_calls,
 )
 from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
-from app.domain.snapshots.summaries import truncated, without_middle
+from app.domain.snapshots.snapshots import truncated, without_middle
 from tests.domain.histories import QUICK, RawLog, raw_logs
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES

@@ -29,21 +29,21 @@ secrets = st.from_regex(r"[A-Za-z0-9_-]{43}", fullmatch=True)
 
 
 @given(ids, secrets)
-def test_a_key_is_taken_apart_as_it_was_put_together(key_id: str, secret: str) -> None:
-    """Whatever characters its secret has, dashes and underscores among them."""
+def test_a_key_is_parsed_into_its_parts(key_id: str, secret: str) -> None:
+    """A secret may have any characters, also dashes and underscores."""
     assert presented_key(key_text(key_id, secret)) == PresentedKey(key_id, secret)
 
 
 @given(st.text())
-def test_no_text_breaks_the_reading(text: str) -> None:
-    """What is no key is None, and what is one says the same again."""
+def test_any_text_can_be_parsed(text: str) -> None:
+    """Text that is no key is None; a parsed key has the same text."""
     found = presented_key(text)
     assert found is None or key_text(found.key_id, found.secret) == text
 
 
 @given(secrets, secrets)
-def test_only_the_secret_opens(secret: str, other: str) -> None:
-    """A key opens by its own secret and by no other, and the hash does not hold it."""
+def test_only_the_own_secret_matches(secret: str, other: str) -> None:
+    """A key matches its own secret only, and the hash does not contain it."""
     key = ApiKey(ID, "acme", "", hash_of(secret), NOW)
     assert PresentedKey(ID, secret).matches(key, NOW)
     assert PresentedKey(ID, other).matches(key, NOW) == (other == secret)
@@ -61,8 +61,8 @@ def test_only_the_secret_opens(secret: str, other: str) -> None:
         (ApiKey(ID, "acme", "", KEY.secret_hash, NOW, NOW + timedelta(seconds=1)), True),
     ],
 )
-def test_a_key_opens_until_it_ends(key: ApiKey | None, opens: bool) -> None:
-    """Unknown, revoked and expired keys open nothing."""
+def test_a_key_matches_until_it_ends(key: ApiKey | None, opens: bool) -> None:
+    """Unknown, revoked and expired keys do not match."""
     assert PresentedKey(ID, SECRET).matches(key, NOW) is opens
 
 
@@ -79,12 +79,12 @@ def test_a_key_opens_until_it_ends(key: ApiKey | None, opens: bool) -> None:
     ],
 )
 def test_the_token_is_read_from_the_header(header: str, token: str | None) -> None:
-    """The scheme's name has no case; another scheme has no token of ours."""
+    """The case of the scheme does not matter; another scheme has no token."""
     assert bearer_of(header) == token
 
 
 @pytest.mark.parametrize("tenant_id", ["", " ", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "."])
-def test_odd_ids_of_tenants_are_refused(tenant_id: str) -> None:
-    """An id can stand in a log line, a path and a shell as it is."""
+def test_invalid_tenant_ids_are_refused(tenant_id: str) -> None:
+    """A valid id is safe in a log line, a path and a shell."""
     with pytest.raises(ValidationError, match="tenant's id"):
         require_tenant_id(tenant_id)

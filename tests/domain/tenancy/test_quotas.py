@@ -11,7 +11,7 @@ from app.domain.tenancy.quotas import QuotaKind, TenantLimits, granted_of, share
 
 
 @given(st.integers(1, 10_000), st.lists(st.integers(1, 500), max_size=200))
-def test_no_more_is_granted_than_is_allowed(limit: int, wishes: list[int]) -> None:
+def test_grants_do_not_exceed_the_limit(limit: int, wishes: list[int]) -> None:
     """Security: whoever takes in whatever order, all grants together are within the limit.
 
     While something is left, whoever asks gets all he wants or the rest.
@@ -28,8 +28,8 @@ def test_no_more_is_granted_than_is_allowed(limit: int, wishes: list[int]) -> No
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
-def test_a_window_holds_its_time(now: datetime) -> None:
-    """Security: windows have one length and begin at the same time for everybody."""
+def test_a_rate_window_contains_its_time(now: datetime) -> None:
+    """Security: rate windows have one length and the same start in all processes."""
     for kind in QuotaKind:
         start = window_start(now, kind.window_seconds)
         length = timedelta(seconds=kind.window_seconds)
@@ -38,8 +38,8 @@ def test_a_window_holds_its_time(now: datetime) -> None:
         assert window_start(start + length, kind.window_seconds) == start + length
 
 
-def test_a_tenants_own_limits_stand_over_the_settings() -> None:
-    """Security: what a tenant has no limit of its own for, the settings limit."""
+def test_own_limits_override_the_settings() -> None:
+    """Security: the settings apply where a tenant has no limit of its own."""
     defaults = TenantLimits(10, None, 1000)
     assert TenantLimits(None, 5, 0).with_defaults(defaults) == TenantLimits(10, 5, 0)
     assert TenantLimits().with_defaults(defaults) == defaults

@@ -18,6 +18,7 @@ from app.domain.tool_output.blobs import (
     Blob,
     ToolOutputRef,
     blob_id,
+    count_lines,
     decode,
     decode_lossy,
     encode,
@@ -29,11 +30,11 @@ from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut
 
 @given(any_bytes(), st.integers(0, 3), st.data())
 def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObject) -> None:
-    """Whatever the pieces, the chunks are the bytes, and know what stands before them."""
+    """For pieces of any size, the chunks are the bytes, with the counts before each."""
     blob = b"line\n\xff" * (times * 20_000) + end
     chunker, chunks = chunked(cut_up(data, blob))
     assert b"".join(chunk.data for chunk in chunks) == blob
-    assert chunker.sha256 == hashlib.sha256(blob).hexdigest()
+    assert chunker.blob("text/plain", None, None).sha256 == hashlib.sha256(blob).hexdigest()
     assert chunker.byte_size == len(blob)
     for number, chunk in enumerate(chunks):
         assert (chunk.number, chunk.start) == (number, number * CHUNK_BYTES)
@@ -45,15 +46,16 @@ def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObj
     ("data", "lines"),
     [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\n", 2), (b"\r", 1)],
 )
-def test_lines_are_counted_with_an_unended_last_one(data: bytes, lines: int) -> None:
-    """Rule 3, also when the end comes in a piece of its own."""
-    assert chunked([data])[0].line_count == lines
-    assert chunked([*(bytes([byte]) for byte in data), b""])[0].line_count == lines
+def test_a_last_line_without_a_newline_counts(data: bytes, lines: int) -> None:
+    """Rule 3, also for single-byte pieces."""
+    for pieces in ([data], [*(bytes([byte]) for byte in data), b""]):
+        assert chunked(pieces)[0].blob("text/plain", None, None).line_count == lines
+    assert count_lines(data) == lines
     assert data or not chunked([data])[1]
 
 
-def test_a_blob_is_named_after_its_content() -> None:
-    """The same bytes have the same id, and its ref says how much there is."""
+def test_the_id_of_a_blob_is_made_from_its_content() -> None:
+    """The same bytes have the same id; the ref has the size."""
     sha256 = hashlib.sha256(b"content").hexdigest()
     blob = Blob(blob_id(sha256), "content-id", 7, 1, sha256, "text/plain")
     assert blob.id == f"blob_{sha256[:24]}"
@@ -62,7 +64,7 @@ def test_a_blob_is_named_after_its_content() -> None:
 
 @given(any_text())
 def test_text_is_restored_exactly(text: str) -> None:
-    """Rule 2, lone surrogates and NUL included; it is also shown as it was."""
+    """Rule 2, with lone surrogates and NUL; it is decoded to the same text."""
     assert decode(encode(text)) == text
     assert decode_lossy(encode(text)) == text
 
@@ -81,7 +83,7 @@ def test_decoded_text_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObje
 
 @given(any_bytes())
 def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
-    """Rule 5; the sizes of the characters tell where each begins. [tool-output.preview]"""
+    """Rule 5; the sizes of the characters give their positions. [tool-output.preview]"""
     text = decode_lossy(blob)
     sizes = [prefix_size(blob, count) for count in range(len(text) + 2)]
     assert sizes[0] == 0
@@ -109,7 +111,7 @@ def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: in
 
 
 def test_other_codec_errors_are_raised() -> None:
-    """An error that is none of decoding is not covered up. [tool-output.preview]"""
+    """An error of encoding is not handled. [tool-output.preview]"""
     handler = codecs.lookup_error("context-service.lossy")
     with pytest.raises(UnicodeEncodeError):
         handler(UnicodeEncodeError("ascii", "é", 0, 1, "no"))

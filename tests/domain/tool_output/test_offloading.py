@@ -24,12 +24,12 @@ from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import TEXT, Blob, blob_id
 from app.domain.tool_output.offloading import (
-    AttachedBlob,
     OffloadedResult,
     OffloadRules,
+    PreviewedBlob,
     offload_result,
 )
-from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind, PreviewRules
+from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind
 from app.domain.tool_output.restoring import (
     is_same_result,
     restore_result,
@@ -68,7 +68,7 @@ def image(data: str = base64.b64encode(PNG).decode(), format: FormatName = CHAT)
 
 
 def document(words: str) -> dict[str, Any]:
-    """Return a document of plain text as Anthropic has it."""
+    """Return an Anthropic document of plain text."""
     return {"type": "document", "source": {"type": "text", "media_type": TEXT, "data": words}}
 
 
@@ -100,17 +100,17 @@ def key_of(format: FormatName) -> str:
 
 
 def message_of(piece: Mapping[str, Any], format: FormatName = CHAT) -> Message:
-    """Return the neutral message of a piece."""
+    """Return the parsed message of a piece."""
     (message,) = FORMATS[format].parse(piece, "")
     return message
 
 
-def taken(
+def offloaded(
     piece: dict[str, Any],
     policy: ToolOutputPolicy = TIGHT,
     format: FormatName = CHAT,
     name: str = "shell",
-    **attached: AttachedBlob,
+    **attached: PreviewedBlob,
 ) -> OffloadedResult:
     """Take a piece in."""
     terms = OffloadRules(
@@ -120,17 +120,17 @@ def taken(
 
 
 def contents(found: OffloadedResult) -> dict[str, bytes]:
-    """Return the bytes of the blobs by their ids, each the hash of its content."""
+    """Return the bytes of the blobs by id, and check that each id is their hash."""
     held = {blob.id: b"".join(chunk.data for chunk in chunks) for blob, chunks in found.blobs}
     for blob, _ in found.blobs:
         data = held[blob.id]
         assert blob.sha256 == sha256(data).hexdigest() and blob.id == blob_id(blob.sha256)
-        assert (blob.byte_size, blob.attached) == (len(data), True)
+        assert blob.byte_size == len(data)
     return held
 
 
 def original(found: OffloadedResult, format: FormatName) -> Any:
-    """Return the piece as it came, out of what is stored."""
+    """Return the original piece, restored from the stored data."""
     body = json_text.dump_stored(found.piece).decode()
     output = stored_output_from(found.output.as_json())
     assert output == found.output
@@ -141,8 +141,8 @@ def original(found: OffloadedResult, format: FormatName) -> Any:
 
 @pytest.mark.parametrize(("size", "is_offloaded"), [(0, False), (4096, False), (4097, True)])
 @pytest.mark.parametrize("shape", ["string", "parts", "image", "document", "unknown"])
-def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: bool) -> None:
-    """4096 bytes stay in the message and 4097 do not, whatever they are the bytes of."""
+def test_the_threshold_is_in_bytes(shape: str, size: int, is_offloaded: bool) -> None:
+    """4096 bytes stay in the message and 4097 do not, for any characters."""
     format = CHAT
     content: Any = "é" * (size // 2) + "x" * (size % 2)
     match shape:
@@ -157,7 +157,7 @@ def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: b
             format, block = ANTHROPIC, {"type": "search_result", "x": ""}
             size = max(size, len(json_text.dumps(block)))
             content = [block | {"x": "x" * (size - len(json_text.dumps(block)))}]
-    found = taken(result(content, format), ToolOutputPolicy(), format)
+    found = offloaded(result(content, format), ToolOutputPolicy(), format)
     assert bool(found.blobs) == is_offloaded
     assert found.output.ref == (found.blobs[0][0].id if is_offloaded else None)
     if shape != "image" or is_offloaded:
@@ -165,9 +165,9 @@ def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: b
 
 
 def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
-    """A large object is kept as its JSON; a preview stands for it, and it comes back."""
+    """A large object is stored as JSON, replaced by a preview, and restored."""
     piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
-    found = taken(piece, TIGHT, GEMINI)
+    found = offloaded(piece, TIGHT, GEMINI)
     (held,) = contents(found).values()
     assert (
         json_text.loads_exact(held.decode("utf-8", "surrogatepass"))
@@ -184,46 +184,46 @@ def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
 
 
 def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
-    """The tools that a search found go back to OpenAI as they are, however many they are."""
+    """The output of a Responses tool search stays unchanged at any size."""
     tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
     piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
-    found = taken(piece, ToolOutputPolicy(), RESPONSES)
+    found = offloaded(piece, ToolOutputPolicy(), RESPONSES)
     assert (found.piece, found.blobs, found.output.ref) == (piece, (), None)
     assert found.output.byte_size > 4096
 
 
-def test_the_smaller_limit_decides() -> None:
-    """What is larger than a preview may be is offloaded, though below the threshold."""
+def test_the_smaller_limit_applies() -> None:
+    """A result over `max_message_bytes` is offloaded below the threshold too."""
     policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
-    assert not taken(result("x" * 100), policy).blobs
-    found = taken(result("x" * 101), policy)
+    assert not offloaded(result("x" * 100), policy).blobs
+    found = offloaded(result("x" * 101), policy)
     assert found.output.preview is PreviewKind.CUT and found.blobs
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
-    """What the service's own tools gave is never offloaded, by either name of it."""
+    """Results of the service's own tools are never offloaded."""
     piece = result("x" * 100_000)
-    assert not taken(piece, name=name).blobs
+    assert not offloaded(piece, name=name).blobs
     named = result("x" * 100_000, name=name)
     assert not offload_result(named, message_of(named), CHAT, OffloadRules(TIGHT), "").blobs
-    assert taken(piece, name="shell").blobs
-    assert not taken(piece, OFF).blobs
+    assert offloaded(piece, name="shell").blobs
+    assert not offloaded(piece, OFF).blobs
 
 
 def test_a_blob_has_its_tool_call() -> None:
-    """A blob knows the tool and the call that it comes from, and that it is text."""
-    ((blob, chunks),) = taken(result("x" * 70_000 + "\n")).blobs
+    """A blob has the tool and the call that it comes from, and the media type of text."""
+    ((blob, chunks),) = offloaded(result("x" * 70_000 + "\n")).blobs
     assert (blob.media_type, blob.tool_name, blob.tool_call_id) == (TEXT, "shell", "c")
     assert (blob.byte_size, blob.line_count, len(chunks)) == (70_001, 1, 2)
 
 
 @pytest.mark.parametrize("format", WITH_PARTS)
-def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
-    """Beside texts an image is kept by itself, with its type, and named where it stood."""
+def test_an_image_has_its_own_blob(format: FormatName) -> None:
+    """An image beside texts has a blob with its type, and a line with the ref in the text."""
     before, after = text("before", format), text("after", format)
     parts = [before, image(format=format), after, image(format=format)]
-    found = taken(result(parts, format), TIGHT, format)
+    found = offloaded(result(parts, format), TIGHT, format)
     main, png = found.blobs
     assert (main[0].media_type, png[0].media_type) == (TEXT, "image/png")
     assert png[0].id == blob_id(sha256(PNG).hexdigest())
@@ -239,28 +239,28 @@ def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
 def test_an_image_alone_is_the_output(format: FormatName) -> None:
     """The output of a result that is one image is that image, which the preview shows whole."""
     piece = result([image(format=format)], format)
-    found = taken(piece, TIGHT, format)
+    found = offloaded(piece, TIGHT, format)
     ((blob, _),) = found.blobs
     assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
     assert (found.piece, found.output.preview) == (piece, PreviewKind.WHOLE)
 
 
 def test_base64_in_lines_and_without_padding() -> None:
-    """base64 broken into lines, or not padded, is the same bytes; the message keeps it."""
+    """base64 with line breaks or without padding is decoded; the message keeps it."""
     data = base64.encodebytes(PNG + b"x").decode()
     for spelled in (data, data.replace("\n", "\r\n"), data.strip().rstrip("=")):
-        found = taken(result([image(spelled)]))
+        found = offloaded(result([image(spelled)]))
         assert contents(found) == {found.output.ref: PNG + b"x"}
         assert original(found, CHAT) == result([image(spelled)])
 
 
 @pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
 def test_invalid_base64_is_only_described(bad: str) -> None:
-    """What is no base64 has no bytes to keep: it stays in the message, and is told of."""
+    """Invalid base64 has no blob: it stays in the message, with a label in the text."""
     piece = result([image(bad)])
-    found = taken(piece, ToolOutputPolicy())
+    found = offloaded(piece, ToolOutputPolicy())
     assert (found.piece, found.blobs) == (piece, ())
-    beside = taken(result([text("x" * 5000), image(bad)]), ToolOutputPolicy())
+    beside = offloaded(result([text("x" * 5000), image(bad)]), ToolOutputPolicy())
     (held,) = contents(beside).values()
     assert held == b"x" * 5000 + b"\n[image: image/png]"
     assert original(beside, CHAT) == result([text("x" * 5000), image(bad)])
@@ -269,10 +269,10 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("content", [None, "", [], "part"])
 def test_an_empty_result_is_not_offloaded(content: Any, format: FormatName) -> None:
-    """An empty result has an empty output, in each shape that it may have."""
+    """An empty result of any form has an empty output."""
     if content == "part":
         content = {"output": ""} if format is GEMINI else [text("", format)]
-    found = taken(result(content, format), TIGHT, format)
+    found = offloaded(result(content, format), TIGHT, format)
     assert (found.output, found.blobs) == (StoredOutput(0, 0), ())
 
 
@@ -295,7 +295,7 @@ odd = st.text(st.characters(codec=None), max_size=30).map(
 
 
 def contents_of(format: FormatName) -> st.SearchStrategy[Any]:
-    """Every content a result may have: a text, or parts of all kinds."""
+    """Every content of a result: a text, or parts of all kinds."""
     if format is GEMINI:
         keys = st.sampled_from(["output", "error", "result", "rows"])
         return odd | st.dictionaries(keys, odd | st.lists(odd | st.floats(-9, 9), max_size=2))
@@ -311,7 +311,7 @@ def contents_of(format: FormatName) -> st.SearchStrategy[Any]:
 
 @st.composite
 def results(draw: st.DrawFn) -> tuple[dict[str, Any], FormatName]:
-    """A result of any kind, with fields nobody knows."""
+    """A result of any kind, with unknown fields."""
     format = draw(st.sampled_from(FormatName))
     more = draw(st.dictionaries(st.sampled_from(["x", "is_error_"]), odd, max_size=1))
     return result(draw(contents_of(format)), format, **more), format
@@ -331,10 +331,10 @@ policies = st.builds(
 def test_an_offloaded_result_is_restored_exactly(
     came: tuple[dict[str, Any], FormatName], policy: Any
 ) -> None:
-    """Whatever the result and the policy, the piece comes back with identical strings."""
+    """Any result is restored with identical strings under any policy."""
     piece, format = came
     before = json_text.dumps(piece)
-    found = taken(piece, policy, format)
+    found = offloaded(piece, policy, format)
     assert json_text.dumps(piece) == before
     assert json_text.dumps(original(found, format)) == before
     held = contents(found)
@@ -346,16 +346,16 @@ def test_an_offloaded_result_is_restored_exactly(
     assert found.output.line_count == main.count(b"\n") + (main[-1:] not in (b"", b"\n"))
     assert len(held) == len(found.blobs)
     # Deterministic: the same result is the same preview and blobs.
-    assert taken(piece, policy, format) == found
+    assert offloaded(piece, policy, format) == found
 
 
 @given(results(), policies, policies, st.booleans())
 def test_a_result_is_the_same_under_every_policy(
     came: tuple[dict[str, Any], FormatName], policy: Any, later: Any, is_said_otherwise: bool
 ) -> None:
-    """The same result is known as such by any policy, and another one never is. [log.message-id]"""
+    """The same result is recognised under any policy, a different one never. [log.message-id]"""
     piece, format = came
-    found = taken(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
+    found = offloaded(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
     if found.output.ref is None:
         return
     body = json_text.dump_stored(found.piece).decode()
@@ -368,14 +368,14 @@ def test_a_result_is_the_same_under_every_policy(
     else:
         other["more"] = 1
     assert not is_same_result(body, found.output, other, format)
-    again = taken(piece, later, format)
+    again = offloaded(piece, later, format)
     assert again.output.ref in (found.output.ref, None)
 
 
 def test_other_messages_with_the_same_bytes_are_other_results() -> None:
-    """One text and its two halves have one blob, and are not the same message. [log.message-id]"""
+    """A text and its two halves have one blob, and are different messages. [log.message-id]"""
     whole, halves = result("aaaaaaaaaa\nbbbbbbbbbb"), result([text("a" * 10), text("b" * 10)])
-    found, other = taken(whole), taken(halves)
+    found, other = offloaded(whole), offloaded(halves)
     assert found.output.ref == other.output.ref
     for kept, given_ in ((found, halves), (other, whole)):
         body = json_text.dump_stored(kept.piece).decode()
@@ -391,26 +391,24 @@ def test_other_messages_with_the_same_bytes_are_other_results() -> None:
 
 def attached_of(
     data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None
-) -> AttachedBlob:
+) -> PreviewedBlob:
     """Return an uploaded blob with its preview."""
     blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
-    builder = PreviewBuilder(PreviewRules.of(policy))
+    builder = PreviewBuilder(policy)
     builder.feed(data)
-    return AttachedBlob(blob, builder.finish(blob.ref, tool))
+    return PreviewedBlob(blob, builder.finish(blob.ref, tool))
 
 
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("nothing", [None, "", [], "absent"])
-def test_a_message_without_content_shows_the_blob_that_it_names(
-    nothing: Any, format: FormatName
-) -> None:
-    """`output_ref` stands for content that is absent, null or empty; all of it comes back."""
+def test_a_message_without_content_shows_its_blob(nothing: Any, format: FormatName) -> None:
+    """`output_ref` replaces content that is absent, null or empty; the message is restored."""
     data = b"line one\nline two\nline three\n"
     piece = result(nothing, format, output_ref={"id": "blob_up"})
     if nothing == "absent":
         del holder_of(piece, format)[key_of(format)]
     up = attached_of(data)
-    found = taken(piece, TIGHT, format, up=up)
+    found = offloaded(piece, TIGHT, format, up=up)
     assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
     assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
     assert message_of(found.piece, format).text == up.preview.texts[0]
@@ -419,7 +417,7 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
     full = restore_result(body, format, found.output, data)
     assert message_of(full, format).text == data.decode()
     for other in (TIGHT, REFERENCE, ToolOutputPolicy()):
-        again = taken(piece, other, format, up=attached_of(data, other))
+        again = offloaded(piece, other, format, up=attached_of(data, other))
         later = json_text.dump_stored(again.piece).decode()
         assert is_same_result(later, again.output, piece, format)
         spoken = result("own words", format, output_ref={"id": "blob_up"})
@@ -428,13 +426,13 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
 
 @pytest.mark.parametrize("format", FormatName)
 def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
-    """A message that brings content and names a blob keeps its content as the preview."""
+    """A message with content and a blob keeps its content as the preview."""
     contents: list[Any] = ["own words " * 50]
     if format is not GEMINI:
         contents.append([text("own", format), image(format=format)])
     for content in contents:
         piece = result(content, format, output_ref="blob_up")
-        found = taken(piece, TIGHT, format, up=attached_of(b"x" * 100))
+        found = offloaded(piece, TIGHT, format, up=attached_of(b"x" * 100))
         assert (found.piece, found.attaches, found.output.is_cut) == (piece, "blob_up", False)
         body = json_text.dump_stored(found.piece).decode()
         assert is_same_result(body, found.output, piece, format)
@@ -445,22 +443,22 @@ def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
 
 
 def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
-    """An upload need not be UTF-8; its message shows each bad byte as one character."""
+    """An upload may have any bytes; its message shows each invalid byte as one character."""
     data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
-    found = taken(result(None, output_ref="blob_up"), up=attached_of(data))
+    found = offloaded(result(None, output_ref="blob_up"), up=attached_of(data))
     full = restore_result(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
     assert full["content"] == "\ufffd\ufffd line\n" * 9 + "\ud800"
 
 
-def test_a_ref_must_be_one() -> None:
-    """An `output_ref` that is none, or that nobody stored, is refused where it stands."""
+def test_an_invalid_output_ref_is_refused() -> None:
+    """An invalid or unknown `output_ref` is refused with its pointer."""
     wrongs: list[Any] = [7, [], {}, {"id": 5}, {"id": ""}, ""]
     for wrong in wrongs:
         with pytest.raises(ValidationError) as refused:
             attached_ref(result("x", output_ref=wrong), CHAT, "/messages/3")
         assert refused.value.problems[0].pointer == "/messages/3/output_ref"
     with pytest.raises(ValidationError) as refused:
-        taken(result(None, output_ref={"id": "blob_unknown"}))
+        offloaded(result(None, output_ref={"id": "blob_unknown"}))
     assert refused.value.problems[0].pointer == "/messages/0/output_ref"
     assert attached_ref(result("x", output_ref=None), CHAT, "") is None
     assert attached_ref(result("x", ANTHROPIC, output_ref={"id": "r"}), ANTHROPIC, "") == "r"
@@ -483,18 +481,18 @@ def test_a_ref_must_be_one() -> None:
         ("blob_3", "seq-9"),
     ],
 )
-def test_the_ref_of_a_small_result(message_id: str, ref: str) -> None:
-    """Its message's id, or its seq where the caller's own id cannot stand in a path."""
+def test_a_small_result_has_the_ref_of_its_message(message_id: str, ref: str) -> None:
+    """The ref is the id of the message, or its seq if the id is not safe in a path."""
     assert StoredOutput(5, 1).ref_in(message_id, 9).id == ref
     assert StoredOutput(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
 
 
 def test_a_preview_without_the_names_of_tools() -> None:
-    """The closing note of a preview is exchanged for the one that names no tool, or left."""
+    """The note of a preview is replaced by the one without names of tools."""
     for policy in (TIGHT, REFERENCE):
-        found = taken(result("line one\n" * 50), policy)
+        found = offloaded(result("line one\n" * 50), policy)
         shown = without_tool_names(found.piece["content"], found.output)
         assert shown.endswith(found.output.plain_note)
         assert not any(name in shown for name in TOOL_NAMES)
-    whole = taken(result("x\n" * 8))
+    whole = offloaded(result("x\n" * 8))
     assert without_tool_names("text", whole.output) == "text"

@@ -23,7 +23,6 @@ from app.domain.tool_output.preview import (
     TOOL_NAMES,
     PreviewBuilder,
     PreviewKind,
-    PreviewRules,
     ToolPreview,
     placeholder,
     preview_of_texts,
@@ -31,7 +30,7 @@ from app.domain.tool_output.preview import (
 )
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
-DEFAULT = PreviewRules.of(ToolOutputPolicy())
+DEFAULT = ToolOutputPolicy()
 BLOB = "blob_0123456789abcdef01234567"
 
 
@@ -41,41 +40,45 @@ def ref_of(*texts: str) -> ToolOutputRef:
     return ToolOutputRef(BLOB, len(data), len(data.splitlines()))
 
 
-def rules(max_line_length: int, max_message_bytes: int) -> PreviewRules:
-    """Return rules that cut."""
-    return PreviewRules(PreviewMode.TRUNCATE, max_line_length, max_message_bytes)
+def limits(
+    max_line_length: int, max_message_bytes: int, mode: PreviewMode = PreviewMode.TRUNCATE
+) -> ToolOutputPolicy:
+    """Return a policy with these limits."""
+    return ToolOutputPolicy(
+        view=mode, max_line_length=max_line_length, max_message_bytes=max_message_bytes
+    )
 
 
-def any_rules() -> st.SearchStrategy[PreviewRules]:
-    """Rules so small that short texts are cut in every way."""
+def small_limits() -> st.SearchStrategy[ToolOutputPolicy]:
+    """Policies with limits so small that short texts are cut in every way."""
     modes = st.sampled_from([PreviewMode.TRUNCATE] * 5 + [PreviewMode.REFERENCE])
-    return st.builds(PreviewRules, modes, st.integers(1, 6), st.integers(1, 40))
+    return st.builds(limits, st.integers(1, 6), st.integers(1, 40), modes)
 
 
-def view_of(text: str, made_by: PreviewRules = DEFAULT) -> ToolPreview:
+def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> ToolPreview:
     """Return the preview of one text."""
     return preview_of_texts([text], made_by, ref_of(text), "shell_exec")
 
 
 def lines_cut(text: str, most: int) -> str:
-    """Return the text with its lines cut, the plain way."""
+    """Return the text with its lines cut, computed with a regular expression."""
     return re.sub(r"([^\n]*?)(\r?\n|\r?\Z)", lambda line: line[1][:most] + line[2], text)
 
 
 def bytes_cut(text: str, most: int) -> str:
-    """Return as much of the text as so many bytes hold."""
+    """Return the longest start of the text within these bytes."""
     while len(encode(text)) > most:
         text = text[:-1]
     return text
 
 
-def kept(view: ToolPreview) -> str:
-    """Return what a preview shows of the text, without its note."""
+def shown_text(view: ToolPreview) -> str:
+    """Return the text that a preview shows, without its note."""
     return "".join(view.texts).removesuffix(view.note)
 
 
 def room_beside_note(most: int) -> int:
-    """Return the bytes of text that a preview has where a note follows."""
+    """Return the bytes of text in a preview with a note."""
     return max(0, most - NOTE_BYTES)
 
 
@@ -88,12 +91,12 @@ MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 
 @given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
-    """Rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
-    view = view_of(text, rules(line, most))
+    """Rules 1 and 2; the note counts towards the bytes, and no character is split."""
+    view = view_of(text, limits(line, most))
     cut = lines_cut(text, line)
     shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
     assert len(encode(view.texts[0])) <= max(most, len(encode(view.note)))
-    assert kept(view) in (shown, shown + "\n")
+    assert shown_text(view) in (shown, shown + "\n")
     assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
         assert view == ToolPreview(PreviewKind.WHOLE, (text,))
@@ -106,12 +109,12 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
         assert view.plain_note.startswith(f"[Output cut: {len(encode(shown))} of ")
 
 
-@given(any_text(), any_rules(), st.data())
+@given(any_text(), small_limits(), st.data())
 def test_a_stream_has_the_preview_of_its_text(
-    text: str, by: PreviewRules, data: st.DataObject
+    text: str, policy: ToolOutputPolicy, data: st.DataObject
 ) -> None:
     """Rule 5, whatever the pieces, and the first full preview is the last."""
-    builder, whole = PreviewBuilder(by), view_of(text, by)
+    builder, whole = PreviewBuilder(policy), view_of(text, policy)
     for piece in cut_up(data, encode(text)):
         was_full = builder.is_full
         builder.feed(piece)
@@ -121,32 +124,34 @@ def test_a_stream_has_the_preview_of_its_text(
     assert builder.finish(ref_of(text), "shell_exec") == whole
 
 
-@given(any_bytes(), any_rules(), st.data())
-def test_any_bytes_have_a_preview(blob: bytes, by: PreviewRules, data: st.DataObject) -> None:
+@given(any_bytes(), small_limits(), st.data())
+def test_any_bytes_have_a_preview(
+    blob: bytes, policy: ToolOutputPolicy, data: st.DataObject
+) -> None:
     """Invalid bytes are shown as U+FFFD, wherever the pieces were cut.
 
     [tool-output.deterministic]
     """
     ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
-    in_one, in_pieces = PreviewBuilder(by), PreviewBuilder(by)
+    in_one, in_pieces = PreviewBuilder(policy), PreviewBuilder(policy)
     in_one.feed(blob)
     for piece in cut_up(data, blob):
         in_pieces.feed(piece)
     view = in_one.finish(ref)
     assert in_pieces.finish(ref) == view
-    if by.mode is PreviewMode.TRUNCATE:
-        cut = lines_cut(decode_lossy(blob), by.max_line_length)
-        shown = bytes_cut(cut, by.max_message_bytes)
+    if policy.view is PreviewMode.TRUNCATE:
+        cut = lines_cut(decode_lossy(blob), policy.max_line_length)
+        shown = bytes_cut(cut, policy.max_message_bytes)
         if shown != decode_lossy(blob):
-            shown = bytes_cut(cut, room_beside_note(by.max_message_bytes))
-        assert kept(view) in (shown, shown + "\n")
+            shown = bytes_cut(cut, room_beside_note(policy.max_message_bytes))
+        assert shown_text(view) in (shown, shown + "\n")
         assert (view.kind is PreviewKind.WHOLE) == (shown == decode_lossy(blob))
 
 
 @given(st.lists(PADDED, max_size=4), st.integers(1, 6), MAX_BYTES)
 def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most: int) -> None:
     """Rule 4; texts after the last one that fits are empty, and the note comes once."""
-    view = preview_of_texts(texts, rules(line, most), ref_of(*texts), None)
+    view = preview_of_texts(texts, limits(line, most), ref_of(*texts), None)
     cut = [lines_cut(text, line) for text in texts]
     assert len(view.texts) == len(texts)
     is_whole = cut == texts and sum(len(encode(text)) for text in texts) <= most
@@ -177,24 +182,24 @@ def test_a_text_within_the_limits_is_not_cut() -> None:
 
 def test_invalid_bytes_count_as_decoded() -> None:
     """U+FFFD takes three bytes of a preview, the byte that it stands for one of the blob."""
-    builder = PreviewBuilder(rules(6, NOTE_BYTES + 12))
+    builder = PreviewBuilder(limits(6, NOTE_BYTES + 12))
     builder.feed(b"\xff\n" * 100)
     view = builder.finish(ToolOutputRef(BLOB, 200, 100))
-    assert kept(view) == "\ufffd\n" * 3
+    assert shown_text(view) == "\ufffd\n" * 3
     assert view.plain_note == f'[Output cut: 6 of 200 bytes shown; ref="{BLOB}".]'
 
 
 def test_a_result_without_text_has_nothing_to_cut() -> None:
     """Images alone have no preview in either mode. [tool-output.media]"""
     for mode in PreviewMode:
-        by = PreviewRules(mode, 10, 10)
-        assert preview_of_texts([], by, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
+        policy = limits(10, 10, mode)
+        assert preview_of_texts([], policy, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
 
 
 @pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
-def test_a_full_preview_reads_no_more(text: str) -> None:
-    """Rule 5; a preview is full as soon as its bytes are. [tool-output.preview]"""
-    builder = PreviewBuilder(rules(100_000, 51_200))
+def test_a_preview_is_full_at_its_byte_limit(text: str) -> None:
+    """Rule 5; no more bytes are needed at the limit. [tool-output.preview]"""
+    builder = PreviewBuilder(limits(100_000, 51_200))
     fed = 0
     for start in range(0, len(text), 1000):
         builder.feed(encode(text[start : start + 1000]))
@@ -202,14 +207,14 @@ def test_a_full_preview_reads_no_more(text: str) -> None:
         if builder.is_full:
             break
     assert fed < 60
-    assert builder.finish(ref_of(text), "shell_exec") == view_of(text, rules(100_000, 51_200))
+    assert builder.finish(ref_of(text), "shell_exec") == view_of(text, limits(100_000, 51_200))
 
 
 # --- the words ------------------------------------------------------------------------------
 
 
 def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
-    """The exact words, with and without the names of tools [tool-output.notes-match-tools]."""
+    """The exact text, with and without the names of tools [tool-output.notes-match-tools]."""
     text = "".join(f"{number:062}\n" for number in range(16_645))
     view = view_of(text)
     assert view.note == (
@@ -223,7 +228,7 @@ def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
 
 
 def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
-    """Every line was begun, so that only bytes of lines are missing [tool-output.preview]."""
+    """Every line is shown in part, so only bytes are missing [tool-output.preview]."""
     view = view_of("short\n" + "y" * 5000 + "\n")
     assert view.note == (
         "[Long lines cut: 2,007 of 5,007 bytes shown. Read them whole with read_result"
@@ -233,11 +238,11 @@ def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
     assert view.texts == ("short\n" + "y" * 2000 + "\n" + view.note,)
 
 
-def test_a_reference_has_the_exact_words() -> None:
-    """The text of a reference to the letter, its opening as it is."""
+def test_a_reference_has_the_documented_text() -> None:
+    """The exact text of a reference, with the unchanged excerpt."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
-        [text, "more"], PreviewRules(PreviewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
+        [text, "more"], limits(1, 400, PreviewMode.REFERENCE), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -253,21 +258,21 @@ def test_a_reference_has_the_exact_words() -> None:
     )
 
 
-def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
-    """Where the opening would take it over the bytes, the opening is shorter."""
+def test_a_reference_is_within_the_byte_limit() -> None:
+    """The excerpt is shortened to keep the byte limit."""
     for most in (1, 150, 200, 333):
-        rules_ = PreviewRules(PreviewMode.REFERENCE, 2000, most)
-        view = preview_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
+        policy = limits(2000, most, PreviewMode.REFERENCE)
+        view = preview_of_texts(["é" * 5000], policy, ref_of("é" * 5000), None)
         least = preview_of_texts(
-            ["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None
+            ["é" * 5000], replace(policy, max_message_bytes=1), ref_of(""), None
         )
         assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
 
 
 @pytest.mark.parametrize("ref", [BLOB, "m" * 36])
 def test_a_note_is_within_its_bytes(ref: str) -> None:
-    """The largest preview of the largest blob has a note that `NOTE_BYTES` holds."""
-    builder = PreviewBuilder(rules(1_000_000, 1_000_000))
+    """The note of the largest preview of the largest blob fits `NOTE_BYTES`."""
+    builder = PreviewBuilder(limits(1_000_000, 1_000_000))
     builder.feed(b"\n" * 1_000_001)
     view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
     assert len(encode(view.note)) + 1 <= NOTE_BYTES
@@ -277,18 +282,16 @@ def test_a_note_is_within_its_bytes(ref: str) -> None:
 def test_a_reference_without_a_tool_name_names_it_tool() -> None:
     """The opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
-    view = preview_of_texts(
-        texts, PreviewRules(PreviewMode.REFERENCE, 9, 400), ref_of(*texts), None
-    )
+    view = preview_of_texts(texts, limits(9, 400, PreviewMode.REFERENCE), ref_of(*texts), None)
     assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
     assert "First 200 chars: one\ntwo]\n" in view.texts[0]
     assert view.texts[1:] == ("", "")
 
 
-@given(any_text(), any_rules())
-def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: PreviewRules) -> None:
+@given(any_text(), small_limits())
+def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutputPolicy) -> None:
     """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
-    view = view_of(text, by)
+    view = view_of(text, policy)
     assert view.texts[0].endswith(view.note)
     for name in TOOL_NAMES:
         assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
@@ -296,7 +299,7 @@ def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: PreviewRules
     assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)
 
 
-def test_a_placeholder_has_the_exact_words() -> None:
+def test_a_placeholder_has_the_documented_text() -> None:
     """With and without the name of the tool that reads it [tool-output.placeholder]."""
     assert placeholder("blob_x", 48_231, named=True) == (
         "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
@@ -318,5 +321,5 @@ def test_a_placeholder_has_the_exact_words() -> None:
 def test_a_result_above_either_limit_is_offloaded(
     size: int, output: ToolOutputPolicy, offloaded: bool
 ) -> None:
-    """Nothing at or below the threshold, nothing at all when it is switched off."""
+    """Nothing at or below the threshold, nothing at all when it is disabled."""
     assert should_offload(size, output) is offloaded

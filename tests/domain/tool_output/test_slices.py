@@ -49,13 +49,13 @@ def lines_of(
 
 
 def bytes_of(blob: bytes, offset: int, limit: int) -> OutputBytes:
-    """Read a slice of bytes out of what it says it needs."""
+    """Read a slice from the bytes that `bytes_to_fetch` names."""
     start, end = bytes_to_fetch(offset, limit, len(blob))
     return byte_slice(blob[start:end], start, offset=offset, limit=limit, total=len(blob))
 
 
 def plain_lines(blob: bytes, most: int) -> list[str]:
-    """Return all lines as they are shown, numbered, the plain way."""
+    """Return all lines numbered and cut, computed line by line."""
     parts = blob.split(b"\n")
     start, shown = 0, []
     for number, line in enumerate(parts[: line_count(blob)], 1):
@@ -74,7 +74,7 @@ def plain_lines(blob: bytes, most: int) -> list[str]:
 def test_lines_are_those_of_the_blob(
     blob: bytes, offset: int, limit: int, most: int, data: st.DataObject
 ) -> None:
-    """Rules 1 to 3, whatever the pieces; the cut goes on where it says."""
+    """Rules 1 to 3, for pieces of any size; a cut line continues at the named byte."""
     pieces = cut_up(data, blob)
     lines = lines_of(blob, offset, limit, max_line_length=most, pieces=pieces)
     wanted = plain_lines(blob, most)[offset : offset + limit]
@@ -126,7 +126,7 @@ def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
 
 
 def test_the_rest_of_a_long_line_need_not_be_read() -> None:
-    """Rule 5; while it waits for the next line, the reader can be taken to its chunk."""
+    """Rule 5; the reader can skip to the chunk of the next line."""
     blob = b"first\n" + b"x" * 1_000_000 + b"\nthird\n" + b"y" * 1_000_000
     chunks = chunked([blob])[1]
     reader = LineReader(0, 9, max_line_length=5, max_bytes=ENDLESS, total_lines=4)
@@ -144,16 +144,16 @@ def test_the_rest_of_a_long_line_need_not_be_read() -> None:
     assert read < 5
 
 
-def test_numbers_and_ends_are_shown_as_an_editor_does() -> None:
-    """Six places and a tab, lines from 1, one carriage return dropped."""
+def test_lines_are_numbered_from_1() -> None:
+    """Six places and a tab; one carriage return is left out."""
     lines = lines_of(b"a\r\nb\r\r\n\n\tc\rd")
     assert lines.text == "     1\ta\n     2\tb\r\n     3\t\n     4\t\tc\rd"
     assert (lines.first_line, lines.line_count, lines.next_offset) == (1, 4, None)
 
 
 @pytest.mark.parametrize("unit", ["x", "é", "😀"])
-def test_a_line_is_cut_from_one_character_too_many_on(unit: str) -> None:
-    """Rules 2 and 3; a carriage return before the newline is none too many."""
+def test_a_line_is_cut_after_its_maximum_length(unit: str) -> None:
+    """Rules 2 and 3; a carriage return before the newline does not count."""
     whole = encode(unit * 20)
     for blob in (whole, whole + b"\n", whole + b"\r\n", whole + b"\r"):
         assert lines_of(blob, max_line_length=20).text == f"     1\t{unit * 20}"
@@ -172,7 +172,7 @@ def test_a_slice_past_the_last_line_is_empty(blob: bytes, offset: int) -> None:
 
 
 def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
-    """Rules 3 and 5; nothing of it is kept but what is shown, and the slice ends early."""
+    """Rules 3 and 5; memory holds the shown part only, and the slice ends early."""
     piece = "é".encode() * 32_768
     reader = LineReader(0, 2, max_line_length=2000, max_bytes=51_200, total_lines=2)
     tracemalloc.start()
@@ -223,7 +223,7 @@ def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: in
 
 
 def test_a_slice_fetches_little_more_than_it_shows() -> None:
-    """Rule 5, wherever it stands."""
+    """Rule 5, at any position."""
     assert bytes_to_fetch(0, 4096, 2**30) == (0, 4102)
     assert bytes_to_fetch(2**29, 4096, 2**30) == (2**29 - 3, 2**29 + 4102)
     assert bytes_to_fetch(2**30, 4096, 2**30) == (2**30, 2**30)

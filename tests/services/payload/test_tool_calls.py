@@ -162,7 +162,7 @@ async def test_matches_are_shown_as_grep_prints_them(
     matches: list[MatchedLine], arguments: dict[str, Any], text: str
 ) -> None:
     """Each line once, matches by colon, lines around them by dash, groups apart."""
-    found = GrepResult(tuple(matches), False)
+    found = GrepResult(matches, False)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", **arguments)
     assert shown == text
 
@@ -176,7 +176,7 @@ async def test_matches_are_shown_as_grep_prints_them(
 )
 async def test_a_note_mentions_further_matches(limit: int, count: int, way: str) -> None:
     """A note suggests a higher limit where that shows more [agent-tools.never-named-absent]."""
-    found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
+    found = GrepResult([match(line, "x") for line in range(count)], True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
 
@@ -186,7 +186,7 @@ async def test_the_bytes_of_all_matches_are_bounded(length: int, count: int) -> 
     """As many matches are shown as the limit admits, and one at least."""
     text = "é" * (length // 2)
     around = {"before": (text,) * 2, "after": (text,) * 2}
-    found = GrepResult(tuple(match(10 * line, text, **around) for line in range(1, 401)), False)
+    found = GrepResult([match(10 * line, text, **around) for line in range(1, 401)], False)
     shown = await text_of(
         found, "tool_output_cache_grep", pattern="x", before=2, after=2, limit=500
     )
@@ -203,7 +203,7 @@ async def test_reads_get_the_models_arguments() -> None:
     await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
     readers.found = OutputBytes("", 0, 0, 0, None)
     await readers.call("read_result", ref_id=REF)
-    readers.found = GrepResult((), False)
+    readers.found = GrepResult([], False)
     await readers.call("tool_output_cache_grep", ref_id=REF, pattern="x", after=3)
     how = {"ignore_case": False, "before": 0, "after": 3, "limit": 100}
     assert readers.asked == [

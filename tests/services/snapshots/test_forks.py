@@ -53,6 +53,7 @@ from tests.services.fakes import (
     new_id,
     result,
     says,
+    unlimited_storage,
     user,
 )
 from tests.services.tool_output.builders import LARGE, Process
@@ -82,7 +83,12 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
+        harness.database,
+        harness.resolver,
+        harness.active,
+        store or RowStore(),
+        new_id,
+        unlimited_storage(harness.database),
     )
 
 
@@ -449,7 +455,7 @@ async def test_promoted_tools_stay_promoted_for_their_turn(harness: Harness) -> 
 
 
 async def check_sums(harness: Harness, cid: str) -> None:
-    """Compare what a head says with what its rows say."""
+    """Check the sums of a head against its rows."""
     found = await harness.stored(cid)
     state = found.state
     async with harness.database.session() as session:
@@ -580,22 +586,24 @@ async def test_a_message_id_of_the_source_is_used_in_the_fork(harness: Harness) 
 
 
 @pytest.fixture(params=["rows", "memory", "folder"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    """Each place for the bytes in turn."""
+def blob_store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    """Each kind of store in turn."""
     if request.param == "rows":
         return RowStore()
     return ObjectStore("memory:///" if request.param == "memory" else f"file://{tmp_path}/kept")
 
 
 async def remove(process: Process, cid: str) -> dict[str, int]:
-    """Delete a conversation, and say how much went."""
+    """Delete a conversation, and return the rows deleted by table."""
     return dict(await process.harness.conversations.remove(TENANT, cid))
 
 
-async def test_outputs_outlive_the_source(database: PostgresDatabase, kept: BlobStore) -> None:
+async def test_outputs_outlive_the_source(
+    database: PostgresDatabase, blob_store: BlobStore
+) -> None:
     """Offloaded results have the same bytes after a deletion of either conversation."""
-    process = Process(database, kept)
-    harness, forks = process.harness, forks_of(process.harness, kept)
+    process = Process(database, blob_store)
+    harness, forks = process.harness, forks_of(process.harness, blob_store)
     cid = await harness.conversation()
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
 
 import pytest
 
@@ -17,10 +17,9 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.copies import SourceMessage
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, REMOVED_SUMMARY
 from app.services.conversations.batches import Append
-from app.services.conversations.conversations import NewConversation
-from app.services.conversations.own_settings import OwnSettings
+from app.services.conversations.log import LogService
 from app.services.snapshots.restores import RestoreService, in_batches
 from app.services.snapshots.snapshot_summaries import (
     FIRST_MESSAGES,
@@ -43,6 +42,7 @@ from tests.services.fakes import (
     new_id,
     result,
     says,
+    unlimited_storage,
     user,
 )
 
@@ -65,20 +65,14 @@ class Appends:
         self.fails_at: int | None = None
         self.refuses = False
 
-    async def __call__(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        messages: Sequence[Mapping[str, Any]],
-        format: FormatName,
-    ) -> None:
-        """Append a batch, or raise what was asked for."""
+    async def append(self, tenant_id: str, conversation_id: str, request: Append) -> None:
+        """Append a batch, or raise the error that the test has set."""
         if self.fails_at == len(self.batches):
             raise AWAY
-        self.batches.append(list(messages))
+        self.batches.append(list(request.messages))
         if self.refuses:
             raise Conflict("taken")
-        await self._harness.log.append(tenant_id, conversation_id, Append(messages, format))
+        await self._harness.log.append(tenant_id, conversation_id, request)
 
 
 @pytest.fixture
@@ -90,21 +84,21 @@ def appends(harness: Harness) -> Appends:
 @pytest.fixture
 def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
     """The snapshots of one process, whose appends take ten messages at most."""
-
-    async def make(
-        tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
-    ) -> None:
-        new = NewConversation(conversation_id, agent_id, settings=OwnSettings(model=model))
-        await harness.conversations.create(tenant_id, new)
-
     restores = RestoreService(
-        harness.database, harness.outputs, harness.active, appends, make, MODEL, 10
+        harness.database,
+        harness.outputs,
+        harness.active,
+        cast(LogService, appends),
+        harness.conversations,
+        unlimited_storage(harness.database),
+        MODEL,
+        10,
     )
-    recaps = SnapshotSummaries(harness.database, harness.summariser)
+    summaries = SnapshotSummaries(harness.database, harness.summariser)
     return SnapshotService(
         harness.database,
         harness.resolver,
-        recaps,
+        summaries,
         restores,
         harness.outputs,
         harness.active,
@@ -245,7 +239,7 @@ async def test_a_conversation_deleted_during_the_summary_is_left_out(
     saved = await saving
     assert saved.conversation_ids == (stays,)
     assert saved.message_count == 2
-    assert saved.summary == FORGOTTEN_SUMMARY
+    assert saved.summary == REMOVED_SUMMARY
     assert len(await entries(snapshots, saved.session_id)) == 2
 
 

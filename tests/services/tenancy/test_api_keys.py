@@ -28,48 +28,50 @@ from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
 ID = "0a1b2c3d4e5f"
-HELD_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def secret(letter: str) -> str:
-    """Return a secret, one for each letter."""
+    """Return a secret made of one letter."""
     return letter * 43
 
 
 def keys_of(database: PostgresDatabase, clock: Clock) -> KeyService:
-    """Return the keys as a process of its own has them."""
-    return KeyService(database, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS)
+    """Return the key service of another process."""
+    return KeyService(
+        database, clock.utc, lambda: clock.now_ms() / 1000, cache_seconds=CACHE_SECONDS
+    )
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only when a test moves it."""
     return Clock()
 
 
 @pytest.fixture
 async def keys(database: PostgresDatabase, clock: Clock) -> AsyncIterator[KeyService]:
-    """The keys of one process, whose writing has ended before the database goes."""
+    """The key service of one process, closed before the database."""
     service = keys_of(database, clock)
     yield service
     await service.close()
 
 
-async def made(
+async def created(
     keys: KeyService, tenant_id: str = "acme", key_id: str = ID, letter: str = "s"
 ) -> str:
-    """Make a key and return the header that brings it."""
+    """Create a key and return its header."""
     return f"Bearer {await keys.create(key_id, secret(letter), tenant_id, 'test', None)}"
 
 
-async def test_nobody_is_asked_until_there_is_a_key(
+async def test_no_key_is_required_before_the_first_one(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Without keys all are the default tenant; with the first one that is over for good."""
+    """Without keys every caller is the default tenant; the first key ends this for good."""
     assert await keys.admit("", "a") == Caller("default")
     assert await keys.admit("Bearer something", "a") == Caller("default")
-    header = await made(keys_of(database, clock))
+    header = await created(keys_of(database, clock))
     assert await keys.admit(header, "a") == Caller("acme", ID)
     with pytest.raises(Unauthenticated):
         await keys.admit("", "a")
@@ -82,9 +84,9 @@ async def test_nobody_is_asked_until_there_is_a_key(
 async def test_another_process_sees_the_first_key_within_a_second(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """A process that has no request with a key learns of it all the same."""
+    """A process without requests with a key requires one as well."""
     assert await keys.admit("", "a") == Caller("default")
-    await made(keys_of(database, clock))
+    await created(keys_of(database, clock))
     clock.pass_seconds(1)
     with pytest.raises(Unauthenticated):
         await keys.admit("", "a")
@@ -92,8 +94,8 @@ async def test_another_process_sees_the_first_key_within_a_second(
 
 @pytest.mark.parametrize("letter", ["t", "S"])
 async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
-    """The right id with another secret is a stranger, known or not. [tenancy.key-storage]"""
-    good = await made(keys)
+    """A known or unknown id with a wrong secret is refused. [tenancy.key-storage]"""
+    good = await created(keys)
     for _ in range(2):
         with pytest.raises(Unauthenticated):
             await keys.admit(f"Bearer ctx_{ID}_{secret(letter)}", "a")
@@ -102,18 +104,18 @@ async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
         assert await keys.admit(good, "a") == Caller("acme", ID)
 
 
-async def test_a_revoked_key_ends_everywhere_soon(
+async def test_a_revoked_key_is_refused_by_all_processes_soon(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Here at once, in another process once what it holds is old; twice changes nothing."""
-    header, other = await made(keys), keys_of(database, clock)
+    """At once here, in another process when its cache expires; revoking twice changes nothing."""
+    header, other = await created(keys), keys_of(database, clock)
     assert await other.admit(header, "a") == Caller("acme", ID)
     first = await keys.revoke(ID)
     clock.pass_seconds(5)
     assert (await keys.revoke(ID)).revoked_at == first.revoked_at
     with pytest.raises(Unauthenticated):
         await keys.admit(header, "a")
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     with pytest.raises(Unauthenticated):
         await other.admit(header, "a")
     with pytest.raises(NotFound):
@@ -121,8 +123,8 @@ async def test_a_revoked_key_ends_everywhere_soon(
     await other.close()
 
 
-async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> None:
-    """To the second, held or not."""
+async def test_an_expired_key_is_refused(keys: KeyService, clock: Clock) -> None:
+    """An expired key is refused to the second, cached or not."""
     text = await keys.create(ID, secret("s"), "acme", "", clock.utc() + timedelta(seconds=5))
     clock.pass_seconds(4)
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", ID)
@@ -131,19 +133,19 @@ async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> 
         await keys.admit(f"Bearer {text}", "a")
 
 
-async def test_a_held_key_needs_no_database(keys: KeyService, clock: Clock, store: Store) -> None:
+async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, store: Store) -> None:
     """A request costs no round trip for its key, and an outage does not end it.
 
     Without having seen it, nobody can be told apart.
     """
-    header = await made(keys)
+    header = await created(keys)
     await keys.admit(header, "a")
     await keys.close()
     await store.close()
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     keys._database = away
     assert await keys.admit(header, "a") == Caller("acme", ID)
-    clock.pass_seconds(2 * HELD_SECONDS)
+    clock.pass_seconds(2 * CACHE_SECONDS)
     assert await keys.admit(header, "a") == Caller("acme", ID)
     with pytest.raises(Unauthenticated):
         await keys.admit("", "a")
@@ -153,11 +155,11 @@ async def test_a_held_key_needs_no_database(keys: KeyService, clock: Clock, stor
         await keys_of(away, Clock()).admit("", "a")
 
 
-async def test_uses_are_written_seldom_and_all(
+async def test_all_uses_are_written_once_a_minute(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Once a minute at most, from where and how often; refusals are counted apart."""
-    header = await made(keys)
+    """Uses are written with their address once a minute at most; refusals are counted apart."""
+    header = await created(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
     (first,) = await keys.of_tenant()
@@ -182,9 +184,11 @@ async def test_uses_are_written_seldom_and_all(
         await keys.uses("nothing", since)
 
 
-async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, clock: Clock) -> None:
-    """What is counted in between has a bound, and no use is lost by it."""
-    header = await made(keys)
+async def test_a_bounded_number_of_addresses_is_counted_separately(
+    keys: KeyService, clock: Clock
+) -> None:
+    """The counts in memory are bounded, and no use is lost."""
+    header = await created(keys)
     await keys.admit(header, "first")
     await keys.close()
     for number in range(MAX_ADDRESSES + 20):
@@ -195,9 +199,9 @@ async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, cl
     assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 21
 
 
-async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: Clock) -> None:
-    """What one key's holder does changes nothing in what is told of another's."""
-    busy, calm = await made(keys), await made(keys, "other", "z" * 12)
+async def test_the_bound_of_addresses_is_per_key(keys: KeyService, clock: Clock) -> None:
+    """Many addresses of one key do not change the counts of another."""
+    busy, calm = await created(keys), await created(keys, "other", "z" * 12)
     await keys.admit(calm, "10.0.0.1")
     await keys.close()
     for number in range(MAX_ADDRESSES + 20):
@@ -208,9 +212,9 @@ async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: C
     assert {use.address for use in uses} == {"10.0.0.1", "10.0.0.2"}
 
 
-async def test_uses_are_told_of_their_hour(keys: KeyService, clock: Clock) -> None:
-    """A use counts for the hour it came in, however much later it is written. [quotas.requests]"""
-    header = await made(keys)
+async def test_uses_count_for_the_hour_of_the_request(keys: KeyService, clock: Clock) -> None:
+    """A use counts for the hour of its request, also when it is written later. [quotas.requests]"""
+    header = await created(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
     clock.pass_seconds(3600)
@@ -225,20 +229,22 @@ async def test_uses_are_told_of_their_hour(keys: KeyService, clock: Clock) -> No
 
 
 @pytest.mark.parametrize("address", ["", "x" * 20_000, "\x00", "6.6.6.6, 7.7.7.7", "\ud800"])
-async def test_odd_addresses_break_no_audit(keys: KeyService, clock: Clock, address: str) -> None:
-    """A proxy passes on whatever it is told; what is no address is not kept."""
-    header = await made(keys)
+async def test_invalid_addresses_are_not_stored(
+    keys: KeyService, clock: Clock, address: str
+) -> None:
+    """A proxy may forward any text; text that is no address is not stored."""
+    header = await created(keys)
     await keys.admit(header, address)
     await keys.close()
     (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
     assert (use.address, use.admitted) == (OTHER_ADDRESSES, 1)
 
 
-async def test_an_audit_that_fails_fails_nobody(
+async def test_a_failed_write_of_uses_fails_no_request(
     keys: KeyService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a request nor the end of the process, and the log says so."""
-    header = await made(keys)
+    """Neither a request nor the shutdown fails, and the failure is logged."""
+    header = await created(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
     await keys.admit(header, "10.0.0.1")
@@ -248,8 +254,8 @@ async def test_an_audit_that_fails_fails_nobody(
 
 
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
-    """What could not be written is written with the next."""
-    header = await made(keys)
+    """Uses that could not be written are written with the next ones."""
+    header = await created(keys)
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
     database, keys._database = keys._database, away
     with pytest.raises(ServiceUnavailable):
@@ -267,18 +273,16 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     assert use.admitted == 1
 
 
-async def test_odd_tenants_get_no_key(keys: KeyService) -> None:
+async def test_invalid_tenant_ids_get_no_key(keys: KeyService) -> None:
     """A tenant's id is checked before anything is stored."""
     with pytest.raises(ValidationError):
-        await made(keys, "no such / tenant")
+        await created(keys, "no such / tenant")
     assert await keys.of_tenant() == []
     assert not await keys.has_keys()
 
 
-async def test_guesses_leave_the_connections_to_others(
-    database: PostgresDatabase, clock: Clock
-) -> None:
-    """Keys nobody knows are looked up two at once, and hardly one of them twice."""
+async def test_unknown_keys_use_few_connections(database: PostgresDatabase, clock: Clock) -> None:
+    """Unknown keys are looked up two at a time, and rarely twice."""
     watched = WatchedDatabase(database)
     keys = KeyService(watched, clock.utc, lambda: 1.0)
     guesses = [f"Bearer ctx_{number:012d}_{secret('s')}" for number in range(20)]
@@ -292,10 +296,10 @@ async def test_guesses_leave_the_connections_to_others(
     assert watched.most_at_once <= 2
 
 
-async def test_a_crowd_asks_once_whether_there_is_a_key(
+async def test_concurrent_requests_check_once_for_a_first_key(
     database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Performance: a service without keys asks once a second, however many come."""
+    """Performance: a service without keys checks once a second, for any number of requests."""
     watched = WatchedDatabase(database)
     keys = KeyService(watched, clock.utc, lambda: clock.now_ms() / 1000)
     await keys.admit("", "a")
@@ -307,10 +311,10 @@ async def test_a_crowd_asks_once_whether_there_is_a_key(
         assert watched.opened == before + 1
 
 
-async def test_a_key_that_falls_silent_is_audited(database: PostgresDatabase, clock: Clock) -> None:
-    """Its last uses are written within the minute, though nobody comes after them."""
+async def test_the_last_uses_of_a_key_are_written(database: PostgresDatabase, clock: Clock) -> None:
+    """The last uses are written within a minute, without further requests."""
     uses = KeyUses(database, clock.utc, monotonic, write_seconds=0.05)
-    await made(keys_of(database, clock))
+    await created(keys_of(database, clock))
     async with asyncio.timeout(20):
         for expected in (3, 6, 9):
             for _ in range(3):
@@ -322,39 +326,39 @@ async def test_a_key_that_falls_silent_is_audited(database: PostgresDatabase, cl
 
 
 async def counted(database: PostgresDatabase) -> int:
-    """Return how many uses of the key are written."""
+    """Return the number of written uses of the key."""
     async with database.session() as session:
         return sum(use.admitted for use in await session.keys.uses(ID, LONG_AGO))
 
 
-async def test_what_lasts_asks_again(
+async def test_a_long_response_ends_with_its_key(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Who was admitted is not any more once the key ends, or once there is a first one."""
+    """A caller is no longer admitted once its key ends, or a first key exists."""
     nobody = await keys.admit("", "a")
     assert await keys.still_admits(nobody)
-    header = await made(keys)
+    header = await created(keys)
     caller = await keys.admit(header, "a")
     assert await keys.still_admits(caller)
     assert not await keys.still_admits(nobody)
     assert not await keys.still_admits(Caller("acme", "y" * 12))
     await keys_of(database, clock).revoke(ID)
     assert await keys.still_admits(caller), "it is held"
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     assert not await keys.still_admits(caller)
     keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     assert not await keys.still_admits(Caller("acme", "x" * 12)), "nobody can tell"
 
 
-async def test_a_key_whose_row_is_gone_is_unknown(
+async def test_a_key_without_its_row_is_refused(
     keys: KeyService, database_url: str, clock: Clock
 ) -> None:
-    """After a restore that lost it, a key is refused once what is held is old, and stays so."""
-    header = await made(keys)
+    """After a restore without its row, a key is refused when its cache expires."""
+    header = await created(keys)
     await keys.admit(header, "a")
     await keys.close()
     await execute(database_url, "DELETE FROM api_keys")
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     for _ in range(20):
         with pytest.raises(Unauthenticated):
             await keys.admit(header, "a")

@@ -18,18 +18,18 @@ from app.services.tenancy.quotas import QuotaService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
-HELD_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 
 
-def allowances_of(database: PostgresDatabase, clock: Clock, limits: TenantLimits) -> QuotaService:
-    """Return the allowances as a process of its own has them."""
+def quotas_of(database: PostgresDatabase, clock: Clock, limits: TenantLimits) -> QuotaService:
+    """Return the quota service of another process."""
     return QuotaService(
-        database, limits, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS
+        database, limits, clock.utc, lambda: clock.now_ms() / 1000, cache_seconds=CACHE_SECONDS
     )
 
 
 async def granted(processes: list[QuotaService], tries: int, tenant_id: str = "acme") -> int:
-    """Return how many of so many requests, spread over processes, are let through at once."""
+    """Return how many of these concurrent requests, spread over processes, are admitted."""
 
     async def one(number: int) -> bool:
         try:
@@ -43,10 +43,10 @@ async def granted(processes: list[QuotaService], tries: int, tenant_id: str = "a
 
 @pytest.mark.parametrize("limit", [1, 7, 50, 130])
 async def test_processes_share_one_limit(database: PostgresDatabase, limit: int) -> None:
-    """Security: two processes together grant what is allowed in a minute, and again in the next."""
+    """Security: processes together admit the limit of a minute, and again in the next one."""
     clock = Clock()
     limits = TenantLimits(requests_per_minute=limit)
-    processes = [allowances_of(database, clock, limits) for _ in range(2)]
+    processes = [quotas_of(database, clock, limits) for _ in range(2)]
     for _ in range(2):
         got = await granted(processes, 3 * limit)
         # A share that the other process has taken and not spent is not given twice.
@@ -56,10 +56,10 @@ async def test_processes_share_one_limit(database: PostgresDatabase, limit: int)
     assert await granted(processes, limit, "other") >= limit - limit // 20
 
 
-async def test_a_refusal_says_when_to_come_again(database: PostgresDatabase) -> None:
+async def test_a_refusal_has_the_limit_and_the_retry_time(database: PostgresDatabase) -> None:
     """RATE_LIMITED names the limit, and the seconds until the window ends. [api.limits]"""
     clock = Clock()
-    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=1))
+    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
     await allowances.take("acme", QuotaKind.REQUESTS)
     with pytest.raises(RateLimited) as refusal:
         await allowances.take("acme", QuotaKind.REQUESTS)
@@ -70,9 +70,9 @@ async def test_a_refusal_says_when_to_come_again(database: PostgresDatabase) -> 
     await allowances.take("acme", QuotaKind.REQUESTS)
 
 
-async def test_what_is_too_much_leaves_the_rest(database: PostgresDatabase) -> None:
-    """Security: a body that is over what is left is refused, smaller ones go on."""
-    allowances = allowances_of(database, Clock(), TenantLimits(bytes_per_day=100))
+async def test_a_refused_body_uses_no_quota(database: PostgresDatabase) -> None:
+    """Security: a body larger than the remaining quota is refused, smaller ones are admitted."""
+    allowances = quotas_of(database, Clock(), TenantLimits(bytes_per_day=100))
     with pytest.raises(RateLimited):
         await allowances.take("acme", QuotaKind.BYTES, 101)
     await allowances.take("acme", QuotaKind.BYTES, 60)
@@ -84,15 +84,15 @@ async def test_what_is_too_much_leaves_the_rest(database: PostgresDatabase) -> N
         await allowances.take("acme", QuotaKind.BYTES, 1)
 
 
-async def test_a_tenants_own_limit_counts_soon(database: PostgresDatabase) -> None:
-    """Security: a limit that is set works within seconds, also where the old one was spent."""
+async def test_a_new_limit_applies_within_seconds(database: PostgresDatabase) -> None:
+    """Security: a new limit applies within seconds, also when the old one was used up."""
     clock = Clock()
-    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=1))
-    operator = allowances_of(database, clock, TenantLimits())
+    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
+    operator = quotas_of(database, clock, TenantLimits())
     assert await granted([allowances], 3) == 1
     await operator.set_limits("acme", TenantLimits(requests_per_minute=40))
     assert await operator.all_limits() == {"acme": TenantLimits(requests_per_minute=40)}
-    clock.pass_seconds(HELD_SECONDS)
+    clock.pass_seconds(CACHE_SECONDS)
     assert (await allowances.limits_of("acme")).requests_per_minute == 40
     # One was granted, and one was asked for in vain.
     assert await granted([allowances], 50) == 38
@@ -103,25 +103,27 @@ async def test_a_tenants_own_limit_counts_soon(database: PostgresDatabase) -> No
 async def test_without_a_limit_nothing_is_counted(
     database: PostgresDatabase, database_url: str
 ) -> None:
-    """Performance: who has no limit costs one look at it every few seconds, and no row."""
-    allowances = allowances_of(database, Clock(), TenantLimits())
+    """Performance: a tenant without a limit costs one read every few seconds, and no row."""
+    allowances = quotas_of(database, Clock(), TenantLimits())
     assert await granted([allowances], 100) == 100
     await allowances.take("acme", QuotaKind.BYTES, 10**12)
     assert await execute(database_url, "SELECT * FROM allowances") == []
 
 
 async def test_shares_save_round_trips(database: PostgresDatabase, database_url: str) -> None:
-    """Performance: a thousand requests of a large allowance are one or two statements."""
-    allowances = allowances_of(database, Clock(), TenantLimits(requests_per_minute=20_000))
+    """Performance: a thousand requests under a large limit cost one or two statements."""
+    allowances = quotas_of(database, Clock(), TenantLimits(requests_per_minute=20_000))
     assert await granted([allowances], 1_000) == 1_000
     ((taken,),) = await execute(database_url, "SELECT taken FROM allowances")
     assert taken == 1_000
 
 
-async def test_an_outage_counts_nothing_and_stops_nobody(database: PostgresDatabase) -> None:
-    """Operation: what needs the database is refused by that; limits go on as they were known."""
+async def test_requests_are_admitted_while_the_database_is_unavailable(
+    database: PostgresDatabase,
+) -> None:
+    """Operation: the last known limits apply during an outage, and nothing is counted."""
     clock = Clock()
-    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=5))
+    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=5))
     await allowances.set_limits("acme", TenantLimits(requests_per_minute=2))
     assert await granted([allowances], 5) == 2
     allowances._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
@@ -157,10 +159,10 @@ class Hanging:
         raise AssertionError("it was never opened")
 
 
-async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabase) -> None:
-    """Operation: what has an allowance waits for one failure at most, and then for none."""
+async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDatabase) -> None:
+    """Operation: requests wait for one failed attempt at most, and later ones for none."""
     clock, hanging = Clock(), Hanging()
-    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=50))
+    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=50))
     assert await granted([allowances], 1) == 1
     allowances._database = cast(PostgresDatabase, hanging)
     clock.pass_seconds(60)
@@ -189,8 +191,8 @@ async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabas
     assert await granted([allowances], 100) == 49
 
 
-async def test_a_crowd_asks_once_for_a_tenant(database: PostgresDatabase) -> None:
-    """Performance: the first requests of a tenant look at its limits once, together."""
+async def test_concurrent_requests_read_the_limits_once(database: PostgresDatabase) -> None:
+    """Performance: the first concurrent requests of a tenant read its limits once."""
     watched = WatchedDatabase(database)
     allowances = QuotaService(watched, TenantLimits(), Clock().utc, lambda: 1.0)
     opened = watched.opened

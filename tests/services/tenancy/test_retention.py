@@ -26,14 +26,14 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def retention_of(harness: Harness, retention: Retention) -> RetentionService:
-    """Return the retention by the real time of day, as rows have theirs from the database."""
+    """Return the retention service with the real time, which the rows have from the database."""
     return RetentionService(
         harness.database, retention, harness.conversations.remove_idle, lambda: datetime.now(UTC)
     )
 
 
 async def age(url: str, conversation_id: str, days: int) -> None:
-    """Make a conversation as old as if nothing had been done with it for so many days."""
+    """Change the times of a conversation to this many days ago."""
     for table, columns in (
         ("conversations", ("created_at", "updated_at")),
         ("messages", ("created_at",)),
@@ -50,7 +50,7 @@ async def age(url: str, conversation_id: str, days: int) -> None:
 async def test_conversations_are_kept_for_ever_by_default(
     harness: Harness, database_url: str
 ) -> None:
-    """Nobody who has not asked for it loses a message. [transcript.visibility, log.durable]"""
+    """Without a limit no message is deleted. [transcript.visibility, log.durable]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
     await age(database_url, conversation_id, 5_000)
@@ -58,8 +58,10 @@ async def test_conversations_are_kept_for_ever_by_default(
     assert (await harness.stored(conversation_id)).state.head_seq == 4
 
 
-async def test_idle_conversations_go_with_everything(harness: Harness, database_url: str) -> None:
-    """Operation: those that were neither appended to nor changed, and not those in a snapshot."""
+async def test_idle_conversations_are_deleted_with_all_their_data(
+    harness: Harness, database_url: str
+) -> None:
+    """Operation: conversations with recent appends or changes stay, and those in a snapshot."""
     idle, young, touched, empty, kept = [await harness.conversation() for _ in range(5)]
     for conversation_id in (idle, young, touched, kept):
         await harness.talk(conversation_id, 2)
@@ -83,8 +85,10 @@ async def test_idle_conversations_go_with_everything(harness: Harness, database_
     assert await service.delete_expired() == {}
 
 
-async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_url: str) -> None:
-    """Operation: compactions, clears, restores, uploads, jobs, usage and pins are work, too."""
+async def test_a_conversation_with_recent_work_is_not_idle(
+    harness: Harness, database_url: str
+) -> None:
+    """Operation: compactions, clears, restores, uploads, jobs, usage and pins count as work."""
     rows = {
         "events": "event_seq, type) VALUES ($1, 1, 'cleared'",
         "blobs": "blob_id, content_id, byte_size, line_count, sha256, media_type)"
@@ -109,10 +113,10 @@ async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_
     assert {row[0] for row in left} == set(worked.values())
 
 
-async def test_one_that_cannot_go_holds_up_nobody(
+async def test_a_failed_deletion_does_not_stop_the_others(
     harness: Harness, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Operation: a deletion that takes too long is tried again, and the others go meanwhile."""
+    """Operation: a deletion that takes too long is repeated later, and the others go on."""
     ids = sorted([await harness.conversation() for _ in range(3)])
     for conversation_id in ids:
         await age(database_url, conversation_id, 31)
@@ -129,8 +133,10 @@ async def test_one_that_cannot_go_holds_up_nobody(
     assert "not_forgotten" in caplog.messages
 
 
-async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_url: str) -> None:
-    """Between the look and the deletion an append saves its conversation. [log.durable]"""
+async def test_an_append_during_the_walk_keeps_the_conversation(
+    harness: Harness, database_url: str
+) -> None:
+    """An append between the listing and the deletion keeps its conversation. [log.durable]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 1)
     await age(database_url, conversation_id, 31)
@@ -170,8 +176,8 @@ TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
 EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
 
 
-async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None:
-    """Operation: of every kind what is older goes, and what is younger stays, in batches too."""
+async def test_rows_are_deleted_by_age(harness: Harness, database_url: str) -> None:
+    """Operation: older rows of every kind are deleted, newer ones stay, also in batches."""
     assert set(FILL) == set(RetainedKind) == set(DELETE)
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
@@ -189,22 +195,24 @@ async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None
     assert await retention_of(harness, EVERYTHING).delete_expired() == {}
 
 
-async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
+async def test_events_are_kept_by_default(harness: Harness, database_url: str) -> None:
     """A stream can be resumed from any event, however old, by default. [events.resume]"""
     await execute(database_url, FILL[RetainedKind.EVENTS].format(times=TIMES))
     assert await retention_of(harness, Retention()).delete_expired() == {}
 
 
 @pytest.mark.parametrize("statement", [LIST_CONVERSATIONS, IS_IDLE])
-async def test_what_is_idle_is_looked_up(database_url: str, statement: Statement) -> None:
-    """Performance: the walk reads what it asks for by indexes, and knows no table whole."""
+async def test_the_walk_uses_indexes(database_url: str, statement: Statement) -> None:
+    """Performance: the walk reads by indexes, and scans no table."""
     plan = await plan_of(database_url, statement)
     assert "Seq Scan" not in plan
     assert "hashed" not in plan
 
 
-async def test_workers_forget_side_by_side(harness: Harness, database_url: str) -> None:
-    """Operation: what one worker is about to forget another passes by, without waiting for it."""
+async def test_concurrent_workers_skip_each_others_rows(
+    harness: Harness, database_url: str
+) -> None:
+    """Operation: a worker skips rows that another one is deleting, without waiting."""
     await execute(database_url, FILL[RetainedKind.KEY_USES].format(times=TIMES))
     before = datetime.now(UTC) - 20 * DAY
     async with harness.database.transaction() as first, harness.database.session() as second:

@@ -16,9 +16,18 @@ from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLim
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
+from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.storage_usage import StorageQuota
 from tests.conftest import execute
-from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase, new_id, user
+from tests.services.fakes import (
+    TENANT,
+    Clock,
+    Harness,
+    WatchedDatabase,
+    new_id,
+    unlimited_storage,
+    user,
+)
 
 
 @pytest.fixture
@@ -28,24 +37,25 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> StorageQuota:
-    """Return the storage as a process of its own has it."""
+    """Return the storage quota of another process."""
+    limits = TenantLimits(storage_bytes=limit)
 
-    async def limits_of(_tenant_id: str) -> TenantLimits:
-        return TenantLimits(storage_bytes=limit)
+    def seconds() -> float:
+        return clock.now_ms() / 1000
 
-    return StorageQuota(database, limits_of, lambda: clock.now_ms() / 1000)
+    return StorageQuota(database, QuotaService(database, limits, clock.utc, seconds), seconds)
 
 
 async def measured(database: PostgresDatabase) -> int:
-    """Measure all, and return the sum of the tenant."""
+    """Measure all messages, and return the total of the tenant."""
     async with database.session() as session:
         while await session.storage.measure(TENANT):
             pass
         return await session.storage.total(TENANT)
 
 
-async def in_rows(database_url: str) -> int:
-    """Return what the rows hold by adding up each of them."""
+async def bytes_in_rows(database_url: str) -> int:
+    """Return the bytes of all message rows."""
     ((total,),) = await execute(
         database_url,
         "SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(fragment), 0)), 0)"
@@ -54,26 +64,33 @@ async def in_rows(database_url: str) -> int:
     return int(total)
 
 
-async def test_the_sum_is_what_the_rows_hold(
+async def test_the_total_equals_the_bytes_of_the_rows(
     harness: Harness,
     database: PostgresDatabase,
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sum follows appends, forks and deletions, however often and by whom it is measured."""
+    """The total follows appends, forks and deletions, also with concurrent measurements."""
     cids = [await harness.conversation() for _ in range(3)]
     for number, cid in enumerate(cids):
         await harness.append(cid, *[user("word " * 50 * (number + 1)) for _ in range(7)])
-        assert await measured(database) == await in_rows(database_url)
+        assert await measured(database) == await bytes_in_rows(database_url)
     assert (
         await asyncio.gather(*(measured(database) for _ in range(4)))
-        == [await in_rows(database_url)] * 4
+        == [await bytes_in_rows(database_url)] * 4
     )
-    forks = ForkService(database, harness.resolver, harness.active, RowStore(), new_id)
+    forks = ForkService(
+        database,
+        harness.resolver,
+        harness.active,
+        RowStore(),
+        new_id,
+        unlimited_storage(database),
+    )
     await forks.fork(TENANT, cids[2], NewFork(at_seq=5))
-    assert await measured(database) == await in_rows(database_url)
+    assert await measured(database) == await bytes_in_rows(database_url)
     await harness.conversations.remove(TENANT, cids[0])
-    assert await measured(database) == await in_rows(database_url)
+    assert await measured(database) == await bytes_in_rows(database_url)
     ((left,),) = await execute(database_url, "SELECT count(*) FROM log_sizes")
     assert left == 3
 
@@ -81,7 +98,7 @@ async def test_the_sum_is_what_the_rows_hold(
 async def test_a_long_log_is_measured_in_parts(
     harness: Harness, database: PostgresDatabase, database_url: str
 ) -> None:
-    """A log is measured some rows at a time, and none of them twice."""
+    """A log is measured in batches of rows, and no row twice."""
     cid = await harness.conversation()
     await harness.append(cid, *[user(f"message {number}") for number in range(50)])
     whole = statements.MEASURE.sql.replace("$1", ":tenant_id")
@@ -94,14 +111,14 @@ async def test_a_long_log_is_measured_in_parts(
         async with database.session() as session:
             while await session.storage.measure(TENANT):
                 rounds += 1
-            assert await session.storage.total(TENANT) == await in_rows(database_url)
+            assert await session.storage.total(TENANT) == await bytes_in_rows(database_url)
     assert rounds == 8
 
 
-async def test_what_is_over_the_limit_is_refused(
+async def test_storing_beyond_the_limit_is_refused(
     harness: Harness, database: PostgresDatabase
 ) -> None:
-    """A tenant stores up to its limit; what it deletes makes room within a second."""
+    """A tenant stores up to its limit; a deletion makes room within a second."""
     clock = Clock()
     storage = storage_of(database, clock, 10_000)
     cid = await harness.conversation()
@@ -117,8 +134,10 @@ async def test_what_is_over_the_limit_is_refused(
     await storage.take("another", 9_000)
 
 
-async def test_processes_know_of_each_other(harness: Harness, database: PostgresDatabase) -> None:
-    """What another process stored counts after some seconds at most."""
+async def test_bytes_stored_by_other_processes_count(
+    harness: Harness, database: PostgresDatabase
+) -> None:
+    """Bytes that another process stored count after a few seconds at most."""
     clock = Clock()
     first, second = (storage_of(database, clock, 10_000) for _ in range(2))
     await second.take(TENANT, 1)
@@ -130,14 +149,15 @@ async def test_processes_know_of_each_other(harness: Harness, database: Postgres
         await second.take(TENANT, 3_000)
 
 
-async def test_without_a_limit_nothing_is_asked(database: PostgresDatabase) -> None:
-    """A tenant without a limit costs no statement."""
-    storage = storage_of(None, Clock(), None)  # type: ignore[arg-type]
+async def test_stored_bytes_are_not_read_without_a_limit(database: PostgresDatabase) -> None:
+    """The stored bytes of a tenant without a limit cost no statement."""
+    quotas = QuotaService(database, TenantLimits(), Clock().utc, lambda: 0.0)
+    storage = StorageQuota(None, quotas, lambda: 0.0)  # type: ignore[arg-type]
     await storage.take(TENANT, 10**15)
 
 
-def test_a_tenant_has_its_share() -> None:
-    """Beyond its share a tenant is told to wait, and others still find a place."""
+def test_a_tenant_is_limited_to_its_share() -> None:
+    """A tenant beyond its share is refused, and other tenants are admitted."""
     shares = TenantShares("things", "things", 3, 2)
     with shares.held("a"), shares.held("a"):
         with pytest.raises(RateLimited) as refused:

@@ -23,12 +23,12 @@ HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
 
 
 def call(tenant_id: str = "tenant") -> ModelCall:
-    """Return a call made for this tenant."""
+    """Return a model call of this tenant."""
     return ModelCall("m", ({"role": "user", "content": "x"},), 10, 1.0, tenant_id)
 
 
 def limited(calls_per_hour: int) -> Callable[[str], Awaitable[TenantLimits]]:
-    """Return limits that allow every tenant but `generous` so many calls."""
+    """Return limits with this number of calls for every tenant but `generous`."""
 
     async def limits_of(tenant_id: str) -> TenantLimits:
         most = 1_000 if tenant_id == "generous" else calls_per_hour
@@ -37,7 +37,7 @@ def limited(calls_per_hour: int) -> Callable[[str], Awaitable[TenantLimits]]:
     return limits_of
 
 
-async def refused(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str, object]:
+async def refusal_facts(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str, object]:
     """Return the facts of a refused call."""
     with pytest.raises(ServiceUnavailable) as failure:
         await guard.complete(call(tenant_id))
@@ -47,7 +47,7 @@ async def refused(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str
 async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     database: PostgresDatabase,
 ) -> None:
-    """The tenant's calls of all processes count together; other tenants are not touched."""
+    """The calls of a tenant in all processes are counted together, and apart from others."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
     guards = [
         SummariserQuota(gateway, WatchedDatabase(database), limited(4), lambda: now)
@@ -55,7 +55,7 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     ]
     await asyncio.gather(*(guards[number % 2].complete(call()) for number in range(4)))
     for guard in guards:
-        assert await refused(guard) == {"reason": "spend_guard", "retry_after": 3000}
+        assert await refusal_facts(guard) == {"reason": "spend_guard", "retry_after": 3000}
     assert len(gateway.calls) == 4
     await guards[0].complete(call("another"))
     for _ in range(6):
@@ -63,22 +63,22 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
 
 
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
-    """Without the database no model is called."""
+    """No model is called while the database is unavailable."""
     gateway = ScriptedGateway()
     away = PostgresDatabase(Store("postgresql://localhost:1/none"))
     guard = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
-    assert await refused(guard) == {"reason": "spend_guard"}
+    assert await refusal_facts(guard) == {"reason": "spend_guard"}
     assert gateway.calls == []
 
 
-async def test_each_hour_begins_anew(database: PostgresDatabase) -> None:
-    """What one clock hour has spent is nothing to the next, which begins on the hour."""
+async def test_the_count_restarts_each_hour(database: PostgresDatabase) -> None:
+    """The count of a clock hour does not carry over into the next."""
     now = HOUR + timedelta(minutes=59, seconds=59)
     guard = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)
     for _ in range(2):
         await guard.complete(call())
-    assert await refused(guard) == {"reason": "spend_guard", "retry_after": 1}
+    assert await refusal_facts(guard) == {"reason": "spend_guard", "retry_after": 1}
     now += timedelta(seconds=1)
     for _ in range(2):
         await guard.complete(call())
-    assert (await refused(guard))["retry_after"] == 3600
+    assert (await refusal_facts(guard))["retry_after"] == 3600

@@ -222,7 +222,7 @@ class Process:
     async def read(self, cid: str, ref: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes of an output as they are downloaded."""
         source = await self.blobs.find(TENANT, cid, ref)
-        last = source.ref.byte_size if end is None else end
+        last = source.blob.byte_size if end is None else end
         async with aclosing(self.blobs.content(source, start, last)) as pieces:
             return b"".join([piece async for piece in pieces])
 

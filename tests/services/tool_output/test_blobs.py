@@ -53,7 +53,7 @@ def rows(database: PostgresDatabase) -> Process:
 
 
 async def assert_whole(process: Process, cid: str) -> None:
-    """Every message that refers to a blob that was not collected can be read whole."""
+    """Check that every message with a blob that is not collected can be read whole."""
     for shown in await process.transcript(cid, Content.FULL):
         ref = shown.message.output_ref
         if ref is not None and not shown.is_collected:
@@ -67,8 +67,8 @@ async def assert_whole(process: Process, cid: str) -> None:
 UPLOADS = (b"", b"x", b"\xff\x00\xed\xa0\x80\r\n", bytes(CHUNK_BYTES), b"one line" * 300_000)
 
 
-async def test_an_upload_streams_in(process: Process) -> None:
-    """Whatever comes in, in pieces of any size, comes back byte for byte; memory is bounded."""
+async def test_an_upload_is_read_back_byte_for_byte(process: Process) -> None:
+    """Pieces of any size are read back byte for byte; memory is bounded."""
     cid = await process.harness.conversation()
     for data in UPLOADS:
         cuts = sorted(Random(1).randrange(len(data) + 1) for _ in range(40))
@@ -90,7 +90,7 @@ class Ended(Exception):
 async def test_a_failed_upload_leaves_nothing_stored(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """A client that goes away in the middle leaves no blob, chunk, upload or object."""
+    """A client that disconnects leaves no blob, chunk, upload or object."""
     cid = await process.harness.conversation()
 
     async def pieces(chunks: int, rest: int) -> AsyncIterator[bytes]:
@@ -129,14 +129,14 @@ async def test_a_cancelled_upload_leaves_nothing_stored(
 
 
 async def never_read() -> AsyncIterator[bytes]:
-    """Yield what nobody should ask for."""
+    """Yield pieces that must not be read."""
     yield pytest.fail("the body was read")
 
 
-async def test_an_upload_over_the_limit(
+async def test_an_upload_over_the_limit_is_refused(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """Too much is refused with nothing stored, unread if it says so itself."""
+    """Nothing is stored, and a body with a declared size is not read."""
     rows = Process(database, max_blob_bytes=200_000)
     cid = await rows.harness.conversation()
     assert (await rows.upload(cid, b"x" * 200_000)).blob.byte_size == 200_000
@@ -152,10 +152,10 @@ async def test_an_upload_over_the_limit(
     assert await left(connection) == before
 
 
-async def test_an_upload_to_nowhere_is_not_read(
+async def test_an_upload_without_a_conversation_is_not_read(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """No conversation, or another tenant's: NotFound before the body is read."""
+    """An unknown conversation or another tenant's is NotFound before the body is read."""
     cid = await rows.harness.conversation()
     for tenant, conversation_id in ((TENANT, new_id()), ("another", cid)):
         with pytest.raises(NotFound):
@@ -163,10 +163,10 @@ async def test_an_upload_to_nowhere_is_not_read(
     assert await left(connection) == (0, 0, 0)
 
 
-async def test_a_conversation_deleted_during_an_upload(
+async def test_an_upload_into_a_deleted_conversation_is_not_found(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """An upload into what is deleted meanwhile is NotFound, and leaves nothing."""
+    """The upload is NotFound, and leaves nothing."""
 
     async def pieces(cid: str, at: int) -> AsyncIterator[bytes]:
         for number in range(4):
@@ -184,11 +184,13 @@ async def test_a_conversation_deleted_during_an_upload(
     assert await process.store.keys() == []
 
 
-async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.Connection) -> None:
-    """Many who upload the same at once are answered alike, and it is kept once."""
+async def test_concurrent_uploads_of_the_same_bytes_are_one_blob(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """Concurrent uploads of the same bytes get the same answer, and are stored once."""
     cid = await process.harness.conversation()
     found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
-    assert len({(item.blob.id, item.blob.content_id, item.preview) for item in found}) == 1
+    assert len({(item.blob.id, item.blob.content_id, item.preview.texts) for item in found}) == 1
     assert await left(connection) == (1, 1, 0)
     assert len(await process.store.keys()) == isinstance(process.store.kept, ObjectStore)
     assert await process.read(cid, found[0].blob.id) == LARGE.encode()
@@ -196,23 +198,23 @@ async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.C
 
 @pytest.mark.parametrize("mode", ["truncate", "reference"])
 async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: str) -> None:
-    """A message without content shows the very `view` of the upload, in both modes."""
+    """A message without content shows the `view` of the upload, in both modes."""
     cid = await rows.harness.conversation({"tool_output": {"view": mode}})
     data = ("word " * 30 + "\n").encode() * 1000
     found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
     ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
     assert ref == found.blob.ref
-    shown, view = (await rows.transcript(cid))[-1], found.preview
+    shown, view = (await rows.transcript(cid))[-1], found.preview.texts[0]
     assert (shown.piece["content"], shown.is_truncated) == (view, True)
     full = (await rows.transcript(cid, Content.FULL))[-1]
     assert (full.piece["content"].encode(), full.is_truncated) == (data, False)
     # Stored under one tool's name it is shown under it, whoever uploads it again.
     again = await rows.upload(cid, data, tool="other")
-    assert (again.blob.attached, again.preview) == (True, view)
+    assert (again.blob.attached, again.preview.texts[0]) == (True, view)
 
 
 async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
-    """A message that names bytes of any kind is read back, shown as far as they are text."""
+    """Any bytes are read back; the preview shows them decoded as text."""
     cid = await rows.harness.conversation()
     data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
     found = await rows.upload(cid, data)
@@ -226,7 +228,7 @@ async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
 
 
 def numbered(text: bytes, offset: int, limit: int, most: int) -> list[str]:
-    """Return lines as an editor shows them, made the plain way."""
+    """Return numbered lines, computed line by line."""
     lines = text.split(b"\n")
     lines = lines[:-1] if not lines[-1] else lines
     shown = []
@@ -245,7 +247,7 @@ def any_text(chance: Random) -> str:
 
 
 async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
-    """A text reads the same by lines, bytes and pattern, in its row or in a blob."""
+    """Lines, bytes and searches of a text are equal in a row and in a blob."""
     chance = Random(7)
     whole = await rows.harness.conversation({"tool_output": {"enabled": False}})
     cut = await rows.harness.conversation({"tool_output": {"offload_threshold_bytes": 0}})
@@ -270,8 +272,8 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
             assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
 
 
-async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
-    """A result kept in its row with lines cut short is read once, and not for ever."""
+async def test_a_row_with_a_long_line_is_read_once(rows: Process) -> None:
+    """A result in its row with cut lines is read once."""
     cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
     ref = (await rows.stored(cid, "x" * 100_000)).id
     async with asyncio.timeout(5):
@@ -280,7 +282,7 @@ async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
     assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
 
 
-async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
+async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
     """Slices that follow `next_offset` concatenate to the blob, whatever their size."""
     cid = await rows.harness.conversation()
     text = "é😀x\n" * 20_000
@@ -296,8 +298,8 @@ async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
         assert "".join(found) == text
 
 
-async def test_past_the_end(rows: Process) -> None:
-    """An offset at or past the end, however huge, gives an empty slice and no error."""
+async def test_a_slice_past_the_end_is_empty(rows: Process) -> None:
+    """Any offset at or past the end gives an empty slice and no error."""
     cid = await rows.harness.conversation()
     for text in ("", "small\n", LARGE):
         ref = await rows.stored(cid, text)
@@ -311,7 +313,7 @@ async def test_past_the_end(rows: Process) -> None:
 
 
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
-    """Of 50 MB a slice reads the few chunks it stands in, and asks the database little."""
+    """A slice of 50 MB reads a few chunks in a few statements."""
     cid = await rows.harness.conversation()
     one_line = await rows.upload(cid, *([b"x" * CHUNK_BYTES] * 800), b"end")
     lines = await rows.upload(cid, *([b"a line of text\n" * 4000] * 800))
@@ -341,8 +343,8 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     assert found == b"x" * 100 + b"end" and chunks == 2
 
 
-async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
-    """A search reads on only until its limit is passed. [tool-output.grep]"""
+async def test_grep_stops_at_its_limit(rows: Process) -> None:
+    """A search reads no further than its limit. [tool-output.grep]"""
     cid = await rows.harness.conversation()
     data = [b"a line of text\n" * 4000] * 100
     ref = (await rows.upload(cid, *data)).blob.id
@@ -355,7 +357,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
     around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
     assert (len(around.matches), around.truncated) == (100, True)
     everything = await rows.blobs.grep(TENANT, cid, ref, "no such text")
-    assert (everything.matches, everything.truncated) == ((), False)
+    assert (everything.matches, everything.truncated) == ([], False)
 
 
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
@@ -380,8 +382,8 @@ async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
     assert await rows.read(other, ref) == LARGE.encode()
 
 
-async def test_refs_of_small_results(rows: Process) -> None:
-    """A small result is called for by its message's id, or its seq where that cannot be."""
+async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -> None:
+    """The ref is the id of the message, or its seq if the id cannot be a ref."""
     cid = await rows.harness.conversation()
     given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
     refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
@@ -389,7 +391,7 @@ async def test_refs_of_small_results(rows: Process) -> None:
     for name, ref in zip(given_ids, refs, strict=True):
         source = await rows.blobs.find(TENANT, cid, ref)
         assert await rows.read(cid, ref) == f"text of {name}".encode()
-        assert source.ref.id == ref
+        assert source.blob.id == ref
         assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
     with pytest.raises(Conflict):
         await rows.collector.remove(TENANT, cid, "m1")
@@ -403,7 +405,7 @@ async def test_refs_of_small_results(rows: Process) -> None:
 async def test_unattached_uploads_are_collected(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """A collection takes uploads without a message, tells it, and a dry run takes none."""
+    """Uploads without a message are collected and returned; a dry run collects none."""
     cid = await rows.harness.conversation()
     loose = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(3)]
     ref = await rows.stored(cid, None, output_ref={"id": loose[1]})
@@ -432,7 +434,7 @@ async def test_unattached_uploads_are_collected(
 
 
 async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Connection) -> None:
-    """An upload without a message can be deleted; what a message refers to cannot."""
+    """An upload without a message can be deleted, one with a message cannot."""
     cid = await rows.harness.conversation()
     loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
     await rows.stored(cid, "own", output_ref={"id": held})
@@ -444,8 +446,8 @@ async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Conne
     assert await rows.read(cid, again.blob.id) == b"0" * 5000
 
 
-async def test_compacted_away(process: Process) -> None:
-    """With `drop_compacted` a blob goes when all its messages are hidden; pinned ones stay."""
+async def test_compacted_blobs_are_collected(process: Process) -> None:
+    """With `drop_compacted` a blob of hidden messages is collected; pinned ones stay."""
     cid, refs = await process.compacted()
     assert await process.collect(cid) == []
     await process.harness.set_policy(cid, DROP)
@@ -474,7 +476,7 @@ async def test_compacted_away(process: Process) -> None:
 
 
 async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
-    """The transcript keeps the preview of what was collected, and says so. [tool-output.collect]"""
+    """The transcript shows the preview and that the output was collected. [tool-output.collect]"""
     cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
     assert await rows.collect(cid) == refs[:2]
     for content in Content:
@@ -491,7 +493,7 @@ async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
 async def test_a_scheduled_collection_visits_due_conversations(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """The worker's collection finds old uploads, broken ones and compacted blobs anywhere."""
+    """The worker's collection finds old and unfinished uploads and compacted blobs."""
     cid, refs = await process.compacted(DROP)
     loose = await process.harness.conversation()
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
@@ -510,8 +512,8 @@ async def test_a_scheduled_collection_visits_due_conversations(
     await assert_whole(process, cid)
 
 
-async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> None:
-    """Objects of refused appends and deleted conversations go, others stay."""
+async def test_objects_without_a_row_are_swept(database: PostgresDatabase) -> None:
+    """Objects of refused appends and deleted conversations are deleted, others stay."""
     process = Process(database, ObjectStore("memory:///"))
     cid, deleted, while_away = [await process.harness.conversation() for _ in range(3)]
     for conversation_id in (deleted, while_away):
@@ -536,8 +538,8 @@ async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> 
 # --- at the same time -------------------------------------------------------------------------
 
 
-async def test_an_upload_collected_before_its_message(rows: Process) -> None:
-    """An append that names an upload which is collected meanwhile is refused as a whole."""
+async def test_an_append_with_a_collected_upload_is_refused(rows: Process) -> None:
+    """An append is refused as a whole if its upload is collected meanwhile."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
 
@@ -556,7 +558,7 @@ async def test_an_upload_collected_before_its_message(rows: Process) -> None:
 
 
 async def test_an_upload_collected_while_its_preview_is_built(process: Process) -> None:
-    """What is collected while an append reads it is refused; stored again, it is shown."""
+    """A blob collected while its preview is built is refused; stored again, it is shown."""
     cid = await process.harness.conversation()
     data = b"x" * 5000
     ref = (await process.upload(cid, data, b"more")).blob.id
@@ -581,7 +583,7 @@ async def test_an_upload_collected_while_its_preview_is_built(process: Process) 
 
 
 async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
-    """A message never shows nothing for a blob that was away while its preview was made."""
+    """No message has an empty preview of a blob that was collected and stored again."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
     await rows.collect(cid)
@@ -593,8 +595,8 @@ async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
     await assert_whole(rows, cid)
 
 
-async def test_attached_before_a_collection_decides(rows: Process) -> None:
-    """A collection that waits for an append does not take what the append refers to."""
+async def test_a_collection_keeps_blobs_of_concurrent_appends(rows: Process) -> None:
+    """A collection that waits for an append keeps the blobs of the append."""
     cid = await rows.harness.conversation()
     ref = (await rows.upload(cid, b"x" * 5000)).blob.id
 
@@ -607,7 +609,7 @@ async def test_attached_before_a_collection_decides(rows: Process) -> None:
 
 
 @pytest.mark.parametrize("way", ["attach", "store", "upload"])
-async def test_collections_and_whoever_stores_at_once(
+async def test_concurrent_collections_and_appends_lose_no_blob(
     process: Process, connection: asyncpg.Connection, way: str
 ) -> None:
     """However collections and appends of the same bytes interleave, no message lacks its blob.
@@ -660,8 +662,8 @@ async def test_collections_and_whoever_stores_at_once(
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
 
-async def test_collected_while_it_is_read(process: Process) -> None:
-    """A blob that is collected while it is read ends with Gone, never with other bytes."""
+async def test_a_blob_collected_during_a_read_is_gone(process: Process) -> None:
+    """The read ends with Gone, never with other bytes."""
     cid = await process.harness.conversation()
     data = b"a line of text\n" * 4000 * 40
     ref = (await process.upload(cid, data)).blob.id
@@ -683,10 +685,10 @@ async def test_collected_while_it_is_read(process: Process) -> None:
 # --- when something fails ---------------------------------------------------------------------
 
 
-async def test_a_store_that_is_away(
+async def test_blobs_are_unavailable_while_the_store_is(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """While the store is away what lies there is 503; rows, and what is inline, are read."""
+    """Blobs in an unavailable store are 503; rows and inline results are read."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     earlier = await process.stored(cid, LARGE)
@@ -706,7 +708,7 @@ async def test_a_store_that_is_away(
         assert isinstance(await refused(work), ServiceUnavailable)
     assert await left(connection) == before
     assert await process.read(cid, small.id) == b"small"
-    assert (await process.blobs.find(TENANT, cid, earlier.id)).ref == earlier
+    assert (await process.blobs.find(TENANT, cid, earlier.id)).blob.ref == earlier
     # What cannot be deleted now is an orphan, and goes later.
     assert await process.collect(cid) == [loose]
     process.store.is_away = False
@@ -720,7 +722,7 @@ async def test_a_store_that_is_away(
 async def test_a_store_that_fails_during_an_upload(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """An upload that the store takes no more of is 503, and leaves nothing anywhere."""
+    """An upload that the store cannot write is 503, and leaves nothing."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
 
@@ -735,8 +737,10 @@ async def test_a_store_that_fails_during_an_upload(
     assert await process.store.keys() == []
 
 
-async def test_a_folder_that_cannot_be(database: PostgresDatabase, tmp_path: Path) -> None:
-    """A store that cannot even be opened refuses an upload with 503, and leaves nothing."""
+async def test_an_upload_without_a_usable_folder_is_refused(
+    database: PostgresDatabase, tmp_path: Path
+) -> None:
+    """An upload to a store that cannot be opened is 503, and leaves nothing."""
     (tmp_path / "file").write_text("no folder")
     process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
     cid = await process.harness.conversation()
@@ -746,7 +750,7 @@ async def test_a_folder_that_cannot_be(database: PostgresDatabase, tmp_path: Pat
 
 
 async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:
-    """After any appends, uploads, collections and deletions each message reads back whole."""
+    """After any appends, uploads, collections and deletions each message is read back whole."""
     process = Process(database)
     loop = asyncio.get_running_loop()
     texts = [f"{number}\n" * 3000 for number in range(3)]

@@ -56,7 +56,7 @@ async def other(database_url: str) -> Any:
 
 
 def is_blob(ref: Any) -> bool:
-    """Whether a result is called for by a blob's id."""
+    """Return whether the ref of a result is a blob's id."""
     return bool(ref.id.startswith("blob_"))
 
 
@@ -78,8 +78,8 @@ async def contents(process: Process, cid: str) -> list[Any]:
 # --- by the policy of now ---------------------------------------------------------------------
 
 
-async def test_the_threshold(process: Process) -> None:
-    """4096 bytes stay inline and 4097 do not; either reads back whole, under its ref."""
+async def test_results_over_the_threshold_are_offloaded(process: Process) -> None:
+    """4096 bytes stay inline, 4097 are offloaded; both are read back whole by their ref."""
     cid = await process.harness.conversation()
     for size, offloaded in ((0, False), (4096, False), (4097, True)):
         ref = await process.stored(cid, LINES[:size])
@@ -105,7 +105,7 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
     assert (await contents(process, cid))[-1] == text
 
 
-async def test_a_line_a_little_too_long_stays(process: Process) -> None:
+async def test_a_result_is_whole_unless_its_preview_is_shorter(process: Process) -> None:
     """A small result whose preview would be no shorter is shown whole. [tool-output.preview]"""
     cid = await process.harness.conversation()
     for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
@@ -115,8 +115,10 @@ async def test_a_line_a_little_too_long_stays(process: Process) -> None:
     assert not is_blob(await process.stored(quiet, "x" * 4000))
 
 
-async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:
-    """Without `enabled` nothing is offloaded, and what is large reads back from its row."""
+async def test_nothing_is_offloaded_when_disabled(
+    rows: Process, connection: asyncpg.Connection
+) -> None:
+    """Large results stay in their rows and are read back from them."""
     cid = await rows.harness.conversation(OFF)
     ref = await rows.stored(cid, LARGE)
     assert not is_blob(ref) and ref.byte_size == len(LARGE)
@@ -124,8 +126,10 @@ async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:
     assert await left(connection) == (0, 0, 0)
 
 
-async def test_own_tools(rows: Process, connection: asyncpg.Connection) -> None:
-    """Results of the service's own tools stay inline, wherever their call stands."""
+async def test_results_of_own_tools_stay_inline(
+    rows: Process, connection: asyncpg.Connection
+) -> None:
+    """Results of the service's own tools stay inline, in the batch of their call or a later one."""
     cid = await rows.harness.conversation()
     for name in TOOL_NAMES:
         done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
@@ -145,7 +149,7 @@ async def test_own_tools(rows: Process, connection: asyncpg.Connection) -> None:
 
 
 async def test_own_tools_behind_a_small_result(rows: Process) -> None:
-    """The calls of an earlier batch are known to every result of the next one."""
+    """Every result of a batch is matched with the calls of an earlier batch."""
     cid = await rows.harness.conversation()
     await rows.harness.append(cid, calls("read_result", "a", "b"))
     done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
@@ -160,7 +164,7 @@ async def test_own_tools_behind_a_small_result(rows: Process) -> None:
 async def test_a_changed_policy_holds_for_the_next_append(
     rows: Process, other: Process, by: str
 ) -> None:
-    """A PATCH holds for the very next append, also when another process made it."""
+    """A PATCH applies to the next append, also when another process made it."""
     cid = await rows.harness.conversation()
     who = rows if by == "this" else other
     for policy, offloaded in ((OFF, False), ({"tool_output": {"enabled": True}}, True)) * 2:
@@ -170,8 +174,8 @@ async def test_a_changed_policy_holds_for_the_next_append(
     assert not is_blob(await rows.stored(cid, LARGE))
 
 
-async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
-    """The first append of a process goes by the conversation's own policy."""
+async def test_the_first_append_of_a_process_uses_the_policy(rows: Process, other: Process) -> None:
+    """The first append of a process uses the conversation's own policy."""
     for policy in (OFF, WIDE):
         cid = await rows.harness.conversation(policy)
         assert not is_blob(await other.stored(cid, LARGE))
@@ -180,7 +184,7 @@ async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
 
 
 async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: Process) -> None:
-    """So does a PATCH of the agent that the conversation belongs to [tool-output.disabled]."""
+    """A PATCH of the agent applies to the next append as well [tool-output.disabled]."""
     agents = AgentService(
         other.database,
         other.harness.resolver,
@@ -200,7 +204,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
 
 
 async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: Process) -> None:
-    """Settings that this process learns of while it drafts are not mistaken for its own."""
+    """Settings read during the drafting are not those that the batch was drafted with."""
     cid = await rows.harness.conversation()
     await rows.stored(cid, "known")
     await rows.harness.append(cid, asks("c"))
@@ -217,10 +221,10 @@ async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: P
 # --- kept once --------------------------------------------------------------------------------
 
 
-async def test_the_same_result_is_kept_once(
+async def test_equal_results_are_stored_once(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """Equal results are one blob, in one batch and in many that come at once."""
+    """Equal results are one blob, in one batch and in concurrent ones."""
     cid = await process.harness.conversation()
     ids = [f"c{number}" for number in range(4)]
     await process.harness.append(cid, asks(*ids, "d", "e"))
@@ -238,7 +242,9 @@ async def test_the_same_result_is_kept_once(
     assert (await left(connection))[:2] == (2, 2)
 
 
-async def test_every_image_is_kept_once(process: Process, connection: asyncpg.Connection) -> None:
+async def test_equal_images_are_stored_once(
+    process: Process, connection: asyncpg.Connection
+) -> None:
     """An image in several results, alone or beside text, is one blob with its media type."""
     cid = await process.harness.conversation()
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
@@ -266,7 +272,7 @@ SHAPES: Mapping[str, Any] = {
 
 
 def message_of(shape: str, ref: str) -> dict[str, Any]:
-    """Return a message with an id whose result is large, in one of its shapes."""
+    """Return a message with an id and a large result, in one of its forms."""
     message = {"id": "m", **result("c", SHAPES[shape])}
     if shape.startswith("attached"):
         message["output_ref"] = {"id": ref}
@@ -283,8 +289,8 @@ POLICIES: Sequence[dict[str, Any]] = (
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_repeated_message(rows: Process, shape: str) -> None:
-    """A large result sent again under its id is a no-op, whatever the policy is by then."""
+async def test_a_repeated_message_changes_nothing(rows: Process, shape: str) -> None:
+    """A large result sent again under its id is a no-op under any policy."""
     cid = await rows.harness.conversation({"tool_output": {"max_message_bytes": 9000}})
     ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
     await rows.harness.append(cid, asks("c"))
@@ -305,7 +311,7 @@ async def test_a_repeated_message(rows: Process, shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) -> None:
-    """A message whose blob was collected is known again, and another is refused."""
+    """A message with a collected blob is recognised, and a different one is refused."""
     policy = {
         "gc": {"drop_compacted": True},
         "tool_output": {"max_message_bytes": 3000},
@@ -333,8 +339,8 @@ async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) 
     assert [message.seq for message in more.messages] == [5, 14]
 
 
-async def test_an_idempotency_key_replays(process: Process) -> None:
-    """A key gives the first answer again for a large result, without an id of its own."""
+async def test_an_idempotency_key_returns_the_first_answer(process: Process) -> None:
+    """A repeated key returns the first answer for a large result without an id."""
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))
     key = Append([result("c", LARGE)], idempotency_key="k")
@@ -365,8 +371,8 @@ async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> N
 # --- refs that are none -----------------------------------------------------------------------
 
 
-async def test_a_ref_that_names_no_blob(rows: Process) -> None:
-    """An unknown or collected blob, or one of elsewhere, is refused where it stands."""
+async def test_an_append_with_an_invalid_ref_is_refused(rows: Process) -> None:
+    """An unknown or collected blob, or one of another conversation, is refused at its pointer."""
     cid, elsewhere = [await rows.harness.conversation() for _ in range(2)]
     foreign = (await rows.upload(elsewhere, b"x" * 5000)).blob.id
     gone = (await rows.upload(cid, b"y" * 5000)).blob.id
@@ -387,7 +393,7 @@ async def test_a_ref_that_names_no_blob(rows: Process) -> None:
 async def test_a_refused_batch_stores_no_blob(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """What is refused leaves no blob behind, attached or not. [log.atomic-batch, log.pairing]"""
+    """A refused batch leaves no blob, attached or not. [log.atomic-batch, log.pairing]"""
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))
     for error, batch in (
@@ -404,7 +410,7 @@ async def test_a_refused_batch_stores_no_blob(
     assert await left(connection) == (0, 0, 0)
 
 
-async def test_several_anthropic_results(process: Process) -> None:
+async def test_each_anthropic_result_has_its_own_ref(process: Process) -> None:
     """Each result of one Anthropic message has its own ref, and all come back whole.
 
     [tool-output.ref]
@@ -458,10 +464,10 @@ async def test_several_anthropic_results(process: Process) -> None:
 # --- when the store fails ---------------------------------------------------------------------
 
 
-async def test_a_store_that_is_away_keeps_results_inline(
+async def test_results_stay_inline_while_the_store_is_unavailable(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """While the store fails an append succeeds with a warning, and the result is inline."""
+    """The append succeeds with a warning, and the result stays inline."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     earlier = await process.stored(cid, LARGE)
@@ -492,7 +498,7 @@ async def test_a_store_that_is_away_keeps_results_inline(
 async def test_a_folder_below_a_file_keeps_results_inline(
     database: PostgresDatabase, tmp_path: Path
 ) -> None:
-    """So it is when the store cannot even be opened; builds show the result as usual."""
+    """Results stay inline if the store cannot be opened; builds show them as usual."""
     (tmp_path / "file").write_text("no folder")
     process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
     cid = await process.harness.conversation()
@@ -504,8 +510,8 @@ async def test_a_folder_below_a_file_keeps_results_inline(
     assert built.messages[2]["content"] == LARGE
 
 
-async def test_a_repeat_while_the_store_is_away(database: PostgresDatabase) -> None:
-    """A message that was offloaded is known again though its blob cannot be read."""
+async def test_a_repeated_message_needs_no_store(database: PostgresDatabase) -> None:
+    """An offloaded message is recognised while its blob cannot be read."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY
+from app.domain.snapshots.snapshots import REMOVED_SUMMARY
 
 REMOVED_ROWS = """
     parts AS (
@@ -73,7 +73,7 @@ FORGET_CONVERSATION = Statement(f"""
     ), lessened AS (
         UPDATE snapshots s
         SET message_count = s.message_count - lost.messages,
-            summary = '{FORGOTTEN_SUMMARY}'
+            summary = '{REMOVED_SUMMARY}'
         FROM lost
         WHERE s.tenant_id = lost.tenant_id AND s.session_id = lost.session_id
             AND s.message_count > lost.messages

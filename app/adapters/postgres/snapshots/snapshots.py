@@ -72,9 +72,14 @@ ADD = Statement(
         """
 )
 
+_STORED = (
+    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
+    *("window_end", "imported", "timestamp"),
+)
+"""The fields of a snapshot that its row holds as they are."""
 _COLUMNS = """
     s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
-    s.window_end, s.imported, s.models, s.created_at,
+    s.window_end, s.imported, s.models, s.created_at AS timestamp,
     CASE WHEN s.imported THEN ARRAY(
         SELECT m.source_id FROM snapshot_messages m
         WHERE m.tenant_id = s.tenant_id AND m.session_id = s.session_id
@@ -99,39 +104,22 @@ _BEFORE = """
     ORDER BY s.created_at DESC, s.session_id DESC
     LIMIT CAST(:limit AS bigint)
 """
-_LISTED = (
-    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
-    *("window_end", "imported", "models", "created_at", "conversation_ids"),
-)
 
 
-def _bounded(rows: str) -> str:
+def _list(source: str) -> Statement:
+    """Return a statement for a page of snapshots; `source` is the text from FROM on."""
     ids = {"conversation_ids": "40 * cardinality(conversation_ids)"}
     large = lengths("description", "summary", "models") | ids
-    return bounded(rows, _LISTED, large, "created_at DESC, session_id DESC")
+    rows = f"SELECT {_COLUMNS} {source} AND {_BEFORE}"
+    columns = (*_STORED, "models", "conversation_ids")
+    return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
 
 
-LIST = Statement(
-    _bounded(
-        f"""
-        SELECT {_COLUMNS} FROM snapshots s
-        WHERE s.tenant_id = CAST(:tenant_id AS text) AND {_BEFORE}
-        """
-    )
-)
-LIST_OF_AGENT = Statement(
-    _bounded(
-        f"""
-        SELECT {_COLUMNS} FROM snapshots s
-        WHERE s.tenant_id = CAST(:tenant_id AS text)
-            AND s.agent_id = CAST(:agent_id AS text) AND {_BEFORE}
-        """
-    )
-)
-LIST_OF_CONVERSATION = Statement(
-    _bounded(
-        f"""
-        SELECT {_COLUMNS}
+_OF_TENANT = "FROM snapshots s WHERE s.tenant_id = CAST(:tenant_id AS text)"
+LIST = _list(_OF_TENANT)
+LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = CAST(:agent_id AS text)")
+LIST_OF_CONVERSATION = _list(
+    """
         FROM (
             SELECT session_id FROM snapshot_parts
             WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -144,9 +132,7 @@ LIST_OF_CONVERSATION = Statement(
         JOIN snapshots s ON s.tenant_id = CAST(:tenant_id AS text)
             AND s.session_id = held.session_id
         WHERE (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
-            AND {_BEFORE}
-        """
-    )
+    """
 )
 PARTS = Statement(
     """
@@ -231,16 +217,8 @@ class SnapshotRepository:
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
-            session_id=snapshot.session_id,
-            agent_id=snapshot.agent_id,
-            description=snapshot.description,
-            summary=snapshot.summary,
-            message_count=snapshot.message_count,
-            window_start=snapshot.window_start,
-            window_end=snapshot.window_end,
-            imported=snapshot.imported,
+            **{name: getattr(snapshot, name) for name in _STORED},
             models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
-            timestamp=snapshot.timestamp,
             part_ids=[UUID(part.conversation_id) for part in parts],
             part_spans=[_array_text(part.spans) for part in parts],
             part_counts=[part.message_count for part in parts],
@@ -262,19 +240,19 @@ class SnapshotRepository:
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
-        parameters: dict[str, Any] = {
-            "tenant_id": tenant_id,
-            **limits(limit, bound),
-            "before": before[0] if before else None,
-            "before_id": before[1] if before else None,
-        }
+        statement = LIST if agent_id is None else LIST_OF_AGENT
         if conversation_id is not None:
-            parameters |= {"agent_id": agent_id, "conversation_id": UUID(conversation_id)}
-            rows = await self._session.all(LIST_OF_CONVERSATION, **parameters)
-        elif agent_id is not None:
-            rows = await self._session.all(LIST_OF_AGENT, agent_id=agent_id, **parameters)
-        else:
-            rows = await self._session.all(LIST, **parameters)
+            statement = LIST_OF_CONVERSATION
+        before_time, before_id = before or (None, None)
+        rows = await self._session.all(
+            statement,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            conversation_id=UUID(conversation_id) if conversation_id is not None else None,
+            before=before_time,
+            before_id=before_id,
+            **limits(limit, bound),
+        )
         return page_of(rows, _snapshot_from)
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
@@ -325,16 +303,8 @@ def _snapshot_from(row: Any) -> Snapshot:
     # Null in rows of an earlier release. Models of deleted conversations are left out.
     models: dict[str, str] = json_text.loads(row["models"] or "{}")
     return Snapshot(
-        session_id=row["session_id"],
-        timestamp=row["created_at"],
-        description=row["description"],
-        summary=row["summary"],
-        message_count=row["message_count"],
-        window_start=row["window_start"],
-        window_end=row["window_end"],
-        agent_id=row["agent_id"],
+        **{name: row[name] for name in _STORED},
         conversation_ids=tuple(ids),
-        imported=row["imported"],
         models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
@@ -50,7 +51,7 @@ LIST = Statement(
         ORDER BY tenant_id, created_at, key_id
         """
 )
-ANY = Statement("SELECT EXISTS (SELECT FROM api_keys) AS found")
+EXISTS = Statement("SELECT FROM api_keys LIMIT 1")
 REVOKE = Statement(
     """
         UPDATE api_keys SET revoked_at = coalesce(revoked_at, CAST(:at AS timestamptz))
@@ -88,7 +89,7 @@ TAKE = Statement(
     """
         INSERT INTO allowances AS a (tenant_id, kind, window_start, taken)
         VALUES (CAST(:tenant_id AS text), CAST(:kind AS text),
-            CAST(:window_start AS timestamptz), CAST(:asked AS bigint))
+            CAST(:window_start AS timestamptz), CAST(:reserved AS bigint))
         ON CONFLICT (tenant_id, kind, window_start) DO UPDATE SET taken = a.taken + excluded.taken
         RETURNING taken
         """
@@ -108,10 +109,7 @@ class ApiKeyRepository:
         await self._session.run(
             SET_LIMITS,
             tenant_id=tenant_id,
-            requests_per_minute=limits.requests_per_minute,
-            bytes_per_day=limits.bytes_per_day,
-            summarizer_calls_per_hour=limits.summarizer_calls_per_hour,
-            storage_bytes=limits.storage_bytes,
+            **asdict(limits),
         )
 
     async def find_limits(self, tenant_id: str) -> TenantLimits | None:
@@ -122,15 +120,7 @@ class ApiKeyRepository:
         return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST_LIMITS)}
 
     async def add(self, key: ApiKey) -> None:
-        await self._session.run(
-            ADD,
-            key_id=key.key_id,
-            tenant_id=key.tenant_id,
-            name=key.name,
-            secret_hash=key.secret_hash,
-            created_at=key.created_at,
-            expires_at=key.expires_at,
-        )
+        await self._session.run(ADD, **asdict(key))
 
     async def find(self, key_id: str) -> ApiKey | None:
         row = await self._session.first(FIND, key_id=key_id)
@@ -140,8 +130,7 @@ class ApiKeyRepository:
         return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:
-        row = await self._session.first(ANY)
-        return row is not None and bool(row["found"])
+        return await self._session.first(EXISTS) is not None
 
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
@@ -166,29 +155,15 @@ class ApiKeyRepository:
         self, tenant_id: str, kind: QuotaKind, window_start: datetime, reserved: int
     ) -> int:
         row = await self._session.first(
-            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, asked=reserved
+            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, reserved=reserved
         )
         assert row is not None
         return int(row["taken"])
 
 
 def _limits_from(row: Any) -> TenantLimits:
-    return TenantLimits(
-        row["requests_per_minute"],
-        row["bytes_per_day"],
-        row["summarizer_calls_per_hour"],
-        row["storage_bytes"],
-    )
+    return TenantLimits(**{field.name: row[field.name] for field in fields(TenantLimits)})
 
 
 def _key_from(row: Any) -> ApiKey:
-    return ApiKey(
-        key_id=row["key_id"],
-        tenant_id=row["tenant_id"],
-        name=row["name"],
-        secret_hash=row["secret_hash"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        last_used_at=row["last_used_at"],
-    )
+    return ApiKey(**{field.name: row[field.name] for field in fields(ApiKey)})

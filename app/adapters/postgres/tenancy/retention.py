@@ -2,57 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.tenancy.retention import RetainedKind
 
-_AGES: Mapping[RetainedKind, tuple[str, str, str, str]] = {
-    RetainedKind.IDEMPOTENCY_KEYS: (
-        "idempotency_keys",
-        "conversation_id, key",
-        "created_at",
-        "true",
-    ),
-    RetainedKind.CREATIONS: ("creations", "tenant_id, key", "created_at", "true"),
-    RetainedKind.EVENTS: ("events", "conversation_id, event_seq", "created_at", "true"),
-    RetainedKind.JOBS: (
-        "jobs",
-        "conversation_id, job_id",
-        "created_at",
-        "status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)",
-    ),
-    RetainedKind.KEY_USES: ("key_uses", "key_id, hour, address", "hour", "true"),
-    RetainedKind.ALLOWANCES: (
-        "allowances",
-        "tenant_id, kind, window_start",
-        "window_start",
-        "true",
-    ),
-    RetainedKind.SUMMARISER_CALLS: (
-        "summariser_calls",
-        "tenant_id, window_start",
-        "window_start",
-        "true",
-    ),
+_AGES = {
+    RetainedKind.IDEMPOTENCY_KEYS: ("conversation_id, key", "created_at"),
+    RetainedKind.CREATIONS: ("tenant_id, key", "created_at"),
+    RetainedKind.EVENTS: ("conversation_id, event_seq", "created_at"),
+    RetainedKind.JOBS: ("conversation_id, job_id", "created_at"),
+    RetainedKind.KEY_USES: ("key_id, hour, address", "hour"),
+    RetainedKind.ALLOWANCES: ("tenant_id, kind, window_start", "window_start"),
+    RetainedKind.SUMMARISER_CALLS: ("tenant_id, window_start", "window_start"),
 }
-"""Table, primary key, column of the age, and condition for deletion."""
+"""The primary key and the column of the age; the name of the kind is that of its table."""
+_ENDED = "AND status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)"
 
 DELETE = {
     kind: Statement(
         f"""
-        DELETE FROM {table} WHERE ({key}) IN (
-            SELECT {key} FROM {table}
-            WHERE {age} < CAST(:before AS timestamptz) AND {condition}
+        DELETE FROM {kind} WHERE ({key}) IN (
+            SELECT {key} FROM {kind}
+            WHERE {age} < CAST(:before AS timestamptz)
+                {_ENDED if kind is RetainedKind.JOBS else ""}
             LIMIT CAST(:limit AS bigint)
             FOR UPDATE SKIP LOCKED
         )
         """,
         is_long=True,
     )
-    for kind, (table, key, age, condition) in _AGES.items()
+    for kind, (key, age) in _AGES.items()
 }
 
 # OFFSET 0 keeps each subquery a lookup by index. Without it PostgreSQL may scan whole tables.

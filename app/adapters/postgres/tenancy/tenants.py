@@ -65,14 +65,14 @@ class TenantRepository:
     async def add_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
-        kept = await self._session.run(
+        stored = await self._session.run(
             ADD_CREATION,
             tenant_id=tenant_id,
             key=key,
             request_hash=request_hash,
             resource_id=resource_id,
         )
-        return kept == 1
+        return stored == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
         await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)

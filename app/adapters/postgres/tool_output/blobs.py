@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,8 @@ from app.adapters.postgres.tool_output import statements as sql
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import sendable
 from app.domain.tool_output.blobs import Blob, StoredChunk
+
+_CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
 
 
 class BlobRepository:
@@ -37,15 +40,6 @@ class BlobRepository:
         )
         return [_blob_from(row) for row in rows]
 
-    async def add(self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]) -> str:
-        row = await self._session.first(
-            sql.ADD,
-            conversation_id=UUID(conversation_id),
-            attached=blob.attached,
-            **blob_parameters([(blob, chunks)]),
-        )
-        return str(row["content_id"]) if row is not None else blob.content_id
-
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
         begun = await self._session.run(
             sql.BEGIN_UPLOAD,
@@ -70,7 +64,6 @@ class BlobRepository:
             sql.END_UPLOAD,
             conversation_id=UUID(conversation_id),
             content_id=UUID(blob.content_id),
-            attached=blob.attached,
             **_blob_parameters([blob]),
         )
         if row is None or not row["is_alive"]:
@@ -105,11 +98,12 @@ class BlobRepository:
     async def chunk_before_line(
         self, conversation_id: str, content_id: str, line: int
     ) -> tuple[int, int] | None:
-        content = {"conversation_id": UUID(conversation_id), "content_id": UUID(content_id)}
-        if line == 0:
-            row = await self._session.first(sql.FIRST_CHUNK, **content)
-        else:
-            row = await self._session.first(sql.CHUNK_BEFORE_LINE, **content, line=line)
+        row = await self._session.first(
+            sql.CHUNK_BEFORE_LINE,
+            conversation_id=UUID(conversation_id),
+            content_id=UUID(content_id),
+            line=line,
+        )
         return (row["number"], row["newlines"]) if row is not None else None
 
     async def collectable(
@@ -151,18 +145,15 @@ def append_parameters(
 ) -> dict[str, Any]:
     """Return the parameters of `BLOB_CTES`; `uses` has the blob ids of each message."""
     places = [(ref, place) for place, refs in enumerate(uses, start=1) for ref in refs]
-    return blob_parameters(stored) | {
-        "use_ids": [ref for ref, _ in places],
-        "use_positions": [place for _, place in places],
-    }
-
-
-def blob_parameters(stored: Sequence[tuple[Blob, Sequence[StoredChunk]]]) -> dict[str, Any]:
-    """Return the parameters that store distinct blobs, each with its chunks."""
     # The same order in every statement prevents deadlocks.
     ordered = sorted(stored, key=lambda pair: pair[0].id)
     chunks = [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
-    return {**_blob_parameters([blob for blob, _ in ordered]), **_chunk_parameters(chunks)}
+    return {
+        **_blob_parameters([blob for blob, _ in ordered]),
+        **_chunk_parameters(chunks),
+        "use_ids": [ref for ref, _ in places],
+        "use_positions": [place for _, place in places],
+    }
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:
@@ -182,13 +173,9 @@ def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:
 def _chunk_parameters(chunks: Sequence[tuple[str, StoredChunk]]) -> dict[str, Any]:
     return {
         "chunk_contents": [UUID(content_id) for content_id, _ in chunks],
-        "chunk_numbers": [chunk.number for _, chunk in chunks],
-        "chunk_starts": [chunk.start for _, chunk in chunks],
-        "chunk_newlines": [chunk.newlines for _, chunk in chunks],
-        "chunk_sizes": [chunk.size for _, chunk in chunks],
-        "chunk_datas": [chunk.data for _, chunk in chunks],
-        "chunk_object_starts": [chunk.object_start for _, chunk in chunks],
-        "chunk_object_sizes": [chunk.object_size for _, chunk in chunks],
+        **{
+            f"chunk_{name}": [getattr(chunk, name) for _, chunk in chunks] for name in _CHUNK_FIELDS
+        },
     }
 
 
@@ -197,17 +184,4 @@ def _sendable(text: str | None) -> str | None:
 
 
 def _blob_from(row: Any) -> Blob:
-    return Blob(
-        id=row["blob_id"],
-        content_id=str(row["content_id"]),
-        byte_size=row["byte_size"],
-        line_count=row["line_count"],
-        sha256=row["sha256"],
-        media_type=row["media_type"],
-        tool_name=row["tool_name"],
-        tool_call_id=row["tool_call_id"],
-        object_key=row["object_key"],
-        attached=row["attached"],
-        created_at=row["created_at"],
-        collected_at=row["collected_at"],
-    )
+    return Blob(**{**row, "content_id": str(row["content_id"])})

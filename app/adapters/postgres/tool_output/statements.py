@@ -12,38 +12,40 @@ from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 
-_BLOB_COLUMNS = """blob_id, content_id, byte_size, line_count, sha256, media_type, tool_name,
-            tool_call_id, object_key, attached, created_at, collected_at"""
+_BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, media_type,
+            tool_name, tool_call_id, object_key, attached, created_at, collected_at"""
 
-_ALIVE = """alive AS (
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
-        )"""
-
+_CONVERSATION = "conversation_id = CAST(:conversation_id AS uuid)"
+_CONTENT = f"{_CONVERSATION} AND content_id = CAST(:content_id AS uuid)"
 _REVIVED = ",\n                ".join(
     f"{column} = CASE WHEN kept.collected_at IS NULL THEN kept.{column} ELSE excluded.{column} END"
     for column in ("content_id", "media_type", "tool_name", "tool_call_id", "object_key")
 )
-_CHUNK_ARRAYS = """
-                CAST(:chunk_contents AS uuid[]), CAST(:chunk_numbers AS integer[]),
-                CAST(:chunk_starts AS bigint[]), CAST(:chunk_newlines AS bigint[]),
-                CAST(:chunk_sizes AS integer[]), CAST(:chunk_datas AS bytea[]),
-                CAST(:chunk_object_starts AS bigint[]), CAST(:chunk_object_sizes AS integer[])
-            ) AS chunk (
-                content_id, number, start, newlines, size, data, object_start, object_size
-            )"""
+
+
+def _insert_chunks(source: str) -> str:
+    """Return an INSERT of chunks; it needs a row of the CTE in `source`, such as `upload, `."""
+    columns = "content_id, number, start, newlines, size, data, object_start, object_size"
+    return f"""INSERT INTO blob_chunks (conversation_id, {columns})
+            SELECT CAST(:conversation_id AS uuid), chunk.*
+            FROM {source}unnest(
+                CAST(:chunk_contents AS uuid[]), CAST(:chunk_number AS integer[]),
+                CAST(:chunk_start AS bigint[]), CAST(:chunk_newlines AS bigint[]),
+                CAST(:chunk_size AS integer[]), CAST(:chunk_data AS bytea[]),
+                CAST(:chunk_object_start AS bigint[]), CAST(:chunk_object_size AS integer[])
+            ) AS chunk ({columns})"""
 
 
 # Storing an unattached blob again renews its age.
-def _blobs_stored(guard: str, attached: str) -> str:
-    """Return a CTE that stores blobs if the CTE `guard` has a row."""
+def _blobs_stored(source: str, attached: str) -> str:
+    """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
     return f"""blobs_stored AS (
             INSERT INTO blobs AS kept (
                 conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
                 tool_name, tool_call_id, object_key, attached
             )
             SELECT CAST(:conversation_id AS uuid), blob.*, {attached}
-            FROM {guard}, unnest(
+            FROM {source}, unnest(
                 CAST(:blob_ids AS text[]), CAST(:blob_contents AS uuid[]),
                 CAST(:blob_sizes AS bigint[]), CAST(:blob_lines AS bigint[]),
                 CAST(:blob_hashes AS text[]), CAST(:blob_types AS text[]),
@@ -63,12 +65,7 @@ def _blobs_stored(guard: str, attached: str) -> str:
 
 
 _CHUNKS_STORED = f"""chunks_stored AS (
-            INSERT INTO blob_chunks (
-                conversation_id, content_id, number, start, newlines, size, data,
-                object_start, object_size
-            )
-            SELECT CAST(:conversation_id AS uuid), chunk.*
-            FROM unnest({_CHUNK_ARRAYS}
+            {_insert_chunks("")}
             WHERE chunk.content_id IN (SELECT content_id FROM blobs_stored)
             ON CONFLICT DO NOTHING
         )"""
@@ -84,13 +81,6 @@ _USES_STORED = """uses_stored AS (
 
 BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
 """CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
-
-ADD = Statement(
-    f"""
-        WITH {_ALIVE}, {_blobs_stored("alive", "CAST(:attached AS boolean)")}, {_CHUNKS_STORED}
-        SELECT content_id FROM blobs_stored
-        """
-)
 
 BEGIN_UPLOAD = Statement(
     """
@@ -110,25 +100,22 @@ ADD_CHUNKS = Statement(
     f"""
         WITH upload AS (
             SELECT content_id FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid) FOR KEY SHARE
+            WHERE {_CONTENT} FOR KEY SHARE
         )
-        INSERT INTO blob_chunks (
-            conversation_id, content_id, number, start, newlines, size, data,
-            object_start, object_size
-        )
-        SELECT CAST(:conversation_id AS uuid), chunk.*
-        FROM upload, unnest({_CHUNK_ARRAYS}
+        {_insert_chunks("upload, ")}
         """
 )
 END_UPLOAD = Statement(
     f"""
-        WITH {_ALIVE}, ended AS (
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE {_CONVERSATION} FOR KEY SHARE
+        ), ended AS (
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = CAST(:conversation_id AS uuid)
                 AND u.content_id = CAST(:content_id AS uuid)
             RETURNING u.content_id
-        ), {_blobs_stored("ended", "CAST(:attached AS boolean)")}, dropped AS (
+        ), {_blobs_stored("ended", "false")}, dropped AS (
             DELETE FROM blob_chunks c USING blobs_stored
             WHERE c.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.content_id = CAST(:content_id AS uuid)
@@ -139,11 +126,10 @@ END_UPLOAD = Statement(
         """
 )
 DROP_UPLOAD = Statement(
-    """
+    f"""
         WITH ended AS (
             DELETE FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid)
+            WHERE {_CONTENT}
             RETURNING content_id
         ), dropped AS (
             DELETE FROM blob_chunks c USING ended
@@ -155,17 +141,16 @@ DROP_UPLOAD = Statement(
     is_long=True,
 )
 DROP_CHUNKS = Statement(
-    """
+    f"""
         DELETE FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
         """,
     is_long=True,
 )
 ATTACH = Statement(
-    """
+    f"""
         UPDATE blobs SET attached = true
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND blob_id = ANY (CAST(:refs AS text[])) AND NOT attached
         """
 )
@@ -173,14 +158,14 @@ ATTACH = Statement(
 FIND = Statement(
     f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND blob_id = ANY (CAST(:refs AS text[]))
         """
 )
 PAGE = Statement(
     f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND collected_at IS NULL
+        WHERE {_CONVERSATION} AND collected_at IS NULL
             AND (CAST(:before AS text) IS NULL OR content_id < (
                 SELECT last.content_id FROM blobs last
                 WHERE last.conversation_id = CAST(:conversation_id AS uuid)
@@ -191,29 +176,18 @@ PAGE = Statement(
         """
 )
 CHUNKS = Statement(
-    """
+    f"""
         SELECT number, start, newlines, size, data, object_start, object_size FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
             AND number >= CAST(:first AS bigint)
             AND number < CAST(:first AS bigint) + CAST(:count AS bigint)
         ORDER BY number
         """
 )
-FIRST_CHUNK = Statement(
-    """
-        SELECT number, newlines FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
-        ORDER BY number
-        LIMIT 1
-        """
-)
 CHUNK_BEFORE_LINE = Statement(
-    """
+    f"""
         SELECT number, newlines FROM blob_chunks
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND content_id = CAST(:content_id AS uuid)
+        WHERE {_CONTENT}
             AND newlines < CAST(:line AS bigint)
         ORDER BY newlines DESC, number DESC
         LIMIT 1
@@ -243,7 +217,7 @@ COLLECTABLE = Statement(
             )
         )
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND collected_at IS NULL
+        WHERE {_CONVERSATION} AND collected_at IS NULL
             AND (
                 NOT attached AND (
                     CAST(:uploaded_before AS timestamptz) IS NULL
@@ -255,10 +229,10 @@ COLLECTABLE = Statement(
         """
 )
 COLLECT = Statement(
-    """
+    f"""
         WITH collected AS (
             UPDATE blobs SET collected_at = clock_timestamp()
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE {_CONVERSATION}
                 AND blob_id = ANY (CAST(:refs AS text[])) AND collected_at IS NULL
             RETURNING content_id
         )
@@ -294,29 +268,27 @@ LIST_DUE = Statement(
         """
 )
 STALE_UPLOADS = Statement(
-    """
+    f"""
         SELECT content_id FROM blob_uploads
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE {_CONVERSATION}
             AND begun_at < CAST(:begun_before AS timestamptz)
         ORDER BY begun_at
         """
 )
 SWEPT = Statement(
-    """
+    f"""
         UPDATE heads SET swept_version = view_version
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND swept_version < view_version
+        WHERE {_CONVERSATION} AND swept_version < view_version
         """
 )
 HOLDS_CONTENT = Statement(
-    """
+    f"""
         SELECT EXISTS (
             SELECT FROM blobs
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid) AND collected_at IS NULL
+            WHERE {_CONTENT} AND collected_at IS NULL
         ) OR EXISTS (
             SELECT FROM blob_uploads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND content_id = CAST(:content_id AS uuid)
+            WHERE {_CONTENT}
         ) AS is_held
         """
 )

@@ -38,6 +38,7 @@ from app.domain.models.tokens import (
     CountText,
     count_reasoning,
     count_visible,
+    media_overhead,
 )
 from app.domain.tool_output.offloading import NewBlob, OffloadRules, offload_result
 from app.domain.tool_output.stored_output import StoredOutput

@@ -1,22 +1,45 @@
-"""`/v1/conversations/{id}/blobs/{ref}/content`: download of an output, whole or as a byte range."""
+"""`/v1/conversations/{id}/blobs/{ref}/…`: an output as a download, and parts of it as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from app.api.http.dependencies import ConversationPath, services
+from app.api.http.bodies import Json
+from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.http.errors import MEDIA_TYPE, problem, problems_of
+from app.api.http.fields import MAX_SEQ
 from app.api.http.routing import WireRoute, heavy
-from app.api.tool_output.refs import BINARY, BLOBS_PATH, RefPath, source_of
+from app.api.tool_output.blob_schemas import REF, ByteSlice, GrepMatches, LineSlice
 from app.domain.common.errors import Gone, NotFound, Problem, ServiceUnavailable, ValidationError
+from app.domain.common.messages import is_sendable
+from app.domain.tool_output.grep import MAX_PATTERN_CHARACTERS
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
+
+MAX_LINES = 10_000
+MAX_SLICE_BYTES = 2**20
+MAX_MATCHES = 1000
+MAX_CONTEXT = 100
+
+_PROBLEMS = problems_of(NotFound, Gone, ValidationError, ServiceUnavailable)
+_MAX_REF = 256
+
+BLOBS_PATH = "/v1/conversations/{conversation_id}/blobs"
+RefPath = Annotated[
+    str,
+    Path(description="Id of a blob, or of a message whose result has no blob.", examples=[REF]),
+]
+BINARY: dict[str, Any] = {
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+}
+
 
 _RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})")
 
@@ -45,6 +68,14 @@ _RANGE_NOT_SATISFIABLE: dict[str, Any] = {
 }
 
 
+def output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, str, str]:
+    """Return the tenant, conversation and ref of a path; raises NotFound for invalid ids."""
+    conversation_id = conversation_id_from(conversation_id)
+    if not 0 < len(ref) <= _MAX_REF or not is_sendable(ref):
+        raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
+    return tenant_of(request), conversation_id, ref
+
+
 @router.get(
     f"{BLOBS_PATH}/{{ref}}/content",
     operation_id="read_content",
@@ -66,8 +97,8 @@ async def read_content(
 
     Takes one `Range`, with `If-Range`. The `ETag` is the content's hash and never changes.
     """
-    source = await source_of(request, conversation_id, ref)
-    total, etag = source.ref.byte_size, f'"{source.sha256}"'
+    source = await services(request).blobs.find(*output_of(request, conversation_id, ref))
+    total, etag = source.blob.byte_size, f'"{source.blob.sha256}"'
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": etag,
@@ -91,7 +122,7 @@ async def read_content(
         status = 206
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
     # Set as a header, because the response would add a charset to a `media_type`.
-    headers |= {"Content-Type": source.media_type, "Content-Length": str(end - start)}
+    headers |= {"Content-Type": source.blob.media_type, "Content-Length": str(end - start)}
     pieces = await _started(services(request).blobs.content(source, start, end))
     return StreamingResponse(pieces, status, headers)
 
@@ -131,3 +162,86 @@ def _range(request: Request, etag: str, total: int) -> tuple[int, int] | None:
     if last and int(last) < int(first):
         return None
     return int(first), min(total, int(last) + 1) if last else total
+
+
+@router.get(
+    f"{BLOBS_PATH}/{{ref}}/lines",
+    operation_id="read_lines",
+    summary="Read lines",
+    response_model=LineSlice,
+    responses=_PROBLEMS,
+)
+async def read_lines(
+    request: Request,
+    conversation_id: ConversationPath,
+    ref: RefPath,
+    offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Number of lines to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_LINES, description="Maximum number of lines.")] = 2000,
+) -> Response:
+    """Return numbered lines, at most `tool_output.max_message_bytes` of text.
+
+    A line longer than `max_line_length` is cut; it names the byte at which it continues.
+    """
+    output = output_of(request, conversation_id, ref)
+    return Json(await services(request).blobs.read_lines(*output, offset, limit))
+
+
+@router.get(
+    f"{BLOBS_PATH}/{{ref}}/bytes",
+    operation_id="read_bytes",
+    summary="Read bytes",
+    response_model=ByteSlice,
+    responses=_PROBLEMS,
+)
+async def read_bytes(
+    request: Request,
+    conversation_id: ConversationPath,
+    ref: RefPath,
+    offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Number of bytes to skip.")] = 0,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_SLICE_BYTES, description="Maximum number of bytes.")
+    ] = 4096,
+) -> Response:
+    """Return bytes as text. Read from 0 along `next_offset`, the texts add up to the output."""
+    output = output_of(request, conversation_id, ref)
+    return Json(await services(request).blobs.read_bytes(*output, offset, limit))
+
+
+@router.get(
+    f"{BLOBS_PATH}/{{ref}}/grep",
+    operation_id="grep_blob",
+    summary="Search an output",
+    response_model=GrepMatches,
+    responses=_PROBLEMS,
+)
+@heavy
+async def grep_blob(
+    request: Request,
+    conversation_id: ConversationPath,
+    ref: RefPath,
+    pattern: Annotated[
+        str,
+        Query(
+            min_length=1,
+            max_length=MAX_PATTERN_CHARACTERS,
+            description="A regular expression (RE2).",
+        ),
+    ],
+    ignore_case: Annotated[bool, Query(description="Whether to ignore case.")] = False,
+    before: Annotated[
+        int, Query(ge=0, le=MAX_CONTEXT, description="Number of lines before each match.")
+    ] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=MAX_CONTEXT, description="Number of lines after each match.")
+    ] = 0,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_MATCHES, description="Maximum number of matches.")
+    ] = 100,
+) -> Response:
+    """Return the lines that match a pattern, in time linear in the output.
+
+    A response has at most 10,000 lines, the lines around matches included.
+    """
+    output = output_of(request, conversation_id, ref)
+    grep = partial(services(request).blobs.grep, *output, pattern, ignore_case=ignore_case)
+    return Json(await grep(before=before, after=after, limit=limit))
