@@ -15,7 +15,7 @@ _HEAD = """\
 # Configuration
 
 Every setting is an environment variable. `context-service settings` prints this page from the
-settings class; `make docs` writes it. An empty variable counts as unset. At the start an invalid
+settings class; `make docs` writes it. An empty variable counts as unset. At startup an invalid
 value ends the process with exit code 2 and a line that names the variable. Lists are separated by
 commas. Some settings are also flags of `serve` and `worker`, which override the variable; `--help`
 shows them.
@@ -26,11 +26,11 @@ The service reads neither.
 _POLICY = """\
 ## Policy
 
-A policy says how a conversation's context is kept. Each value is inherited: the conversation's
+A policy sets how a conversation's context is managed. Each value is inherited: the conversation's
 policy overrides its agent's, which overrides the service's default. `GET` shows the effective
-values. Ratios are shares of the effective window: the model window less `max_output_tokens`.
+values. Ratios are shares of the effective window: the context window minus `max_output_tokens`.
 
-`CONTEXT_POLICY` takes the default policy as one JSON object; the variables of single values
+`CONTEXT_POLICY` is the default policy as one JSON object; the variables of single values
 override it.
 """
 _TYPES = {"array": "list", "object": "JSON object"}
