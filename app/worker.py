@@ -41,7 +41,7 @@ MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_SECONDS = 600.0
 """The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
 
-_RECLAIM_SECONDS = 0.5
+_CLAIM_AGAIN_SECONDS = 0.5
 """When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
@@ -164,7 +164,7 @@ class Worker:
                 task = asyncio.create_task(self._run(claim))
                 self._running.add(task)
                 task.add_done_callback(self._ended)
-            seconds = _RECLAIM_SECONDS if is_woken else self.poll_seconds
+            seconds = _CLAIM_AGAIN_SECONDS if is_woken else self.poll_seconds
             is_woken = await _is_set_within(self._woken, min(seconds, self.poll_seconds))
         if self._running:
             await asyncio.wait(self._running)

@@ -25,7 +25,7 @@ class ReaderStalled(Exception):
 
 
 Permit = Callable[[ReadPermits, str], AbstractAsyncContextManager[ReadPermit]]
-"""The permit that a response needs: `Reads.page` or `Reads.stream`."""
+"""The permit that a response needs: `ReadPermits.page` or `ReadPermits.stream`."""
 
 
 def permitted(app: ASGIApp, permit: Permit) -> ASGIApp:

@@ -89,7 +89,7 @@ class CompactionInput:
             return False
         if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
             return False
-        limits = self.resolved.judging_limits()
+        limits = self.resolved.compaction_limits()
         target = limits.effective_window * self.resolved.policy.compaction.target
         has_grown = self.messages_in(self.view) > self.active.after_msg_count
         return self.active.before_tokens > target and not has_grown
@@ -108,7 +108,7 @@ def plan_compaction(
     `used` are the payload's tokens, `view` is what it shows. Over the window any gain is accepted,
     because otherwise messages are left out.
     """
-    policy, limits = resolved.policy, resolved.judging_limits()
+    policy, limits = resolved.policy, resolved.compaction_limits()
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
     strategy = STRATEGIES[options.strategy or policy.strategy]

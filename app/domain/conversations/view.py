@@ -4,7 +4,7 @@
    results that are cleared.
 2. A view neither shows nor summarises messages outside the conversation's active window. The
    window is a set of spans, of which the last has no end.
-3. The hidden messages of the window are one range, `[span_start, span_end)` of the conversation's
+3. The hidden messages of the window are one range, the range `span` of the conversation's
    state, except for messages kept inside it. All messages before and after the range are shown.
 4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
    messages that are hidden without a summary.

@@ -28,7 +28,7 @@ from app.domain.prompt.resolved_settings import (
     ResolvedSettings,
 )
 
-OWN_WINDOW = 0
+NO_REQUESTED_WINDOW = 0
 """The `window` of an epoch for the policy's own context window, not a requested one."""
 
 
@@ -45,8 +45,9 @@ NEAR_FACTOR = 0.05
 class Start:
     """What an epoch starts from; `degraded` lists what its view lacks.
 
-    `tools` are the tools besides the caller's and those deferred. Counts are multiplied by
-    `factor`. `dynamic` is the hash of the dynamic text before the history, empty without any.
+    `tools` are the service's own tools in the payload, and which tools are deferred. Token counts
+    are multiplied by `factor`. `dynamic` is the hash of the dynamic text before the history, empty
+    without any.
     """
 
     view: View
@@ -59,6 +60,7 @@ class Start:
 
     def as_json(self) -> str:
         """Return the text that is stored with the epoch."""
+        # Stored under the name that earlier versions read.
         stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
         return json_text.dumps(stored)
 
@@ -94,7 +96,7 @@ def factor_in(start: Start, current: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildName:
+class BuildId:
     """The parts of a build's id: its epoch, its newest message, and the hash of its tail."""
 
     epoch_id: str
@@ -108,12 +110,12 @@ class BuildName:
         return name if self.tail is None else f"{name}.{self.tail}"
 
 
-def build_name(build_id: str) -> BuildName | None:
+def build_name(build_id: str) -> BuildId | None:
     """Parse a build's id; None for a text that is none."""
     match = _BUILD_ID.fullmatch(build_id)
     if match is None:
         return None
-    return BuildName(match["epoch_id"], int(match["through_seq"]), match["tail"])
+    return BuildId(match["epoch_id"], int(match["through_seq"]), match["tail"])
 
 
 def payload_stream_of(settings: RequestSettings, model: str) -> str:
@@ -127,8 +129,8 @@ def model_in(payload_stream: str) -> str:
 
 
 def requested_window(settings: RequestSettings) -> int:
-    """Return the requested context window, OWN_WINDOW where the policy decides."""
-    return settings.max_context_tokens or OWN_WINDOW
+    """Return the requested context window, NO_REQUESTED_WINDOW where the policy decides."""
+    return settings.max_context_tokens or NO_REQUESTED_WINDOW
 
 
 def view_holds(

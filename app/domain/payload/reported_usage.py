@@ -15,7 +15,7 @@ from app.domain.common.policy import CompactionPolicy, StrategyName
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import Limits, Pressure, pressure_status
-from app.domain.payload.epochs import OWN_WINDOW, Start
+from app.domain.payload.epochs import NO_REQUESTED_WINDOW, Start
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
 
@@ -133,7 +133,7 @@ def incomparable(
         return "older_epoch"
     if newest.view_version != state.view_version:
         return "view_changed"
-    if newest.window != OWN_WINDOW or start.degraded:
+    if newest.window != NO_REQUESTED_WINDOW or start.degraded:
         return "reduced"
     return None
 

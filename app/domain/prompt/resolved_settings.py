@@ -138,7 +138,7 @@ class ResolvedSettings:
             raise self.problem
         return self.limits
 
-    def judging_limits(self) -> Limits:
+    def compaction_limits(self) -> Limits:
         """Return the limits for compaction: the policy's, or else the request's."""
         return self.policy_limits or self.required_limits()
 

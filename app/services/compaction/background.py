@@ -85,7 +85,7 @@ class BackgroundCompactions:
             return
         if not result.compacted:
             # Nothing can be compacted until the log has grown.
-            limits = source.resolved.judging_limits()
+            limits = source.resolved.compaction_limits()
             async with self._database.session() as session:
                 await session.contexts.suspend_compaction(conversation_id, resume_at(state, limits))
                 await session.jobs.clear_due(conversation_id, state.head_seq)

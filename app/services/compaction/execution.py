@@ -72,7 +72,7 @@ class PlanExecutor:
         view = run.source.view
         fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
         previous = "\n\n".join(summary.text for summary in view.summaries) or None
-        max_tokens = summary_text_limit(run.source.resolved.judging_limits())
+        max_tokens = summary_text_limit(run.source.resolved.compaction_limits())
         result = await self._summary_of(run, plan, fresh, previous, max_tokens, retains=True)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
@@ -89,7 +89,7 @@ class PlanExecutor:
         nodes = list(view.summaries)
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
-        max_tokens = tree_node_text_limit(resolved.judging_limits())
+        max_tokens = tree_node_text_limit(resolved.compaction_limits())
         released = [Span(seq, seq + 1) for seq in plan.released]
         for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
@@ -119,7 +119,7 @@ class PlanExecutor:
                     [part.text for part in parts],
                     summary_request(run),
                     self.model(run.source, run.request),
-                    tree_node_text_limit(resolved.judging_limits()),
+                    tree_node_text_limit(resolved.compaction_limits()),
                     run.calls,
                 )
             except ServiceUnavailable:
@@ -193,7 +193,7 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
 
 def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> Summary:
     source = run.source
-    limit = summary_text_limit(source.resolved.judging_limits())
+    limit = summary_text_limit(source.resolved.compaction_limits())
     max_tokens = min(limit, plan.freed_tokens + source.state.summary_tokens)
     return Summary(hidden, "", expected_summary_tokens(source.active, run.strategy, max_tokens))
 
@@ -201,7 +201,7 @@ def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) ->
 def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
     source, resolved = run.source, run.source.resolved
     chunks = tree_chunks(plan, source.view, resolved.policy.tree_summary.chunk_size)
-    limit = tree_node_text_limit(resolved.judging_limits())
+    limit = tree_node_text_limit(resolved.compaction_limits())
     max_tokens = min(limit, plan.freed_tokens // max(len(chunks), 1))
     tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
     nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]

@@ -254,4 +254,4 @@ def _resume_at(run: CompactionRun, receipt: Compaction) -> int:
     state, resolved = run.source.state, run.source.resolved
     left = replace(state, hidden_messages=receipt.hidden_messages)
     exceeds = compaction_threshold(resolved).exceeds_messages(left)
-    return resume_at(state, resolved.judging_limits()) if exceeds else 0
+    return resume_at(state, resolved.compaction_limits()) if exceeds else 0

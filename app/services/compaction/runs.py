@@ -105,7 +105,7 @@ class CompactionRun:
     def next_merge(self, nodes: Sequence[Summary]) -> tuple[int, int] | None:
         """Return which summaries of a tree to merge next."""
         resolved = self.source.resolved
-        tree, limits = resolved.policy.tree_summary, resolved.judging_limits()
+        tree, limits = resolved.policy.tree_summary, resolved.compaction_limits()
         max_tokens = summary_reserve(StrategyName.TREE_SUMMARY, limits)
         return next_merge(nodes, tree.levels, tree.chunk_size, max_tokens)
 

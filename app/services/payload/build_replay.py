@@ -18,7 +18,7 @@ from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.payload.epochs import BuildName, Start, build_name, model_in, start_from
+from app.domain.payload.epochs import BuildId, Start, build_name, model_in, start_from
 from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.rendering import Payload, Request, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
@@ -76,7 +76,7 @@ class BuildReplayService:
 
 async def find_build(
     session: Repositories, conversation_id: str, build_id: str
-) -> tuple[BuildName, Epoch] | None:
+) -> tuple[BuildId, Epoch] | None:
     """Return the parts of a build's id and its epoch, None for an id of no build."""
     name = build_name(build_id)
     epoch = None

@@ -122,7 +122,7 @@ class Database(Protocol):
         ...
 
     def session(self) -> AbstractAsyncContextManager[Repositories]:
-        """Each sentence commits by itself."""
+        """Each statement commits by itself."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Repositories]:

@@ -409,7 +409,7 @@ async def test_pages_in_both_orders(client: httpx.AsyncClient) -> None:
 
 
 async def test_batch_limit_is_a_setting(settings: Settings) -> None:
-    """The maximum number of messages of a batch can be set lower [log.message-id]."""
+    """The maximum number of messages of a batch can be set lower [log.atomic-batch]."""
     async with started(create_app(settings.model_copy(update={"max_batch": 2}))) as client:
         path = await new_conversation(client)
         answer = await client.post(f"{path}/messages", json={"messages": talk(3)})

@@ -846,7 +846,7 @@ class Talk:
         """Pin the call groups of these messages and no others, unless they would take too much."""
         protected = pinned_seqs(pinned_at(self.log, seqs))
         pinned = [item for item in pinned_at(self.log, protected) if item.pinned]
-        limits = self.resolved.judging_limits()
+        limits = self.resolved.compaction_limits()
         most = (limits.capacity - self.resolved.usage(0, 0).fixed) / 2
         if self.resolved.usage(sum(item.tokens for item in pinned), 0).conversation > most:
             return
@@ -890,10 +890,10 @@ class Talk:
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
         self._note_summarised(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
-        return [summary_of(hidden, summary_text_limit(self.resolved.judging_limits()))]
+        return [summary_of(hidden, summary_text_limit(self.resolved.compaction_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
-        limits, tree = self.resolved.judging_limits(), self.resolved.policy.tree_summary
+        limits, tree = self.resolved.compaction_limits(), self.resolved.policy.tree_summary
         room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
         self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
@@ -1014,7 +1014,7 @@ def check_view(talk: Talk, before: View, after: View) -> None:
 
 def check_usage(talk: Talk, minimum: set[int]) -> None:
     """Check that usage is within the target, or that only what must stay is shown."""
-    resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
+    resolved, limits, hidden = talk.resolved, talk.resolved.compaction_limits(), talk.state.span
     must = [
         item
         for item in shown_entries(talk.log, talk.view)

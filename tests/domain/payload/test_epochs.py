@@ -19,7 +19,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (
-    OWN_WINDOW,
+    NO_REQUESTED_WINDOW,
     Start,
     break_reason,
     factor_in,
@@ -54,7 +54,7 @@ EPOCH = Epoch(
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
     payload_stream="openai_chat:some-model",
     format="openai_chat",
-    window=OWN_WINDOW,
+    window=NO_REQUESTED_WINDOW,
     reason=None,
     start_seq=9,
     view_version=2,
@@ -69,7 +69,7 @@ def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
     before = changes.pop("before", START)
     resolved, state = changes.pop("resolved", RESOLVED), changes.pop("state", STATE)
-    window = changes.pop("window", OWN_WINDOW)
+    window = changes.pop("window", NO_REQUESTED_WINDOW)
     return break_reason(EPOCH, before, replace(before, **changes), resolved, state, window)
 
 
@@ -229,4 +229,4 @@ def test_payload_streams_and_requested_windows_are_named() -> None:
     settings = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
     assert payload_stream_of(settings, "claude") == "anthropic:claude"
     assert requested_window(settings) == 500
-    assert requested_window(RequestSettings()) == OWN_WINDOW
+    assert requested_window(RequestSettings()) == NO_REQUESTED_WINDOW

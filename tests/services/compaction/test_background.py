@@ -65,7 +65,7 @@ async def kinds(harness: Harness, cid: str) -> list[str]:
     return [kind for kind, _ in await harness.told(cid)]
 
 
-async def rest_of(url: str, cid: str) -> float:
+async def pause_seconds(url: str, cid: str) -> float:
     """Return how many seconds the pause of a conversation lasts."""
     ((seconds,),) = await execute(
         url,
@@ -75,7 +75,7 @@ async def rest_of(url: str, cid: str) -> float:
     return float(seconds)
 
 
-async def let_rest(url: str, cid: str) -> None:
+async def end_pause(url: str, cid: str) -> None:
     """End the pause of a conversation."""
     await execute(url, "UPDATE heads SET due_at = now() WHERE conversation_id = $1", cid)
 
@@ -432,14 +432,14 @@ async def test_each_failure_pauses_compactions_for_longer(
         await harness.work(cid)
         state = (await harness.stored(cid)).state
         assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
-        assert seconds - 10 < await rest_of(database_url, cid) <= seconds
+        assert seconds - 10 < await pause_seconds(database_url, cid) <= seconds
         assert await harness.leases.claim() is None
         await harness.append(cid, user("so"))
         assert (await harness.stored(cid)).state.is_resting
-        await let_rest(database_url, cid)
+        await end_pause(database_url, cid)
     await execute(database_url, "UPDATE heads SET failures = 40")
     await harness.work(cid)
-    assert 3590 < await rest_of(database_url, cid) <= 3600
+    assert 3590 < await pause_seconds(database_url, cid) <= 3600
     assert len(harness.gateway.calls) == 5
     told = await harness.told(cid)
     assert [kind for kind, _ in told] == ["due", *["started", "failed"] * 5]
@@ -469,7 +469,7 @@ async def test_no_model_is_called_during_a_pause(harness: Harness, database_url:
         await another(harness).work(cid)
     assert len(harness.gateway.calls) == 1
     assert (await harness.stored(cid)).state.failures == 1
-    assert 0 < await rest_of(database_url, cid) <= 30
+    assert 0 < await pause_seconds(database_url, cid) <= 30
     await fill(harness, cid, 1200)
     build = await harness.build(cid)
     check(build, exact=True)
@@ -491,7 +491,7 @@ async def test_a_failed_build_pauses_compactions(harness: Harness, database_url:
         await harness.append(cid, user("so"))
     assert len(harness.gateway.calls) == 1
     assert (await harness.stored(cid)).state.failures == 1
-    await let_rest(database_url, cid)
+    await end_pause(database_url, cid)
     harness.gateway.replies = [GOOD]
     assert (await harness.build(cid))["compaction"].compacted
 
@@ -505,7 +505,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
     await harness.work(cid)
     harness.gateway.replies = [GOOD]
     if way == "background":
-        await let_rest(database_url, cid)
+        await end_pause(database_url, cid)
         await harness.work(cid)
     else:
         assert (await harness.compact(cid)).compacted

@@ -22,7 +22,7 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Clear tool results over their budget. Raises Restart when that changed the view."""
-    resolved, limits = state.resolved, state.resolved.judging_limits()
+    resolved, limits = state.resolved, state.resolved.compaction_limits()
     policy = resolved.policy.tool_output
     if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
         return state

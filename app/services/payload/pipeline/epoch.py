@@ -10,7 +10,7 @@ from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
-    BuildName,
+    BuildId,
     Start,
     break_reason,
     model_in,
@@ -46,12 +46,12 @@ class EpochChoice:
 def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> EpochChoice:
     """Return the epoch that the payload belongs to; `previous` is what this build chose before.
 
-    A build that left the prefix of the last epoch does not return to it. Without its reasoning a
-    payload may need no notice, with it again one, and the build would never end.
+    A build that left the prefix of the last epoch does not return to it. Otherwise it could
+    alternate for ever: a payload may need the usage note with its reasoning, and none without it.
     """
     last, format = state.read.epoch, state.format
     if last is None:
-        is_bound = state.view.is_whole and not (
+        replays_all = state.view.is_whole and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
         reason = "model_changed" if state.read.other_streams else None
@@ -61,24 +61,24 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         kept = before.tools.extra
         after = _new_start(state, kept)
         window = requested_window(state.attempt.settings)
-        visible = state.read.conversation.state
-        present = (state.resolved, visible, window, state.read.pins)
-        reason = break_reason(last, before, after, *present)
+        conversation_state = state.read.conversation.state
+        current = (state.resolved, conversation_state, window, state.read.pins)
+        reason = break_reason(last, before, after, *current)
         has_left = previous is not None and previous.leaves_prefix
         if not (state.drops_reasoning or has_left):
             if reason is None:
                 return EpochChoice(last, before, None, kept)
-            counted = replace(after, factor=before.factor)
-            if break_reason(last, before, counted, *present) is None:  # the prefix stays
+            with_old_factor = replace(after, factor=before.factor)
+            if break_reason(last, before, with_old_factor, *current) is None:  # the prefix stays
                 view = before.view
-                start = _bound(after, view.reasoning_after, view.reasoning_of)
+                start = _with_reasoning_limit(after, view.reasoning_after, view.reasoning_of)
                 return EpochChoice(last, start, reason, kept)
         chosen_before = previous.reason if previous is not None else None
         reason = reason or chosen_before or REASONING_DROPPED
-        is_bound = False
+        replays_all = False
         min_reasoning_after = before.view.reasoning_after
-    reasoning_after = 0 if is_bound else max(min_reasoning_after, _reasoning_after(state))
-    start = _bound(
+    reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
+    start = _with_reasoning_limit(
         _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
     )
     return EpochChoice(last, start, reason, (), leaves_prefix=last is not None)
@@ -97,7 +97,9 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
     )
 
 
-def _bound(start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]) -> Start:
+def _with_reasoning_limit(
+    start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]
+) -> Start:
     """Return a start whose payloads replay only the reasoning of these makers after this seq."""
     view = replace(start.view, reasoning_after=reasoning_after, reasoning_of=reasoning_of)
     return replace(start, view=view)
@@ -162,13 +164,13 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     epoch = replace(epoch, reason=choice.reason)
     through_seq = max(items.rendered_through, state.read.conversation.state.head_seq)
     tail = await _record_tail(deps, state, rendered)
-    build_id = BuildName(epoch.epoch_id, through_seq, tail).build_id
+    build_id = BuildId(epoch.epoch_id, through_seq, tail).build_id
     return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
     resolved, settings = state.resolved, state.attempt.settings
-    visible = state.read.conversation.state
+    conversation_state = state.read.conversation.state
     return Epoch(
         epoch=choice.last.epoch + 1 if choice.last is not None else 1,
         epoch_id=deps.new_id(),
@@ -176,8 +178,8 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         format=settings.format,
         window=requested_window(settings),
         reason=choice.reason,
-        start_seq=visible.head_seq,
-        view_version=visible.view_version,
+        start_seq=conversation_state.head_seq,
+        view_version=conversation_state.view_version,
         start_json=choice.start.as_json(),
         sections_hash=resolved.sections_hash,
         tools_hash=resolved.tools_hash,
