@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.common.policy import Policy, StrategyName
-from app.domain.compaction.plans import CompactionPlan, NoCompaction, SlidingCut
+from app.domain.compaction.plans import CompactionPlan, NoCompaction, SlidingCut, tokens_of
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summary_budget import (
     LABEL_TOKENS,
@@ -147,11 +147,15 @@ def plan_compaction(
     plan = plan_within(reserve)
     if isinstance(plan, SlidingCut):
         return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
-    # Fewer chunks need fewer tokens, which leaves fewer messages to summarise.
+    # The reserve is that of a whole tree. These chunks need less, so that more messages may stay.
     while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
         needed = _tree_tokens(plan, state, view, policy, limits)
         again = plan_within(needed) if needed < reserve else plan
         if again is plan or not isinstance(again, CompactionPlan):
+            break
+        # A larger share for history preserves more user messages, which may exceed the target.
+        shown = tokens_of(entries) - again.freed_tokens
+        if not replace(budget, summary=needed).meets_target(shown):
             break
         plan, reserve = again, needed
     if isinstance(plan, CompactionPlan) and not accepts_any_gain:

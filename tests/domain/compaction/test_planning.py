@@ -1053,6 +1053,24 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
         talk.grow(data.draw(entries(6)))
 
 
+def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
+    """Fewer chunks leave more tokens, but no message that these would take over the target."""
+    policy = Policy(
+        strategy=StrategyName.TREE_SUMMARY,
+        tree_summary=TreeSummaryPolicy(2, 1),
+        compaction=CompactionPolicy(target=0.3, min_gain=0.0),
+        preserve_user_messages=True,
+    )
+    talk = Talk(resolved_with(policy, LIMITS, 0, 1.0), [])
+    for tokens in (100, 1, 100):
+        talk.grow([entry(1, U, tokens)])
+    advance(talk, replace(FORCED, deep=True))
+    talk.grow([entry(1, U, 153)])
+    assert talk.used > 300
+    advance(talk, CompactionOptions())
+    assert talk.used <= 300
+
+
 def test_agent_tools_count_where_texts_may_name_them() -> None:
     """Cut or cleared results add tools to the payload, which are counted."""
     auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
