@@ -9,10 +9,17 @@ from app.services.ports import Repositories
 
 
 async def get_conversation(
-    repositories: Repositories, tenant_id: str, conversation_id: str, default_model: str | None
+    repositories: Repositories,
+    tenant_id: str,
+    conversation_id: str,
+    default_model: str | None,
+    model: str | None = None,
 ) -> Conversation:
-    """Return a conversation; raises NotFound."""
-    found = await repositories.conversations.find(tenant_id, conversation_id, default_model)
+    """Return a conversation with what is stored about `model`, by default its own one.
+
+    Raises NotFound.
+    """
+    found = await repositories.conversations.find(tenant_id, conversation_id, default_model, model)
     if found is None:
         raise NotFound.conversation(conversation_id)
     return found

@@ -15,7 +15,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
-from app.services.common.lookup import get_conversation, lock_conversation
+from app.services.common.lookup import lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows, shown_of
 from app.services.ports import Database, Repositories
@@ -43,13 +43,15 @@ class ReceiptService:
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""
         async with self._database.session() as session:
-            await self._conversation(session, tenant_id, conversation_id)
+            await self._resolver.find_conversation(session, tenant_id, conversation_id)
             return await session.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None without one."""
         async with self._database.session() as session:
-            conversation = await self._conversation(session, tenant_id, conversation_id)
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
         conversation = await self._active.updated(tenant_id, conversation)
         if conversation.state.compaction_id is None:
             return None
@@ -78,7 +80,9 @@ class ReceiptService:
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as session:
-            conversation = await self._conversation(session, tenant_id, conversation_id)
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
             page = await session.contexts.compactions(
                 conversation_id, limit, before, Bound(read.max_bytes)
             )
@@ -89,7 +93,9 @@ class ReceiptService:
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Return one receipt; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await self._conversation(session, tenant_id, conversation_id)
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
             receipt = await _receipt(session, conversation_id, compaction_id)
         return _with_status(conversation, receipt)
 
@@ -107,7 +113,9 @@ class ReceiptService:
         Messages outside the active window of that time are not part of it.
         """
         async with self._database.session() as session:
-            conversation = await self._conversation(session, tenant_id, conversation_id)
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
             receipt = await _receipt(session, conversation_id, compaction_id)
         spans = overlap((receipt.span,), receipt.view.window)
         ahead = [
@@ -191,12 +199,6 @@ class ReceiptService:
             resume_at=resume_at(state, limits) if limits is not None else state.tokens + 1,
         )
         assert applied, "the conversation is locked, and the view shows every pin"
-
-    async def _conversation(
-        self, session: Repositories, tenant_id: str, conversation_id: str
-    ) -> Conversation:
-        model = self._resolver.default_model
-        return await get_conversation(session, tenant_id, conversation_id, model)
 
 
 async def _receipt(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:

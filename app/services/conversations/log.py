@@ -17,7 +17,7 @@ from app.domain.conversations.events import EventType
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
-from app.services.common.lookup import get_conversation, lock_conversation
+from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
@@ -149,9 +149,7 @@ class LogService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
-            return await get_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            return await self._resolver.find_conversation(session, tenant_id, conversation_id)
 
     async def _settings(self, conversation: Conversation | None) -> AppendSettings:
         """Return the settings of an append, the defaults without a conversation."""

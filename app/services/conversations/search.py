@@ -32,7 +32,6 @@ from app.domain.conversations.search.recall import (
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term, lexemes
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.common.lookup import get_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -133,9 +132,7 @@ class SearchService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
-            return await get_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            return await self._resolver.find_conversation(session, tenant_id, conversation_id)
 
     async def _index(self, conversation_id: str, through_seq: int) -> None:
         """Index all messages up to a seq that are not indexed yet."""

@@ -15,7 +15,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from app.domain.common import json_text
-from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource, NotFound
+from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.compaction.strategies import STRATEGIES
@@ -38,6 +38,7 @@ from app.domain.prompt.resolved_settings import (
     tools_from,
 )
 from app.domain.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
+from app.services.common.lookup import get_conversation
 from app.services.ports import Models, Repositories, Tokenizer
 
 _INLINE_CHARS = 32_768
@@ -69,12 +70,9 @@ class SettingsResolver:
         self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
         """Return a conversation with its settings for this model; raises NotFound."""
-        conversation = await session.conversations.find(
-            tenant_id, conversation_id, self.default_model, model
+        return await get_conversation(
+            session, tenant_id, conversation_id, self.default_model, model
         )
-        if conversation is None:
-            raise NotFound.conversation(conversation_id)
-        return conversation
 
     def counter(self, name: str) -> CountText:
         """Return the function that counts tokens with this counter."""
