@@ -105,7 +105,7 @@ class Worker:
             for task in (
                 self._claim_and_run(),
                 self._repeat("collect", self._collect, self.collect_seconds),
-                self._repeat("forget", self._delete_expired, _DELETE_SECONDS),
+                self._repeat("delete_expired", self._delete_expired, _DELETE_SECONDS),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})

@@ -112,7 +112,7 @@ class PostgresDatabase:
         self._store = store
         self._layers = Layers()
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._layers.held(tenant_id, conversation_id).conversation
 
     @asynccontextmanager

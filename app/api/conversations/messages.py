@@ -295,7 +295,7 @@ async def _transcript(
 
 def _item(shown: TranscriptMessage) -> dict[str, Any]:
     """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = shown.page_message.message, shown.original.piece
+    message, body = shown.page_message.message, shown.original.raw_message
     conversation = shown.page_message.conversation
     own = {
         "id": message.id,

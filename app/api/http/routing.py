@@ -26,13 +26,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, require_json, threaded
 from app.api.http.errors import answer_error, answer_unexpected
-from app.api.http.fields import KEY_PATTERN, MAX_KEY
+from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.api.http.pacing import permitted
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
 from app.services.common.read_permits import ReadPermits
 
-_KEY = re.compile(KEY_PATTERN)
+_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
@@ -178,7 +178,7 @@ def _direct(
 
 def _key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not (len(key) <= MAX_KEY and _KEY.fullmatch(key)):
-        detail = f"must be 1 to {MAX_KEY} visible ASCII characters"
+    if key is not None and not (len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _KEY.fullmatch(key)):
+        detail = f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters"
         raise ValidationError.at("/header/idempotency-key", detail)
     return key

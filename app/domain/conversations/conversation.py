@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
-from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, has_to_move
+from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
@@ -27,7 +27,7 @@ class ConversationState:
       results name. `promoted` are the tools that searches found in the turn `promoted_turn`.
     - No background compaction runs before the log has `resume_at` tokens. `is_due` is set when one
       is due, and `became_due` when the last append made it due. `failures` counts failed attempts
-      in a row; `is_resting` is set until the next attempt.
+      in a row; `is_backing_off` is set until the next attempt may start.
     """
 
     head_seq: int = 0
@@ -48,10 +48,10 @@ class ConversationState:
     promoted_turn: int = 0
     resume_at: int = 0
     is_due: bool = False
-    is_resting: bool = False
+    is_backing_off: bool = False
     became_due: bool = False
     failures: int = 0
-    window: ActiveWindow = WHOLE_LOG
+    window: ActiveWindow = WHOLE_LOG_WINDOW
     outside_tokens: int = 0
     outside_messages: int = 0
     window_seconds: int | None = None

@@ -17,11 +17,11 @@ from app.domain.compaction.views import base_view, shown_entries, view_summary_t
 from app.domain.conversations.active_window import (
     OUT_OF_DATE,
     ActiveWindow,
-    after_clear,
     marker_of,
     still_restored,
+    time_after_clear,
 )
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
@@ -61,8 +61,8 @@ class ActiveWindows:
         seconds = conversation.rolling_window_seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
         is_built = await session.windows.has_epochs(conversation_id)
-        steps_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
-        marker = marker_of(state.cleared_at, seconds, now, steps_ahead=steps_ahead)
+        one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
+        marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
             since = await session.windows.start_after(
@@ -86,7 +86,7 @@ class ActiveWindows:
         """
         conversation = await self.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
-        now = after_clear(self.now(), state.cleared_at)
+        now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
         whole = await session.windows.whole_groups(conversation_id, stored, head_seq)
@@ -143,7 +143,7 @@ async def shown_of(
     resolver: SettingsResolver,
     conversation: Conversation,
     receipt: Compaction | None,
-) -> VisibleState:
+) -> ViewState:
     """Return the view of a conversation's window by a receipt, or of the whole window.
 
     Messages that the state keeps stay in the view. A receipt without effect on the window is left
@@ -152,7 +152,7 @@ async def shown_of(
     state = conversation.state
     window = state.window.spans
     whole = View(spans=window, window=window)
-    nothing = VisibleState(whole, None, 0, state.outside_tokens, state.outside_messages)
+    nothing = ViewState(whole, None, 0, state.outside_tokens, state.outside_messages)
     if receipt is None:
         return nothing
     view = base_view(state, receipt.view, resolver.policy_of(conversation))
@@ -162,7 +162,7 @@ async def shown_of(
     for span in spans_through(view.spans, state.head_seq):
         entries += await session.log.entries(conversation.conversation_id, span.start, span.end)
     left = shown_entries(entries, view)
-    return VisibleState(
+    return ViewState(
         view,
         receipt.compaction_id,
         view_summary_tokens(view, resolver.counter(conversation.counter)),
@@ -172,7 +172,7 @@ async def shown_of(
     )
 
 
-def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
+def _showing(state: ConversationState, shown: ViewState, cause: str | None) -> ConversationState:
     """Return the state with a view, which is a new version if there is a cause."""
     view, has_view = shown.view, shown.compaction_id is not None
     return replace(

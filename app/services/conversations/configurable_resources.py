@@ -23,16 +23,16 @@ from app.services.conversations.own_settings import (
     OwnSettings,
     Patch,
     Resource,
-    below_policy,
     check_summariser,
     effective_policy,
     list_json,
     newest_version,
+    with_policy_pointers,
     with_version,
 )
 from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import DeleteConversations
+from app.services.tool_output.stored_results import DeleteConversationObjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
-        delete_objects: DeleteConversations,
+        delete_objects: DeleteConversationObjects,
         check_model: CheckModel,
     ) -> None:
         self._database = database
@@ -158,7 +158,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         async with self._database.transaction() as repositories:
             if new.idempotency_key is not None:
                 request = [self.kind, new.request]
-                created_id = await claim_key(
+                created_id = await claim_idempotency_key(
                     repositories, tenant_id, new.idempotency_key, request, resource_id
                 )
                 if created_id is not None:
@@ -199,7 +199,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         try:
             return self._resolver.policy(*levels)
         except ValidationError as error:
-            raise below_policy(error) from error
+            raise with_policy_pointers(error) from error
 
     def _merged_policy(self, *levels: str) -> dict[str, Any]:
         """Return the value of every leaf; these policies override that of the service."""
@@ -209,7 +209,7 @@ class ConfigurableService(ABC, Generic[Resource]):
     def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...
 
 
-async def claim_key(
+async def claim_idempotency_key(
     repositories: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
 ) -> str | None:
     """Claim an idempotency key for a creation.

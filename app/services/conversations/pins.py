@@ -17,7 +17,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
-MAX_SHARE = 0.5
+MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
 
 
@@ -96,7 +96,7 @@ class PinService:
         every = await session.contexts.pinned(conversation.conversation_id)
         pinned = [entry for entry in every if window.holds(entry.seq)]
         tokens = resolved.usage(sum(entry.tokens for entry in pinned), 0).conversation
-        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)
+        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_PINNED_SHARE)
         if tokens > max_tokens:
             raise ValidationError(
                 f"Pinned messages would take {tokens} tokens. The limit is {max_tokens}:"

@@ -27,7 +27,7 @@ from app.domain.conversations.visibility import (
     NO_SLIDING_WINDOW,
     SlidingWindow,
     Visibility,
-    last_from,
+    start_of_last,
     visibilities,
 )
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -36,7 +36,7 @@ from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
-RECEIPTS_READ = (16, 512)
+RECEIPT_BATCHES = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
@@ -153,25 +153,25 @@ class TranscriptService:
         for page_message, _ in found:  # windows are moved before anything else is read (rule 1)
             conversation_id = page_message.conversation.conversation_id
             if conversation_id not in parts:
-                settled = await self._active.updated(tenant_id, page_message.conversation)
-                parts[conversation_id] = _ConversationPage(settled)
-        places = [
+                conversation = await self._active.updated(tenant_id, page_message.conversation)
+                parts[conversation_id] = _ConversationPage(conversation)
+        positions = [
             (page_message.conversation.conversation_id, page_message.message.seq)
             for page_message, _ in found
         ]
         async with self._database.session() as session:
-            pinned = await session.transcripts.pinned(places)
-            for place, (page_message, _) in zip(places, found, strict=True):
+            pinned = await session.transcripts.pinned(positions)
+            for position, (page_message, _) in zip(positions, found, strict=True):
                 role, tokens = Role(page_message.message.role), page_message.message.token_count
-                item = entry(page_message.message.seq, role, tokens, place in pinned)
-                parts[place[0]].entries.append(item)
+                item = entry(page_message.message.seq, role, tokens, position in pinned)
+                parts[position[0]].entries.append(item)
             await self._read_causes(session, list(parts.values()))
         visibility = {key: part.visibilities() for key, part in parts.items()}
         return [
             TranscriptMessage(
-                page_message, original, visibility[place[0]][place[1]], place in pinned
+                page_message, original, visibility[position[0]][position[1]], position in pinned
             )
-            for place, (page_message, original) in zip(places, found, strict=True)
+            for position, (page_message, original) in zip(positions, found, strict=True)
         ]
 
     async def _with_originals(
@@ -192,12 +192,12 @@ class TranscriptService:
 
     async def _read_causes(self, session: Repositories, parts: Sequence[_ConversationPage]) -> None:
         """Compute the views of conversations, and read the receipts behind them (rule 2)."""
-        heads = {part.conversation_id: part.conversation.state for part in parts}
-        newest = {key: state.compaction_id for key, state in heads.items() if state.compaction_id}
+        states = {part.conversation_id: part.conversation.state for part in parts}
+        newest = {key: state.compaction_id for key, state in states.items() if state.compaction_id}
         await _read_back(session, parts, newest, 1)
         for part in parts:
             await self._set_view(session, part)
-        for limit in RECEIPTS_READ:
+        for limit in RECEIPT_BATCHES:
             parents = {
                 part.conversation_id: parent_id
                 for part in parts
@@ -215,9 +215,13 @@ class TranscriptService:
         part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _sliding_window_start(session, conversation, part.view.spans, count)
-            whole_from = await _sliding_window_start(session, conversation, part.view.window, count)
-            part.sliding_window = SlidingWindow(shown_from, whole_from)
+            starts_in_view = await _sliding_window_start(
+                session, conversation, part.view.spans, count
+            )
+            starts_in_window = await _sliding_window_start(
+                session, conversation, part.view.window, count
+            )
+            part.sliding_window = SlidingWindow(starts_in_view, starts_in_window)
 
 
 async def _read_back(
@@ -235,7 +239,7 @@ async def _sliding_window_start(
     session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return the seq at which the last messages of these spans begin, with a whole call group."""
-    seq = last_from(spans, conversation.state.head_seq, count)
+    seq = start_of_last(spans, conversation.state.head_seq, count)
     group = await session.contexts.around(conversation.conversation_id, seq, whole_turn=False)
     return group[0].seq if group else seq
 

@@ -117,7 +117,7 @@ class Repositories(Protocol):
 class Database(Protocol):
     """Opens sessions; no session is held open during a model call."""
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
         ...
 

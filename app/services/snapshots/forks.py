@@ -34,10 +34,10 @@ from app.domain.snapshots.forks import (
 from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.configurable_resources import claim_key
+from app.services.conversations.configurable_resources import claim_idempotency_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 
 PIECE_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -230,7 +230,7 @@ class ForkService:
         fork, source = plan.fork, plan.source
         async with self._database.transaction() as session:
             if new.idempotency_key is not None:
-                first = await claim_key(
+                first = await claim_idempotency_key(
                     session,
                     tenant_id,
                     new.idempotency_key,

@@ -49,8 +49,8 @@ MAX_GREP_LINES = 10_000
 """The largest number of lines in a search result, context lines included."""
 MAX_CONCURRENT_SEARCHES = 2
 """Searches run in threads; more at a time would take the threads that other work needs."""
-_INLINE_BYTES = 262_144
-"""A row up to this size is parsed on the event loop."""
+_THREAD_BYTES = 262_144
+"""A larger row is parsed in a thread."""
 _SEQ = re.compile(rf"{SEQ_REF}([1-9][0-9]{{0,14}})")
 
 
@@ -108,7 +108,7 @@ class BlobReader:
             return Source(conversation, blob)
         if message is None:
             raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
-        if len(message.body) <= _INLINE_BYTES:
+        if len(message.body) <= _THREAD_BYTES:
             data = _bytes_of(message)
         else:
             data = await asyncio.to_thread(_bytes_of, message)

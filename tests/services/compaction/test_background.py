@@ -19,7 +19,7 @@ from app.domain.conversations.job import Job
 from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from tests.conftest import execute
 from tests.services.fakes import (
@@ -180,7 +180,7 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
     batch = Append([user("why " * 720)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
-    assert isinstance(first, Appended) and first.pressure == "due"
+    assert isinstance(first, AppendAnswer) and first.pressure == "due"
     async with harness.database.session() as session:
         await session.jobs.clear_due(cid, first.head_seq)
     await harness.log.append(TENANT, cid, batch)
@@ -431,11 +431,11 @@ async def test_each_failure_pauses_compactions_for_longer(
     for number, seconds in enumerate((30, 60, 120, 240), start=1):
         await harness.work(cid)
         state = (await harness.stored(cid)).state
-        assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
+        assert (state.failures, state.is_backing_off, state.is_due) == (number, True, True)
         assert seconds - 10 < await pause_seconds(database_url, cid) <= seconds
         assert await harness.leases.claim() is None
         await harness.append(cid, user("so"))
-        assert (await harness.stored(cid)).state.is_resting
+        assert (await harness.stored(cid)).state.is_backing_off
         await end_pause(database_url, cid)
     await execute(database_url, "UPDATE heads SET failures = 40")
     await harness.work(cid)
@@ -510,7 +510,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
     else:
         assert (await harness.compact(cid)).compacted
     state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_resting, state.is_due) == (0, False, False)
+    assert (state.failures, state.is_backing_off, state.is_due) == (0, False, False)
     assert state.compaction_id is not None
 
 
@@ -524,7 +524,7 @@ async def test_a_policy_with_a_forbidden_model_pauses_compactions(
     await execute(database_url, statement, cid, json.dumps(own))
     await fill(harness, cid, 955)
     await harness.work(cid)
-    assert (await harness.stored(cid)).state.is_resting
+    assert (await harness.stored(cid)).state.is_backing_off
     build = await harness.build(cid)
     assert build["degraded"] == ["summariser_unavailable"]
     assert harness.gateway.calls == []

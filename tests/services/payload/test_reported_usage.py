@@ -411,7 +411,7 @@ async def test_every_read_has_the_newest_calibration(
     after = await harness.append(cid, user("more"))
     assert after.budget is not None
     assert after.budget.used_tokens == pytest.approx(2 * before.budget.used_tokens, rel=0.05)
-    held = harness.database.held(TENANT, cid)
+    held = harness.database.cached_conversation(TENANT, cid)
     assert held is not None and held.calibration is not None
 
 

@@ -71,7 +71,7 @@ HEAD_COLUMNS = """
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at,
     h.due_at IS NOT NULL AS is_due,
-    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_backing_off
 """
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
 LAYER_JOINS = f"""
@@ -119,7 +119,7 @@ def state_from(row: Any) -> ConversationState:
         promoted_turn=row["promoted_turn"],
         resume_at=row["resume_at"],
         is_due=row["is_due"],
-        is_resting=row["is_resting"],
+        is_backing_off=row["is_backing_off"],
         failures=row["failures"],
         window=window_from(row["since"], row["parts"]),
         outside_tokens=row["outside_tokens"],
