@@ -62,7 +62,7 @@ class Start:
         """Return the text that is stored with the epoch."""
         # Stored under the name that earlier versions read.
         stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
-        return json_text.dumps(stored)
+        return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 
 @lru_cache(maxsize=1024)
@@ -181,9 +181,9 @@ def break_reason(
 
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
     """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
-    if old.spans == new.spans and old.untrimmed == new.untrimmed:
+    if old.spans == new.spans and old.uncleared_results == new.uncleared_results:
         return None
-    if any(not old.shows(seq) or old.trims(seq) for seq in pins):
+    if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
         return "pinned"
     gone = minus(old.spans, new.spans)
     is_same_tail = old.spans[-1] == new.spans[-1]
@@ -197,7 +197,10 @@ def _view_change(old: View, new: View) -> str | None:
         return "compaction"
     if old.spans != new.spans:
         return "window_moved"
-    if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
+    if (old.results_cleared_through, old.uncleared_results) != (
+        new.results_cleared_through,
+        new.uncleared_results,
+    ):
         return "tool_results_cleared"
     if old.shortened != new.shortened:
         return MESSAGES_SHORTENED
