@@ -44,7 +44,7 @@ _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _SETTINGS = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
-NO_ANSWER = 499
+CLIENT_CLOSED_REQUEST = 499
 """The status recorded for a request whose client disconnected."""
 
 

@@ -24,15 +24,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, require_json, threaded
+from app.api.http.bodies import (
+    CLIENT_CLOSED_REQUEST,
+    THREAD_BYTES,
+    WireRequest,
+    require_json,
+    threaded,
+)
 from app.api.http.errors import answer_error, answer_unexpected
-from app.api.http.fields import KEY_PATTERN, MAX_KEY
+from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.api.http.pacing import permitted
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
 from app.services.common.read_permits import ReadPermits
 
-_KEY = re.compile(KEY_PATTERN)
+_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
@@ -84,7 +90,7 @@ class WireRoute(_NamedRoute):
             except RequestValidationError as error:
                 raise validation_error(error.errors(), error.body) from error
             except ClientDisconnect:
-                return Response(status_code=NO_ANSWER)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as error:  # every 500 is a problem document
                 return answer_unexpected(request, error)
 
@@ -113,7 +119,7 @@ def _shared(inner: ASGIApp) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as stack:
             try:
-                stack.enter_context(scope["app"].state.heavy.held(scope["caller"].tenant_id))
+                stack.enter_context(scope["app"].state.heavy.acquire(scope["caller"].tenant_id))
             except ContextError as error:
                 await answer_error(error)(scope, receive, send)
                 return
@@ -168,7 +174,7 @@ def _direct(
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
-            response = Response(status_code=NO_ANSWER)
+            response = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:
             response = answer_unexpected(request, error)
         await response(scope, receive, send)
@@ -178,7 +184,7 @@ def _direct(
 
 def _key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not (len(key) <= MAX_KEY and _KEY.fullmatch(key)):
-        detail = f"must be 1 to {MAX_KEY} visible ASCII characters"
+    if key is not None and not (len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _KEY.fullmatch(key)):
+        detail = f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters"
         raise ValidationError.at("/header/idempotency-key", detail)
     return key

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
-from app.api.http.bodies import NO_ANSWER
+from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.errors import answer_unexpected
 from app.api.http.pacing import ReaderStalled
 from app.domain.common.errors import ContextError
@@ -98,12 +98,16 @@ class RequestLoggingMiddleware:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
             route = getattr(scope.get("route"), "path", UNROUTED)
             self._requests.answered(
-                method, route, status or NO_ANSWER, None if is_stream else seconds
+                method, route, status or CLIENT_CLOSED_REQUEST, None if is_stream else seconds
             )
             if is_stream:
                 self._requests.streaming(-1)
             if self._access_log and route not in QUIET:
-                fields = {"method": method, "route": route, "status": status or NO_ANSWER}
+                fields = {
+                    "method": method,
+                    "route": route,
+                    "status": status or CLIENT_CLOSED_REQUEST,
+                }
                 fields["duration_ms"] = round(seconds * 1000, 3)
                 _log.info("request", extra={"data": fields | _sender(scope, headers)})
             request_id.reset(token)

@@ -16,10 +16,10 @@ from typing_extensions import TypeAliasType
 
 from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, RequestSchema, ResponseSchema
 from app.domain.common.policy import (
+    AGENT_TOOL_NAMES,
     MAX_LEVELS,
     MAX_PREVIEW_BYTES,
-    OWN_TOOLS,
-    AgentTools,
+    AgentToolChoice,
     Auto,
     ChainStep,
     Policy,
@@ -138,10 +138,10 @@ _LIST = Annotated[
 ]
 AddedTools = TypeAliasType(
     "AddedTools",
-    Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
+    Annotated[AgentToolChoice, Field(description="Which of the service's tools a payload has.")],
 )
-_OWN_TOOLS = Annotated[
-    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(OWN_TOOLS)})$"})]],
+_AGENT_TOOL_NAMES = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(AGENT_TOOL_NAMES)})$"})]],
     Field(max_length=_MAX_DIRECTIVES),
 ]
 _LIMITS: Mapping[Any, Any] = {
@@ -150,7 +150,7 @@ _LIMITS: Mapping[Any, Any] = {
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MAX_TEXT)],
     tuple[str, ...]: _LIST,
-    AgentTools | tuple[str, ...]: AddedTools | _OWN_TOOLS,
+    AgentToolChoice | tuple[str, ...]: AddedTools | _AGENT_TOOL_NAMES,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -215,7 +215,7 @@ def _model(kind: Any, path: str = "", *, is_request: bool) -> type[BaseModel]:
 def _response_type(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return list[get_args(hint)[0]]  # type: ignore[misc]
-    return AddedTools | list[str] if hint == AgentTools | tuple[str, ...] else hint
+    return AddedTools | list[str] if hint == AgentToolChoice | tuple[str, ...] else hint
 
 
 def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:

@@ -93,7 +93,7 @@ class StatusPreamble(StrEnum):
 
 Auto = Literal["auto"]
 """The service computes the value."""
-OWN_TOOLS = (
+AGENT_TOOL_NAMES = (
     "tool_output_cache",
     "tool_output_cache_grep",
     "read_result",
@@ -101,9 +101,9 @@ OWN_TOOLS = (
     "compact_context",
     "recall",
 )
-"""The tools of the service for LLMs."""
-AgentTools = Literal["auto", "none"]
-"""Which of these tools are added to a payload, where the policy does not list them."""
+"""The names of the agent tools: the tools that the service offers to an LLM."""
+AgentToolChoice = Literal["auto", "none"]
+"""Which agent tools are added to a payload; a list of names is the third choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Policy:
     tool_deferral_threshold: float = 0.10
     dynamic_position: DynamicPosition = DynamicPosition.TAIL
     status_preamble: StatusPreamble = StatusPreamble.AUTO
-    agent_tools: AgentTools | tuple[str, ...] = "auto"
+    agent_tools: AgentToolChoice | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False
 
@@ -277,8 +277,8 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "must not repeat a step"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
     if not isinstance(policy.agent_tools, str):
-        detail = f"Only {', '.join(OWN_TOOLS)} may be listed"
-        yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", detail
+        detail = f"Only {', '.join(AGENT_TOOL_NAMES)} may be listed"
+        yield set(policy.agent_tools) <= set(AGENT_TOOL_NAMES), "/agent_tools", detail
 
 
 def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:

@@ -217,19 +217,19 @@ def agent_tools_tokens(
     *,
     shortens: bool = False,
 ) -> int:
-    """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
+    """Return the maximum that agent tools cost in a payload, before the model's factor.
 
     That is the case if all cut results are shown. `trimmed_through` is that of the view in
     question, `shortens` is set when it shortens messages.
     """
     mentions = mentioned_agent_tools(state, trimmed_through)
     readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
-    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
+    return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
     state: ConversationState, trimmed_through: int | None = None
 ) -> tuple[str, ...]:
-    """Return the agent's own tools that a payload may mention, if all cut results are shown."""
+    """Return agent tools that a payload may mention, if all cut results are shown."""
     through = state.trimmed_through if trimmed_through is None else trimmed_through
     return (*state.mentions, READ_LINES) if through else state.mentions

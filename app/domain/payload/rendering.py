@@ -93,7 +93,7 @@ class Request:
 def render_payload(
     request: Request, resolved: ResolvedSettings, items: PayloadItems, *, breakpoints: bool = True
 ) -> Payload:
-    """Render the payload, with the service's own tools after the caller's."""
+    """Render the payload, with agent tools after the caller's."""
     static = static_sections(resolved.sections)
     tools = resolved.wire_tools(request.format, request.tools)
     after = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()

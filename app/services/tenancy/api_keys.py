@@ -131,7 +131,7 @@ class KeyService:
         require_tenant_id(tenant_id)
         key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
         async with self._database.transaction() as session:
-            await session.keys.add_tenant(tenant_id)
+            await session.tenants.add(tenant_id)
             await session.keys.add(key)
         return key_text(key_id, secret)
 

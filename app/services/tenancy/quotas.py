@@ -86,13 +86,13 @@ class QuotaService:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as session:
-            await session.keys.set_limits(tenant_id, limits)
+            await session.quotas.set_limits(tenant_id, limits)
         self._limits.pop(tenant_id, None)
 
     async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
         async with self._database.session() as session:
-            return await session.keys.list_limits()
+            return await session.quotas.list_limits()
 
     async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Use a part of the quota; raises RateLimited when too little is left in the window."""
@@ -121,7 +121,7 @@ class QuotaService:
         if not self._is_unavailable():
             with suppress(ServiceUnavailable):
                 async with self._session() as session:
-                    own = await session.keys.find_limits(tenant_id)
+                    own = await session.quotas.find_limits(tenant_id)
                 limits = own.with_defaults(self._defaults) if own is not None else self._defaults
                 cache_seconds = self._cache_seconds
         self._limits[tenant_id] = found = limits, self._clock() + cache_seconds
@@ -133,7 +133,7 @@ class QuotaService:
         reserved = share_of(share.limit, needed)
         with suppress(ServiceUnavailable):
             async with self._session() as session:
-                used = await session.keys.take(tenant_id, kind, share.window, reserved)
+                used = await session.quotas.add_use(tenant_id, kind, share.window, reserved)
             granted = granted_of(share.limit, used, reserved)
             share.left += granted
             share.is_last = granted < reserved

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import (
+    AGENT_TOOL_NAMES,
     DEFAULTS,
-    OWN_TOOLS,
     ChainStep,
     Policy,
     StrategyName,
@@ -72,7 +72,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
     ("status_preamble",): st.sampled_from(["auto", "none"]),
     ("agent_tools",): st.sampled_from(["auto", "none"])
-    | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
+    | st.lists(st.sampled_from(AGENT_TOOL_NAMES), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
     ("preserve_user_messages",): st.booleans(),
 }
@@ -277,4 +277,4 @@ def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
 
 def test_agent_tools_lists_the_tools_of_the_service() -> None:
     """The tools a policy may list are those that have definitions. [agent-tools.auto]"""
-    assert tuple(AGENT_TOOLS) == OWN_TOOLS
+    assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES

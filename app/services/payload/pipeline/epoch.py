@@ -20,7 +20,7 @@ from app.domain.payload.epochs import (
 )
 from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload
-from app.services.payload.pipeline.rendering import own_tools
+from app.services.payload.pipeline.rendering import agent_tools_in
 from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
 
 
@@ -28,7 +28,7 @@ from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependen
 class EpochChoice:
     """The epoch of a payload. `reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the own tools of the last epoch that stay. `leaves_prefix` says that the
+    `kept_tools` are the agent tools of the last epoch that stay. `leaves_prefix` says that the
     payload does not begin as those of the last epoch do.
     """
 
@@ -58,7 +58,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = 0
     else:
         before = start_from(last.start_json)
-        kept = before.tools.extra
+        kept = before.tools.agent_tools
         after = _new_start(state, kept)
         window = requested_window(state.attempt.settings)
         conversation_state = state.read.conversation.state
@@ -85,12 +85,12 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
-    extra = own_tools(state, kept_tools) if state.items is not None else kept_tools
+    agent_tools = agent_tools_in(state, kept_tools) if state.items is not None else kept_tools
     return Start(
         state.view,
         state.limits.total,
         state.limits.max_output_tokens,
-        replace(state.tools, extra=extra),
+        replace(state.tools, agent_tools=agent_tools),
         state.lasting_degraded,
         state.resolved.factor,
         state.dynamic_hash,

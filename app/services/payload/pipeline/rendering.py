@@ -104,27 +104,29 @@ def extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
 
 
 def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
-    """Write the notes of a rendered payload, and add the own tools that its text mentions.
+    """Write the notes of a rendered payload, and add the agent tools that its text mentions.
 
     A notice that leaves no space for the payload is left out.
     """
-    extra = kept_tools
+    tools = kept_tools
     for _ in range(MAX_ROUNDS):  # a notice counts the tools that it brings
         state = _with_notice(state)
-        extra = own_tools(state, extra)
-        if extra == state.tools.extra:
+        tools = agent_tools_in(state, tools)
+        if tools == state.tools.agent_tools:
             break
-        state = replace(state, tools=replace(state.tools, extra=extra))
+        state = replace(state, tools=replace(state.tools, agent_tools=tools))
     if state.notes.percent is not None and not state.fits:
         state = _replace_notes(state, replace(state.notes, percent=None))
-        state = replace(state, tools=replace(state.tools, extra=own_tools(state, kept_tools)))
+        state = replace(
+            state, tools=replace(state.tools, agent_tools=agent_tools_in(state, kept_tools))
+        )
     return state
 
 
-def own_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+def agent_tools_in(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the tools that rendered items need besides the caller's, with those kept.
 
-    They are own tools that items and notes mention, or a stub where Anthropic demands a tool
+    They are agent tools that items and notes mention, or a stub where Anthropic demands a tool
     definition because the history has calls.
     """
     assert state.items is not None

@@ -127,9 +127,9 @@ async def _choose_tools(
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
             deferred = () if takes_all(resolved, format) else deferred
-    extra = epoch_tools.extra if epoch_tools is not None else ()
+    agent_tools = epoch_tools.agent_tools if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
-    return replace(state, tools=PayloadTools(extra, deferred, is_native))
+    return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
 
 async def _with_entries(
