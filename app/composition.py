@@ -226,9 +226,9 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
 
 def _is_full(settings: Settings) -> bool:
     """Tell whether the disk of the private database is full; of another one it is not known."""
-    from app.adapters.postgres.embedded import is_full, is_private
+    from app.adapters.postgres.embedded import is_embedded_url, is_full
 
-    return is_private(settings.database_url or "") and is_full(settings.data_dir)
+    return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: PostgresDatabase) -> KeyService:

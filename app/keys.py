@@ -51,7 +51,7 @@ async def has_keys(settings: Settings) -> bool:
 async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
     """Return the keys as a table."""
     async with _opened(settings) as (keys, _):
-        found = await keys.of_tenant(tenant_id)
+        found = await keys.list_keys(tenant_id)
     now = utc_now()
     rows = []
     for key in found:

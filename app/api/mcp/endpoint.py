@@ -23,9 +23,9 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     WireRequest,
+    in_thread_if_long,
     require_json,
     require_structure,
-    threaded,
 )
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import conversation_of
@@ -82,7 +82,7 @@ class McpEndpoint:
             require_json(request)
             body = await request.body()
             # The SDK parses the body on the event loop.
-            await threaded(body, require_structure, body, self._limits)
+            await in_thread_if_long(body, require_structure, body, self._limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)

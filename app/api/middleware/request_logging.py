@@ -68,7 +68,7 @@ class RequestLoggingMiddleware:
         started = perf_counter()
         headers = dict(scope["headers"])
         client_id = headers.get(_HEADER, b"")
-        own_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
+        response_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
         status, is_stream = 0, False
 
         async def send_named(message: Message) -> None:
@@ -78,17 +78,19 @@ class RequestLoggingMiddleware:
                 if _is_stream(message["headers"]):
                     is_stream = True
                     self._requests.streaming(1)
-                message["headers"] = [*message["headers"], (_HEADER, own_id)]
+                message["headers"] = [*message["headers"], (_HEADER, response_id)]
             await send(message)
 
-        token = request_id.set(own_id.decode())
+        token = request_id.set(response_id.decode())
         try:
             await self._app(scope, receive, send_named)
         except Exception as error:  # rule 3
             reason = _reason(error) if status else None
             if reason is not None:
                 route = getattr(scope.get("route"), "path", UNROUTED)
-                _log.info("answer_broken_off", extra={"data": {"route": route, "reason": reason}})
+                _log.info(
+                    "response_interrupted", extra={"data": {"route": route, "reason": reason}}
+                )
                 return
             answer = answer_unexpected(Request(scope), error)
             if not status:

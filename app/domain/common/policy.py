@@ -212,10 +212,10 @@ class Policy:
     preserve_user_messages: bool = False
 
 
-MAX_LEVELS = 10
+MAX_TREE_LEVELS = 10
 """A tree with so many levels covers more messages than a log can have."""
 
-MAX_TOKENS = 10**9
+MAX_CONTEXT_WINDOW = 10**9
 """The maximum of a context window; a larger one is a mistake in the request."""
 
 MAX_PREVIEW_BYTES = 1_000_000
@@ -224,7 +224,7 @@ MAX_PREVIEW_BYTES = 1_000_000
 _MIN_CHUNK = 2
 _SHARE = "must be above 0 and at most 1"
 
-DEFAULTS: Mapping[str, Any] = asdict(Policy())
+DEFAULT_POLICY: Mapping[str, Any] = asdict(Policy())
 """Every setting with its default, nested as in JSON."""
 
 
@@ -271,8 +271,8 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     keep_last_n = policy.sliding_window.keep_last_n
     yield keep_last_n >= 1, "/sliding_window/keep_last_n", "must be at least 1"
     yield tree.chunk_size >= _MIN_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
-    levels_range = f"must be from 1 to {MAX_LEVELS}"
-    yield 1 <= tree.levels <= MAX_LEVELS, "/tree_summary/levels", levels_range
+    levels_range = f"must be from 1 to {MAX_TREE_LEVELS}"
+    yield 1 <= tree.levels <= MAX_TREE_LEVELS, "/tree_summary/levels", levels_range
     yield len(policy.chain) > 0, "/chain", "must have one step or more"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "must not repeat a step"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
@@ -296,7 +296,7 @@ def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     window, output = budget.context_window, budget.max_output_tokens
     place = "/budget/context_window"
     yield window is None or window > 0, place, "Context limit must be positive"
-    yield (window or 0) <= MAX_TOKENS, place, f"must be at most {MAX_TOKENS}"
+    yield (window or 0) <= MAX_CONTEXT_WINDOW, place, f"must be at most {MAX_CONTEXT_WINDOW}"
     yield output > 0, "/budget/max_output_tokens", "must be positive"
     is_smaller = window is None or window <= 0 or output < window
     detail = "max_output_tokens must be smaller than context_window"

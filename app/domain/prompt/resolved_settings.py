@@ -142,7 +142,7 @@ class ResolvedSettings:
         """Return the limits for compaction: the policy's, or else the request's."""
         return self.policy_limits or self.required_limits()
 
-    def takes_reasoning_of(self, format: FormatName) -> tuple[str, ...]:
+    def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
         """Return the providers whose reasoning in Chat messages the model accepts."""
         return accepted_families(self.model or "", format)
 
@@ -193,7 +193,7 @@ class ResolvedSettings:
 
         return self._memo.get_or_compute(("defined", payload_tools), names)
 
-    def usually_deferred(self, format: FormatName) -> ResolvedSettings:
+    def with_usual_deferral(self, format: FormatName) -> ResolvedSettings:
         """Return these settings with the tool tokens of a payload before any tool call."""
         deferred = self.deferral(format)
         if not deferred:
@@ -226,7 +226,7 @@ class ResolvedSettings:
         return known and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
     @property
-    def nameable(self) -> frozenset[str]:
+    def mentionable_agent_tools(self) -> frozenset[str]:
         """The agent tools that texts of a payload may name."""
 
         def names() -> frozenset[str]:
@@ -234,7 +234,7 @@ class ResolvedSettings:
                 AGENT_TOOLS
             )
 
-        return self._memo.get_or_compute("nameable", names)
+        return self._memo.get_or_compute("mentionable_agent_tools", names)
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
         """Return the agent tools of a payload whose texts mention `mentions`.
@@ -292,7 +292,7 @@ class ResolvedSettings:
         return self._memo.get_or_compute(key, lambda: self.count(section.content))
 
     @property
-    def is_reduction(self) -> bool:
+    def has_smaller_window(self) -> bool:
         """Whether the request's effective window is smaller than the policy's."""
         if self.limits is None or self.policy_limits is None:
             return self.policy_limits is None
@@ -332,7 +332,7 @@ def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
     return tuple(by_name.values())
 
 
-def takes_all(resolved: ResolvedSettings, format: FormatName) -> bool:
+def accepts_all_tools(resolved: ResolvedSettings, format: FormatName) -> bool:
     """Whether a format accepts all tools at once."""
     return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
 

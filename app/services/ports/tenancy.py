@@ -112,7 +112,7 @@ class ApiKeyRepository(Protocol):
         """Return a key, revoked or not."""
         ...
 
-    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
         """Return the keys of a tenant, or all."""
         ...
 

@@ -34,7 +34,7 @@ _LABELS = {
 
 
 @dataclass(slots=True)
-class _Share:
+class _ReservedShare:
     """The part of a quota that this process has reserved in a rate window and not used yet."""
 
     window: datetime
@@ -62,7 +62,7 @@ class QuotaService:
         self._clock = clock
         self._cache_seconds = cache_seconds
         self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._shares: LRUCache[tuple[str, QuotaKind], _Share] = LRUCache(_MAX_TENANTS)
+        self._shares: LRUCache[tuple[str, QuotaKind], _ReservedShare] = LRUCache(_MAX_TENANTS)
         self._first_read = asyncio.Lock()
         self._retry_at = float("-inf")
         self._has_failed = False
@@ -102,7 +102,7 @@ class QuotaService:
         window = window_start(self._now(), kind.window_seconds)
         share = self._shares.get((tenant_id, kind))
         if share is None or (share.window, share.limit) != (window, limit):
-            share = self._shares[tenant_id, kind] = _Share(window, limit)
+            share = self._shares[tenant_id, kind] = _ReservedShare(window, limit)
         while share.left < count and not share.is_last:
             if self._is_unavailable():
                 return  # requests that need the database fail by themselves
@@ -128,7 +128,7 @@ class QuotaService:
         return found
 
     async def _take_share(
-        self, tenant_id: str, kind: QuotaKind, share: _Share, needed: int
+        self, tenant_id: str, kind: QuotaKind, share: _ReservedShare, needed: int
     ) -> None:
         reserved = share_of(share.limit, needed)
         with suppress(ServiceUnavailable):
@@ -156,7 +156,7 @@ class QuotaService:
         finally:
             self._attempts -= 1
 
-    def _refusal(self, kind: QuotaKind, share: _Share) -> RateLimited:
+    def _refusal(self, kind: QuotaKind, share: _ReservedShare) -> RateLimited:
         passed = (self._now() - share.window).total_seconds()
         retry_after = max(1, int(kind.window_seconds - passed) + 1)
         return RateLimited(

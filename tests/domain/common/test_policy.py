@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import (
     AGENT_TOOL_NAMES,
-    DEFAULTS,
+    DEFAULT_POLICY,
     ChainStep,
     Policy,
     StrategyName,
@@ -118,16 +118,16 @@ def leaves_of(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 def test_every_leaf_has_a_default_and_a_test() -> None:
     """Every leaf's default is shown, and no leaf is missing from these tests."""
-    assert set(dict(flat(DEFAULTS))) == set(leaves_of(Policy)) == set(LEAVES)
+    assert set(dict(flat(DEFAULT_POLICY))) == set(leaves_of(Policy)) == set(LEAVES)
     assert effective() == Policy()
-    assert as_json(effective()) == DEFAULTS
+    assert as_json(effective()) == DEFAULT_POLICY
     json.dumps(as_json(effective()))
 
 
 @given(st.lists(layers(), max_size=4))
 def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]]) -> None:
     """Layers merge per leaf, later over earlier; lists replace; the rest is default."""
-    wanted = dict(flat(DEFAULTS))
+    wanted = dict(flat(DEFAULT_POLICY))
     for layer in given_:
         wanted |= {k: tuple(v) if isinstance(v, list) else v for k, v in layer.items()}
     policy = effective(*(nested(layer) for layer in given_))

@@ -75,7 +75,7 @@ class ApiKeyRepository:
         row = await self._session.first(FIND, key_id=key_id)
         return _key_from(row) if row is not None else None
 
-    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
         return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:

@@ -79,7 +79,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = before.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
     start = _with_reasoning_limit(
-        _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
+        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
     return EpochChoice(last, start, reason, (), leaves_prefix=last is not None)
 
@@ -110,7 +110,7 @@ def _has_other_reasoning(state: BuildState) -> bool:
     streams, format = state.read.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
-    family = state.resolved.takes_reasoning_of(format)[:1]
+    family = state.resolved.accepted_reasoning(format)[:1]
     return any(
         accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
     )
@@ -123,7 +123,7 @@ def _reasoning_after(state: BuildState) -> int:
     turn keeps it, because some providers refuse a tool loop without it.
     """
     head_seq, format = state.read.conversation.state.head_seq, state.format
-    accepts = state.resolved.takes_reasoning_of(format)
+    accepts = state.resolved.accepted_reasoning(format)
     if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
         return head_seq
     if not accepts:

@@ -75,7 +75,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         state.opening,
         resolved.defined(state.tools),
     )
@@ -90,7 +90,7 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     """Whether a cached payload has the texts and tools of this build beside the messages."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.tools == resolved.nameable
+        assembler.tools == resolved.mentionable_agent_tools
         and assembler.opening == state.opening
         and assembler.defined == resolved.defined(state.tools)
     )
@@ -138,7 +138,7 @@ def agent_tools_in(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def _with_notice(state: BuildState) -> BuildState:
-    names_tool = COMPACT_CONTEXT in state.resolved.nameable
+    names_tool = COMPACT_CONTEXT in state.resolved.mentionable_agent_tools
     state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(MAX_ROUNDS):

@@ -289,7 +289,7 @@ class BuildState:
     def policy_usage(self) -> Usage:
         """The usage that is compared with the policy's own context window."""
         resolved, state = self.resolved, self.read.conversation.state
-        if resolved.is_reduction:
+        if resolved.has_smaller_window:
             return resolved.usage(
                 state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
             )
