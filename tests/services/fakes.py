@@ -164,7 +164,7 @@ class WatchedDatabase:
             del self.failures[sentence]
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return what the real database holds."""
+        """Return the conversation that the real database has cached."""
         return self._database.cached_conversation(tenant_id, conversation_id)
 
     @contextmanager

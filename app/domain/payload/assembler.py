@@ -7,7 +7,7 @@
 3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
    is rewritten. A result whose call is not shown is not shown either.
 4. A payload starts with a user message: where it would not, a note comes first.
-5. Text names one of the agent's own tools only where the payload has that tool.
+5. Text names an agent tool only where the payload has that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
 8. Stable items and breakpoints are known after every row, so that a caller who has an earlier
@@ -33,7 +33,7 @@ from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPlace, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_TAIL, Tail
-from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
     StoredOutput,
     inline_output,
@@ -41,7 +41,7 @@ from app.domain.tool_output.stored_output import (
     without_tool_names,
 )
 
-ALL_TOOLS = frozenset(TOOL_NAMES)
+ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)
 NO_NAMES: frozenset[str] = frozenset()
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
@@ -69,7 +69,7 @@ def output_of(row: LogRow) -> StoredOutput:
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
-    Its text may name the own tools in `tools`; `mentions` are those that it names. `defined` are
+    Its text may name the agent tools in `tools`; `mentions` are those that it names. `defined` are
     the tools that the payload defines, `references` those that a search result refers to.
     """
 

@@ -45,7 +45,7 @@ NEAR_FACTOR = 0.05
 class Start:
     """What an epoch starts from; `degraded` lists what its view lacks.
 
-    `tools` are the service's own tools in the payload, and which tools are deferred. Token counts
+    `tools` are the agent tools in the payload, and which tools are deferred. Token counts
     are multiplied by `factor`. `dynamic` is the hash of the dynamic text before the history, empty
     without any.
     """
@@ -60,8 +60,13 @@ class Start:
 
     def as_json(self) -> str:
         """Return the text that is stored with the epoch."""
-        # Stored under the name that earlier versions read.
-        stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
+        # Stored under the names that earlier versions read.
+        stored: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name == "tools":
+                stored["offer"] = {"extra": value.pop("agent_tools"), **value}
+            else:
+                stored[name] = value
         return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 

@@ -28,7 +28,7 @@ class PayloadItems:
 
     `tokens` counts the history without summary, opening and tail. The next build replaces the last
     `tail` items. `breakpoints` are places for cache breakpoints, newest first. `mentions` are the
-    own tools that the items name, `references` the tools that search results refer to, and
+    agent tools that the items name, `references` the tools that search results refer to, and
     `not_carried` the types of content that labels stand for.
     """
 

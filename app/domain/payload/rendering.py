@@ -27,7 +27,12 @@ from app.domain.payload.payload_items import (
     with_breakpoints,
 )
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
-from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
+from app.domain.prompt.sections import (
+    PromptSection,
+    prefix_end_indices,
+    static_sections,
+    system_text,
+)
 
 MAX_SYSTEM_BREAKPOINTS = 2
 """Breakpoints in the system prompt: after static text, and after text that seldom changes."""
@@ -93,7 +98,7 @@ class Request:
 def render_payload(
     request: Request, resolved: ResolvedSettings, items: PayloadItems, *, breakpoints: bool = True
 ) -> Payload:
-    """Render the payload, with the service's own tools after the caller's."""
+    """Render the payload, with agent tools after the caller's."""
     static = static_sections(resolved.sections)
     tools = resolved.wire_tools(request.format, request.tools)
     after = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
@@ -147,7 +152,7 @@ def _sections_with_breakpoint(
         return ()
     reach = resolved.tool_tokens(request.tools)
     indexes = []
-    ends = prefix_sections(static)
+    ends = prefix_end_indices(static)
     for index, section in enumerate(static):
         reach += resolved.section_tokens(section)
         if index in ends and reach >= _minimum(resolved):
@@ -196,7 +201,7 @@ def _breakpoints(
     shift: int,
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
-    sections = system.breakpoints or tuple(prefix_sections(static))
+    sections = system.breakpoints or tuple(prefix_end_indices(static))
     of_sections = [Breakpoint("section", index) for index in sections]
     items_with = sorted({place.item for place in places})
     if not items_with and items.stable and format is not FormatName.ANTHROPIC:

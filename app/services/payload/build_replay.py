@@ -100,7 +100,7 @@ def _rendered(
     assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         resolved.tail(fixed if opens else ()),
         resolved.defined(start.tools),
     )

@@ -11,7 +11,7 @@ from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import Layers, stored_message_from
+from app.adapters.postgres.common.rows import SettingsCache, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
@@ -45,9 +45,9 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 class LogRepository:
     """Appends to the log of one conversation, and reads it."""
 
-    def __init__(self, session: Session, layers: Layers) -> None:
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
         self._session = session
-        self._layers = layers
+        self._settings_cache = settings_cache
 
     async def append(
         self,
@@ -68,7 +68,7 @@ class LogRepository:
     ) -> Conversation | None:
         totals, turns = _running_totals(drafts)
         times = batch_times(drafts, now)
-        cached = self._layers.held(tenant_id, conversation_id)
+        cached = self._settings_cache.get(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
             blobs,
@@ -122,7 +122,7 @@ class LogRepository:
         )
         if row is None:
             return None
-        after = self._layers.conversation_from(row, tenant_id, cached)
+        after = self._settings_cache.conversation_from(row, tenant_id, cached)
         return (
             replace(after, state=replace(after.state, became_due=True))
             if row["became_due"]
@@ -149,7 +149,7 @@ class LogRepository:
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
-        cached = self._layers.held(tenant_id, conversation_id)
+        cached = self._settings_cache.get(tenant_id, conversation_id)
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
@@ -158,7 +158,11 @@ class LogRepository:
             default_model=default_model,
             **cached.parameters,
         )
-        return self._layers.conversation_from(row, tenant_id, cached) if row is not None else None
+        return (
+            self._settings_cache.conversation_from(row, tenant_id, cached)
+            if row is not None
+            else None
+        )
 
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED

@@ -20,7 +20,7 @@ from app.domain.payload.epochs import (
 )
 from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload
-from app.services.payload.pipeline.rendering import own_tools
+from app.services.payload.pipeline.rendering import agent_tools_in
 from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
 
 
@@ -28,7 +28,7 @@ from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependen
 class EpochChoice:
     """The epoch of a payload. `reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the own tools of the last epoch that stay. `leaves_prefix` says that the
+    `kept_tools` are the agent tools of the last epoch that stay. `leaves_prefix` says that the
     payload does not begin as those of the last epoch do.
     """
 
@@ -58,7 +58,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = 0
     else:
         before = start_from(last.start_json)
-        kept = before.tools.extra
+        kept = before.tools.agent_tools
         after = _new_start(state, kept)
         window = requested_window(state.attempt.settings)
         conversation_state = state.read.conversation.state
@@ -79,18 +79,18 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = before.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
     start = _with_reasoning_limit(
-        _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
+        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
     return EpochChoice(last, start, reason, (), leaves_prefix=last is not None)
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
-    extra = own_tools(state, kept_tools) if state.items is not None else kept_tools
+    agent_tools = agent_tools_in(state, kept_tools) if state.items is not None else kept_tools
     return Start(
         state.view,
         state.limits.total,
         state.limits.max_output_tokens,
-        replace(state.tools, extra=extra),
+        replace(state.tools, agent_tools=agent_tools),
         state.lasting_degraded,
         state.resolved.factor,
         state.dynamic_hash,
@@ -110,7 +110,7 @@ def _has_other_reasoning(state: BuildState) -> bool:
     streams, format = state.read.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
-    family = state.resolved.takes_reasoning_of(format)[:1]
+    family = state.resolved.accepted_reasoning(format)[:1]
     return any(
         accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
     )
@@ -123,7 +123,7 @@ def _reasoning_after(state: BuildState) -> int:
     turn keeps it, because some providers refuse a tool loop without it.
     """
     head_seq, format = state.read.conversation.state.head_seq, state.format
-    accepts = state.resolved.takes_reasoning_of(format)
+    accepts = state.resolved.accepted_reasoning(format)
     if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
         return head_seq
     if not accepts:

@@ -75,7 +75,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         state.opening,
         resolved.defined(state.tools),
     )
@@ -90,7 +90,7 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     """Whether a cached payload has the texts and tools of this build beside the messages."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.tools == resolved.nameable
+        assembler.tools == resolved.mentionable_agent_tools
         and assembler.opening == state.opening
         and assembler.defined == resolved.defined(state.tools)
     )
@@ -104,27 +104,29 @@ def extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
 
 
 def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
-    """Write the notes of a rendered payload, and add the own tools that its text mentions.
+    """Write the notes of a rendered payload, and add the agent tools that its text mentions.
 
     A notice that leaves no space for the payload is left out.
     """
-    extra = kept_tools
+    tools = kept_tools
     for _ in range(MAX_ROUNDS):  # a notice counts the tools that it brings
         state = _with_notice(state)
-        extra = own_tools(state, extra)
-        if extra == state.tools.extra:
+        tools = agent_tools_in(state, tools)
+        if tools == state.tools.agent_tools:
             break
-        state = replace(state, tools=replace(state.tools, extra=extra))
+        state = replace(state, tools=replace(state.tools, agent_tools=tools))
     if state.notes.percent is not None and not state.fits:
         state = _replace_notes(state, replace(state.notes, percent=None))
-        state = replace(state, tools=replace(state.tools, extra=own_tools(state, kept_tools)))
+        state = replace(
+            state, tools=replace(state.tools, agent_tools=agent_tools_in(state, kept_tools))
+        )
     return state
 
 
-def own_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+def agent_tools_in(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the tools that rendered items need besides the caller's, with those kept.
 
-    They are own tools that items and notes mention, or a stub where Anthropic demands a tool
+    They are agent tools that items and notes mention, or a stub where Anthropic demands a tool
     definition because the history has calls.
     """
     assert state.items is not None
@@ -136,7 +138,7 @@ def own_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _with_notice(state: BuildState) -> BuildState:
-    names_tool = COMPACT_CONTEXT in state.resolved.nameable
+    names_tool = COMPACT_CONTEXT in state.resolved.mentionable_agent_tools
     state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(MAX_ROUNDS):
