@@ -27,7 +27,7 @@ class ConversationState:
       results name. `promoted` are the tools that searches found in the turn `promoted_turn`.
     - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set when one
       is due, and `became_due` when the last append made it due. `failures` counts failed attempts
-      in a row; `is_backing_off` is set until the next attempt may start.
+      in a row; `is_resting` is set until the next attempt.
     """
 
     head_seq: int = 0
@@ -48,7 +48,7 @@ class ConversationState:
     promoted_turn: int = 0
     resume_at_tokens: int = 0
     is_due: bool = False
-    is_backing_off: bool = False
+    is_resting: bool = False
     became_due: bool = False
     failures: int = 0
     window: ActiveWindow = WHOLE_LOG_WINDOW

@@ -8,10 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that a caller can poll: `status` is queued, running, done or failed.
-
-    `ask` is the request as JSON text. `result` and `error` are None until the job ends.
-    """
+    """Work that a caller can poll; `status` is queued, running, done or failed."""
 
     job_id: str
     tenant_id: str

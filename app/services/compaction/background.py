@@ -70,7 +70,7 @@ class BackgroundCompactions:
         except NotFound:
             return
         state = source.state
-        if state.is_backing_off:
+        if state.is_resting:
             return
         if not await self._is_due(source):
             async with self._database.session() as session:

@@ -85,7 +85,7 @@ class CompactionService:
         none until `basis` changes, which identifies all that a plan depends on: builds are
         frequent, and must not repeat a fruitless attempt.
         """
-        if state.is_backing_off:
+        if state.is_resting:
             raise ServiceUnavailable("The summariser failed a moment ago")
         if self._fruitless.get(conversation_id) == basis:
             return NoCompaction("nothing could be compacted, and nothing has changed since")

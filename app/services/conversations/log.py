@@ -13,10 +13,10 @@ from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable,
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.events import EventType
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
+from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -191,11 +191,9 @@ class LogService:
                 current != threshold and not after.state.is_due and current.reached(after.state)
             )
             if after.state.became_due or is_overlooked:
+                notify = make_compaction_due if is_overlooked else announce_due_compaction
                 async with self._database.session() as session:
-                    if is_overlooked and not await session.jobs.set_due(after.conversation_id):
-                        return
-                    await session.events.add(after.conversation_id, EventType.DUE, "{}")
-                    await session.jobs.notify()
+                    await notify(session, after.conversation_id)
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
 

@@ -78,18 +78,18 @@ class SearchService:
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
         while has_more and len(page) < limit and _size(page) < read.max_bytes:
-            wanted = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
+            count = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
             where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
-            found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
+            matches = await read.page(self._find_by(conversation_id, query, limit=count, **where))
             if query.needs_text:
-                page += await asyncio.to_thread(_matching_phrases, query, found)
+                page += await asyncio.to_thread(_matching_phrases, query, matches)
             else:
-                page += found
-            has_more = found.has_more
-            if found and order == "asc":
-                after_seq = found[-1].seq
-            elif found:
-                before_seq = found[-1].seq
+                page += matches
+            has_more = matches.has_more
+            if matches and order == "asc":
+                after_seq = matches[-1].seq
+            elif matches:
+                before_seq = matches[-1].seq
         shown = _within(page[:limit], read.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
 

@@ -431,11 +431,11 @@ async def test_each_failure_pauses_compactions_for_longer(
     for number, seconds in enumerate((30, 60, 120, 240), start=1):
         await harness.work(cid)
         state = (await harness.stored(cid)).state
-        assert (state.failures, state.is_backing_off, state.is_due) == (number, True, True)
+        assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
         assert seconds - 10 < await pause_seconds(database_url, cid) <= seconds
         assert await harness.leases.claim() is None
         await harness.append(cid, user("so"))
-        assert (await harness.stored(cid)).state.is_backing_off
+        assert (await harness.stored(cid)).state.is_resting
         await end_pause(database_url, cid)
     await execute(database_url, "UPDATE heads SET failures = 40")
     await harness.work(cid)
@@ -510,7 +510,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
     else:
         assert (await harness.compact(cid)).compacted
     state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_backing_off, state.is_due) == (0, False, False)
+    assert (state.failures, state.is_resting, state.is_due) == (0, False, False)
     assert state.compaction_id is not None
 
 
@@ -524,7 +524,7 @@ async def test_a_policy_with_a_forbidden_model_pauses_compactions(
     await execute(database_url, statement, cid, json.dumps(own))
     await fill(harness, cid, 955)
     await harness.work(cid)
-    assert (await harness.stored(cid)).state.is_backing_off
+    assert (await harness.stored(cid)).state.is_resting
     build = await harness.build(cid)
     assert build["degraded"] == ["summariser_unavailable"]
     assert harness.gateway.calls == []

@@ -350,12 +350,12 @@ async def test_a_clearing_does_not_reset_failures(harness: Harness) -> None:
     build = await harness.build(cid)
     assert "summariser_unavailable" in build["degraded"]
     state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_backing_off) == (1, True)
+    assert (state.failures, state.is_resting) == (1, True)
     await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 600}})
     await harness.build(cid)
     assert await triggers(harness, cid) == ["tool_output"]
     state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_backing_off) == (1, True)
+    assert (state.failures, state.is_resting) == (1, True)
     assert len(harness.gateway.calls) == 1
 
 

@@ -72,7 +72,7 @@ STATE_COLUMNS = """
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at,
     h.due_at IS NOT NULL AS is_due,
-    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_backing_off
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
 SETTINGS_JOINS = f"""
@@ -120,7 +120,7 @@ def state_from(row: Any) -> ConversationState:
         promoted_turn=row["promoted_turn"],
         resume_at_tokens=row["resume_at"],
         is_due=row["is_due"],
-        is_backing_off=row["is_backing_off"],
+        is_resting=row["is_resting"],
         failures=row["failures"],
         window=window_from(row["since"], row["parts"]),
         outside_tokens=row["outside_tokens"],
