@@ -1,4 +1,4 @@
-"""Background compactions that become due; workers that are not notified find them when they poll."""
+"""Background compactions that become due; workers also find them when they poll."""
 
 from __future__ import annotations
 

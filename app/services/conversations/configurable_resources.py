@@ -37,7 +37,7 @@ from app.services.tool_output.stored_results import DeleteConversationObjects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """A creation request; `request` is its body, which an idempotency key is compared by."""
+    """A creation request; two requests with one idempotency key are equal if `request` is."""
 
     settings: OwnSettings = field(default_factory=OwnSettings)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -84,17 +84,17 @@ class ConfigurableService(ABC, Generic[Resource]):
             return self._configured(await self._get(repositories, tenant_id, resource_id))
 
     async def change(self, tenant_id: str, resource_id: str, patch: Patch) -> Configured[Resource]:
-        """Change the fields that a patch gives.
+        """Change the fields that a patch names.
 
         Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
         messages, since their counts are stored.
         """
         check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as repositories:
-            found = await self._get(repositories, tenant_id, resource_id, lock=True)
-            changed = self._checked(found, patch.applied(found), patch)
-            await self._repository(repositories).change(tenant_id, changed)
-            await self._after_change(repositories, found, changed)
+            before = await self._get(repositories, tenant_id, resource_id, lock=True)
+            after = self._with_own_fields(before, patch.applied(before), patch)
+            await self._repository(repositories).change(tenant_id, after)
+            await self._after_change(repositories, before, after)
             return self._configured(await self._get(repositories, tenant_id, resource_id))
 
     async def get_list(
@@ -130,15 +130,15 @@ class ConfigurableService(ABC, Generic[Resource]):
         body = list_json(kind, items)
         async with self._database.transaction() as session:
             repository = self._repository(session)
-            found = await self._get(session, tenant_id, resource_id, lock=True)
-            before = newest_version(found, kind)
-            after = before.replaced(kind, body, expected_version)
-            if after == before:
-                return before
-            for item in (before, after) if before.is_unversioned else (after,):
+            resource = await self._get(session, tenant_id, resource_id, lock=True)
+            newest = newest_version(resource, kind)
+            new = newest.replaced(kind, body, expected_version)
+            if new == newest:
+                return newest
+            for item in (newest, new) if newest.is_unversioned else (new,):
                 await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
-            await repository.change(tenant_id, with_version(found, kind, after))
-        return after
+            await repository.change(tenant_id, with_version(resource, kind, new))
+        return new
 
     async def _create(
         self,
@@ -191,8 +191,11 @@ class ConfigurableService(ABC, Generic[Resource]):
         """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
 
     @abstractmethod
-    def _checked(self, before: Resource, after: Resource, patch: Patch) -> Resource:
-        """Return the changed resource with the fields of its kind; raises ValidationError."""
+    def _with_own_fields(self, before: Resource, after: Resource, patch: Patch) -> Resource:
+        """Return the changed resource with the changes that only its kind has.
+
+        Raises ValidationError for an invalid policy.
+        """
 
     def _policy(self, *levels: str) -> Policy:
         """Return the policy of stored settings; raises ValidationError for an invalid one."""

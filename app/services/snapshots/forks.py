@@ -33,7 +33,7 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
-from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
+from app.services.conversations.active_windows import ActiveWindows, view_state_of, with_window
 from app.services.conversations.configurable_resources import claim_idempotency_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -287,7 +287,7 @@ class ForkService:
         pinned = await session.contexts.pinned(fork_id)
         kept = kept_at(before, state.head_seq, receipt, pinned)
         base = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(session, self._resolver, base, receipt)
+        shown = await view_state_of(session, self._resolver, base, receipt)
         if shown.compaction_id is None:
             return
         applied = await session.contexts.show(
