@@ -159,8 +159,9 @@ class StoredResults:
         blobs = {}
         if refs:
             async with self._database.session() as session:
-                found = await session.blobs.find_all(conversation_id, [*refs])
-            blobs = {blob.id: blob for blob in found}
+                blobs = {
+                    blob.id: blob for blob in await session.blobs.find_all(conversation_id, [*refs])
+                }
         originals: list[Original] = []
         total = 0
         for message, output in zip(messages, outputs, strict=True):
