@@ -70,7 +70,7 @@ class PlanExecutor:
     ) -> ExecutedPlan:
         """Extend the current summary to all that is hidden: one summary for all of it."""
         view = run.source.view
-        fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
+        fresh = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
         previous = "\n\n".join(summary.text for summary in view.summaries) or None
         max_tokens = summary_text_limit(run.source.resolved.compaction_limits())
         result = await self._summary_of(run, plan, fresh, previous, max_tokens, retains=True)
@@ -90,7 +90,7 @@ class PlanExecutor:
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
         max_tokens = tree_node_text_limit(resolved.compaction_limits())
-        released = [Span(seq, seq + 1) for seq in plan.released]
+        released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
@@ -148,7 +148,7 @@ class PlanExecutor:
             self.model(run.source, run.request),
             max_tokens,
             run.calls,
-            kept_seqs=frozenset(plan.kept),
+            kept_seqs=frozenset(plan.unhidden_seqs),
             retained=run.source.view.retain if retains else None,
         )
 
@@ -180,7 +180,9 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
     shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
     summary_tokens = sum(summary.tokens for summary in view.summaries)
     summary_tokens += resolved.count(view.note) if view.note is not None else 0
-    tools = agent_tools_tokens(resolved, source.state, view.results_cleared_through)
+    tools = agent_tools_tokens(
+        resolved, source.state, has_placeholders=view.results_cleared_through > 0
+    )
     return replace(
         nothing_done(run, DRY_RUN, plan.steps),
         after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,

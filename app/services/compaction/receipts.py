@@ -66,7 +66,7 @@ class ReceiptService:
         return ContextState(
             strategy=receipt.strategy,
             summary=receipt.summary,
-            summary_range=(receipt.span.start, receipt.span.end),
+            summary_range=(receipt.hidden_span.start, receipt.hidden_span.end),
             compressed_at=receipt.created_at.isoformat(),
         )
 
@@ -117,7 +117,7 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
             receipt = await _receipt(session, conversation_id, compaction_id)
-        spans = overlap((receipt.span,), receipt.view.window)
+        spans = overlap((receipt.hidden_span,), receipt.view.window)
         ahead = [
             (max(after_seq, span.start - 1), span.end)
             for span in spans_through(spans, conversation.state.head_seq)
@@ -188,7 +188,7 @@ class ReceiptService:
             pinned = await session.contexts.pinned(conversation_id)
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
-        before = replace(conversation, state=replace(state, kept=kept))
+        before = replace(conversation, state=replace(state, kept_seqs=kept))
         shown = await shown_of(session, self._resolver, before, parent)
         limits = resolved.policy_limits
         applied = await session.contexts.show(

@@ -156,7 +156,7 @@ class CompactionRunner:
         source, view, calls = run.source, executed.view, run.calls
         state, resolved = source.state, source.resolved
         left = shown_entries(source.entries, view)
-        lacks_summary = executed.lacks_summary or executed.plan.drops
+        lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
         return Compaction(
             compaction_id=self._new_id(),
             parent_id=state.compaction_id,
@@ -164,7 +164,9 @@ class CompactionRunner:
             strategy=run.strategy,
             policy_strategy=resolved.policy.strategy,
             strategies_run=executed.plan.steps,
-            span=executed.plan.hidden or view.hidden or Span(1, view.results_cleared_through + 1),
+            hidden_span=executed.plan.hidden
+            or view.hidden
+            or Span(1, view.results_cleared_through + 1),
             view=view,
             made=tuple(executed.made),
             summary_tokens=view_summary_tokens(view, resolved.count),

@@ -82,8 +82,9 @@ class CompactionRun:
             CompactionOptions(
                 forced=self.trigger is Trigger.FORCED or deep,
                 deep=deep,
-                # Usage as reported can be over the threshold where the counted one is not.
-                deep_within_target=not source.is_settled(self.strategy),
+                # The reported usage may be over the threshold although the counted one is within
+                # the target: then a plan has to hide more than the target requires.
+                deep_within_target=not source.is_just_compacted(self.strategy),
                 strategy=self.request.strategy,
                 target_tokens=self.request.target_tokens,
             ),

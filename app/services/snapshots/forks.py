@@ -25,7 +25,7 @@ from app.domain.prompt.resolved_settings import digest
 from app.domain.snapshots.forks import (
     blob_batches,
     covers_only,
-    kept_at,
+    kept_seqs_at,
     oldest_before,
     restores_log,
     state_at,
@@ -285,8 +285,8 @@ class ForkService:
         """Apply this compaction to the fork's view."""
         fork_id, state = conversation.conversation_id, conversation.state
         pinned = await session.contexts.pinned(fork_id)
-        kept = kept_at(before, state.head_seq, receipt, pinned)
-        base = replace(conversation, state=replace(state, kept=kept))
+        kept = kept_seqs_at(before, state.head_seq, receipt, pinned)
+        base = replace(conversation, state=replace(state, kept_seqs=kept))
         shown = await shown_of(session, self._resolver, base, receipt)
         if shown.compaction_id is None:
             return

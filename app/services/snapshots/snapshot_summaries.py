@@ -137,7 +137,7 @@ class SnapshotSummaries:
     async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
         """Return the active compaction's summary, and the spans of the window beside it."""
         state, part = window.conversation.state, window.part
-        if state.compaction_id is None or state.span is None:
+        if state.compaction_id is None or state.hidden_span is None:
             return None, part.spans
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
@@ -145,8 +145,8 @@ class SnapshotSummaries:
             )
         if receipt is None or receipt.summary is None:
             return None, part.spans
-        kept = overlap(spans_of(state.kept), part.spans)
-        return receipt.summary, union((*minus(part.spans, (state.span,)), *kept))
+        kept = overlap(spans_of(state.kept_seqs), part.spans)
+        return receipt.summary, union((*minus(part.spans, (state.hidden_span,)), *kept))
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
         """Return the truncated messages of a span, read in batches."""

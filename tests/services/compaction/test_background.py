@@ -593,9 +593,9 @@ def jobs_of(harness: Harness) -> JobService:
     return JobService(harness.database, new_id)
 
 
-async def start(harness: Harness, cid: str, **ask: Any) -> Job:
+async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**ask).as_json())
+    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**options).as_json())
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:

@@ -207,11 +207,11 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     assert after.state == replace(
         before.state,
         open_calls=(),
-        kept=after.state.kept,
+        kept_seqs=after.state.kept_seqs,
         view_version=after.state.view_version,
         view_cause=after.state.view_cause,
     )
-    assert {*after.state.kept} >= {*before.state.kept}
+    assert {*after.state.kept_seqs} >= {*before.state.kept_seqs}
     await check_sums(harness, copy)
 
 
@@ -835,7 +835,7 @@ async def test_a_pin_set_meanwhile_is_in_both(
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
-    assert 8 in (await harness.stored(made.conversation_id)).state.kept
+    assert 8 in (await harness.stored(made.conversation_id)).state.kept_seqs
 
 
 async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
