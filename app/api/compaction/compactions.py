@@ -90,7 +90,7 @@ async def compact(
     if wait or options.dry_run:
         compaction = services(request).compaction
         return Json(await compaction.compact(tenant_of(request), checked_id, options))
-    services(request).compaction.check(options)
+    services(request).compaction.check_model(options)
     job = await services(request).jobs.start(
         tenant_of(request), checked_id, "compact", options.as_json()
     )

@@ -1,4 +1,4 @@
-"""One compaction under way: its input, its trigger, its request and its outcome."""
+"""The state of one running compaction, and its outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request_from(text: str) -> CompactRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """One compaction: what it is planned on, why it runs, and its model calls."""
+    """One compaction: its input, why it runs, its request and its model calls."""
 
     source: CompactionInput
     trigger: Trigger
@@ -113,7 +113,7 @@ class CompactionRun:
 
 @dataclass(slots=True)
 class ExecutedPlan:
-    """A plan that was carried out: the view it led to, and the summaries that were made.
+    """The outcome of a plan: the new view, and the summaries that were made.
 
     `lacks_summary` is set when a planned summary could not be made.
     """

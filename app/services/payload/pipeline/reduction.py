@@ -181,7 +181,7 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             None,
             summary_text_limit(state.limits),
             deps.summariser.start_run(state.attempt.tenant_id),
-            kept_seqs=frozenset(plan.unhidden_seqs),
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
         )
         summaries = (
             Summary(span, result.text, summary_message_tokens(result.text, resolved.count)),
