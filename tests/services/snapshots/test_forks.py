@@ -624,10 +624,10 @@ async def test_outputs_outlive_the_source(
     assert await process.store.keys() == []
 
 
-async def test_the_sweep_keeps_new_copies_of_objects(
+async def test_the_collection_keeps_new_copies_of_objects(
     database: PostgresDatabase, tmp_path: Path
 ) -> None:
-    """The sweep deletes no copied object that has no row yet, also in a directory (29)."""
+    """The collection deletes no copied object that has no row yet, also in a directory (29)."""
     folder = ObjectStore(f"file://{tmp_path}")
     process = Process(database, folder)
     cid = await process.harness.conversation()
@@ -743,7 +743,7 @@ async def test_a_long_log_is_copied_in_pieces(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several statements copy a long log, none of which takes long."""
-    monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
+    monkeypatch.setattr(service, "BATCH_MESSAGES", 3)
     cid = await compacted(harness)
     for at_seq in (None, 2, 3, 4, 6):
         copy = await fork(harness, cid, at_seq)
