@@ -569,7 +569,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     assert (await harness.stored(copy)).versions.sections == 2
     await harness.conversations.clear(TENANT, cid)
     assert "look" in (await built(harness, copy)).contents
-    assert [kind for kind, _ in await harness.told(copy)] == ["pinned"]
+    assert [kind for kind, _ in await harness.events_of(copy)] == ["pinned"]
     nested = await fork(harness, copy, 4)
     assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
 

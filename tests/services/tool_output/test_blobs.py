@@ -412,12 +412,12 @@ async def test_unattached_uploads_are_collected(
     expected = [loose[0], loose[2]]
     before = await left(connection)
     assert await rows.collect(cid, dry_run=True) == expected
-    assert (await left(connection), await rows.harness.told(cid)) == (before, [])
+    assert (await left(connection), await rows.harness.events_of(cid)) == (before, [])
     assert await rows.collect(cid, uploaded_before=rows.now - HOUR) == []
     assert await rows.collect(cid) == expected
-    assert await rows.harness.told(cid) == [("gc", {"blobs": 2, "byte_size": 10_000})]
+    assert await rows.harness.events_of(cid) == [("gc", {"blobs": 2, "byte_size": 10_000})]
     assert await rows.collect(cid) == []
-    assert len(await rows.harness.told(cid)) == 1
+    assert len(await rows.harness.events_of(cid)) == 1
     for gone in expected:
         for work in (
             rows.blobs.read_lines(TENANT, cid, gone, 0, 1),
