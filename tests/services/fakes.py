@@ -400,8 +400,8 @@ class Harness:
         assert compaction_id is not None
         return (await self.receipts.get(TENANT, conversation_id, compaction_id)).compaction
 
-    async def told(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return type and data of every event but the appends."""
+    async def events_of(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the type and data of each event except appends."""
         async with self.database.session() as session:
             page = await session.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
         assert page is not None

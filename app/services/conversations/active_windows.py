@@ -172,7 +172,7 @@ async def view_state_of(
         view_summary_tokens(view, resolver.counter(conversation.counter)),
         state.tokens - sum(entry.tokens for entry in shown),
         state.head_seq - len(shown),
-        tuple(filter(view.shows, state.kept)),
+        tuple(filter(view.shows, state.kept_seqs)),
     )
 
 
@@ -186,8 +186,8 @@ def _with_view(
         view_version=state.view_version + (cause is not None),
         view_cause=cause or state.view_cause,
         compaction_id=view_state.compaction_id,
-        span=view.hidden if has_view else None,
-        kept=view_state.kept,
+        hidden_span=view.hidden if has_view else None,
+        kept_seqs=view_state.kept_seqs,
         results_cleared_through=view.results_cleared_through if has_view else 0,
         summary_tokens=view_state.summary_tokens,
         hidden_tokens=view_state.hidden_tokens,

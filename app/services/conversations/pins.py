@@ -56,8 +56,8 @@ class PinService:
                 view = base_view(
                     conversation.state, receipt.view, self._resolver.policy_of(conversation)
                 )
-                kept, tokens, messages = kept_with_pins(view, conversation.state.kept, around)
-                if kept != conversation.state.kept:
+                kept, tokens, messages = kept_with_pins(view, conversation.state.kept_seqs, around)
+                if kept != conversation.state.kept_seqs:
                     await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})
             await session.events.add(conversation_id, EventType.PINNED, event)

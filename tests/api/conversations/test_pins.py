@@ -185,7 +185,9 @@ async def test_any_message_id_can_be_pinned(client: httpx.AsyncClient, odd: str)
     assert (await client.delete(place)).json() == {"seqs": [1]}
 
 
-@pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID_CHARS + 1), "m" * 5000])
+@pytest.mark.parametrize(
+    "odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID_CHARS + 1), "m" * 5000]
+)
 async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
     """An unknown message is a 404 [errors.problem-json]."""
     path = await new_conversation(client)

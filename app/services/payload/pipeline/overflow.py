@@ -73,7 +73,7 @@ async def cut_after_overflow(deps: BuildDependencies, state: BuildState) -> Comp
     if view is None:
         raise await refusal(deps, state, state.shown)
     try:
-        return await deps.compaction.cut(cut, view)
+        return await deps.compaction.apply_emergency_cut(cut, view)
     except Conflict as conflict:
         raise state.restart() from conflict
 
