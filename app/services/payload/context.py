@@ -104,7 +104,7 @@ class ContextService:
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
                 state = await render(deps, state, epoch.start.view, epoch.kept_tools)
-                if not epoch.describes(state):
+                if not epoch.matches(state):
                     continue  # the rendered text mentions other tools
                 if not state.fits:
                     state = await reduce_rendered(deps, state)

@@ -157,7 +157,9 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
 
 @given(cases(), RESOLVED, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
+def test_cache_breakpoints_are_at_most_four(
+    case: Case, resolved: ResolvedSettings, tail: Tail
+) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless."""
     items = folded(case).items(tail)
     payload, body = rendered(case, resolved, items)

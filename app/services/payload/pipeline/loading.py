@@ -8,7 +8,7 @@ from app.domain.common.errors import NotFound, ValidationError
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
-from app.domain.payload.epochs import factor_in, requested_window, start_from
+from app.domain.payload.epochs import epoch_factor, epoch_start_from, requested_window
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.overflow import context_overflow
@@ -52,9 +52,9 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
-        start = start_from(last_epoch.start_json)
+        start = epoch_start_from(last_epoch.start_json)
         calibration = conversation.calibration
-        factor = factor_in(start, calibration.rounded.factor if calibration is not None else 1.0)
+        factor = epoch_factor(start, calibration.rounded.factor if calibration is not None else 1.0)
     resolved = await deps.resolver.of(conversation, settings, factor)
     if resolved.model is None:
         raise ValidationError.at(

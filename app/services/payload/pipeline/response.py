@@ -32,9 +32,9 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state.tools,
         state.attempt.conversation_id,
         state.system_dynamic,
-        _known_point(recorded),
+        _caller_point(recorded),
     )
-    payload = _rendered(request, state)
+    payload = _render(request, state)
     state = state.degrade(*payload.degraded)
     if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
         state = state.degrade(SUMMARY_AS_USER)
@@ -80,7 +80,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     }
 
 
-def _known_point(recorded: RecordedBuild) -> StablePoint | None:
+def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
     """Return where the caller's payload ends, None for one that is not of this epoch."""
     known, epoch = recorded.state.attempt.known, recorded.epoch
     if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:
@@ -92,12 +92,12 @@ def _known_point(recorded: RecordedBuild) -> StablePoint | None:
     return recorded.rendered.assembler.point_at(known.through_seq)
 
 
-def _rendered(request: Request, state: BuildState) -> Payload:
+def _render(request: Request, state: BuildState) -> Payload:
     assert state.items is not None
     try:
         return render_payload(request, state.resolved, state.items)
     except MisplacedBreakpoint:
-        _log.exception("cache_marks_failed")
+        _log.exception("cache_breakpoints_failed")
         return render_payload(request, state.resolved, state.items, breakpoints=False)
 
 

@@ -16,7 +16,7 @@ from app.domain.compaction.views import base_view
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
-from app.domain.payload.epochs import Start, start_from, view_holds
+from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
 from app.domain.prompt.resolved_settings import PayloadTools, takes_all
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
@@ -26,7 +26,7 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
     read, resolved, last = loaded.read, loaded.resolved, loaded.last_epoch
-    start = start_from(last.start_json) if last is not None else None
+    start = epoch_start_from(last.start_json) if last is not None else None
     degraded: tuple[str, ...] = ()
     epoch_tools: PayloadTools | None = None
     if last is not None and start is not None and _start_holds(loaded, last, start):
@@ -51,15 +51,15 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     return state
 
 
-def _start_holds(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
+def _start_holds(loaded: LoadedConversation, last: Epoch, start: EpochStart) -> bool:
     read = loaded.read
     version = read.conversation.state.view_version
-    return view_holds(last, start, loaded.resolved, loaded.limits, version) and all(
+    return is_view_current(last, start, loaded.resolved, loaded.limits, version) and all(
         start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins
     )
 
 
-def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
+def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: EpochStart) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
@@ -68,7 +68,7 @@ def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: Start)
     return (
         loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         and state.view_cause == RESULTS_CLEARED
-        and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
+        and is_view_current(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
         and not start.degraded
         and all(map(start.view.shows, loaded.read.pins))
     )
@@ -169,7 +169,7 @@ def _read_spans(read: ContextRead, last: Epoch | None) -> Sequence[Span]:
     """Return the spans whose rows were read; the select READ follows the same rule."""
     state = read.conversation.state
     if last is not None and last.view_version == state.view_version:
-        view = start_from(last.start_json).view
+        view = epoch_start_from(last.start_json).view
         return view.spans if len(view.window) == 1 else view.spans[-1:]
     window = (Span(state.window.since, ENDLESS),)
     return spans_beside(state.span, state.kept, window)
