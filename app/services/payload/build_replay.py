@@ -26,7 +26,7 @@ from app.domain.payload.epochs import (
     parse_build_id,
 )
 from app.domain.payload.payload_items import PayloadItems
-from app.domain.payload.rendering import Payload, Request, render_payload
+from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.payload.pipeline.rendering import read_rows
 from app.services.ports import Database, Repositories
@@ -114,7 +114,7 @@ def _render(
         assembler.add(row)
     assembler.finish()
     items: PayloadItems = assembler.items(resolved.tail(_texts(texts, tail_hash)))
-    request = Request(
+    request = RenderRequest(
         format, start.tools, conversation_id, () if in_opening else texts_before_history
     )
     return render_payload(request, resolved, items)

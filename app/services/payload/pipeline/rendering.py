@@ -90,9 +90,9 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     """Whether a cached payload was rendered with the opening and tools of this build."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.tools == resolved.nameable
+        assembler.nameable_tools == resolved.nameable
         and assembler.opening == state.opening
-        and assembler.defined == resolved.defined(state.tools)
+        and assembler.defined_tools == resolved.defined(state.tools)
     )
 
 

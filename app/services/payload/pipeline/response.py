@@ -9,7 +9,7 @@ from app.domain.common.messages import takes_system
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
 from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
-from app.domain.payload.rendering import Payload, Request, render_payload
+from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.services.payload.pipeline.epoch import RecordedBuild
 from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState
 
@@ -27,7 +27,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     state, rendered, epoch = recorded.state, recorded.rendered, recorded.epoch
     items, view = state.items, rendered.view
     assert items is not None
-    request = Request(
+    request = RenderRequest(
         state.format,
         state.tools,
         state.attempt.conversation_id,
@@ -92,7 +92,7 @@ def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
     return recorded.rendered.assembler.point_at(known.through_seq)
 
 
-def _render(request: Request, state: BuildState) -> Payload:
+def _render(request: RenderRequest, state: BuildState) -> Payload:
     assert state.items is not None
     try:
         return render_payload(request, state.resolved, state.items)
