@@ -259,8 +259,8 @@ def _system(
             )
         case FormatName.ANTHROPIC if as_blocks:
             # A block per section, so that any of them can have a breakpoint.
-            contents = (*(section.content for section in static), *request.dynamic_texts)
-            blocks = [{"type": "text", "text": text} for text in contents]
+            block_texts = (*(section.content for section in static), *request.dynamic_texts)
+            blocks = [{"type": "text", "text": text} for text in block_texts]
             value = [
                 {**block, "cache_control": _ANTHROPIC_BREAKPOINT} if index in breakpoints else block
                 for index, block in enumerate(blocks)
