@@ -200,7 +200,7 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
         "status": receipt.status,
         "hidden_range": _range(compaction.span),
         "kept": view.kept,
-        "cleared_through": view.trimmed_through,
+        "cleared_through": view.results_cleared_through,
         "retain": view.retain,
         "note": view.note,
         "summaries": [_summary(summary) for summary in view.summaries],

@@ -73,7 +73,7 @@ class CompactionInput:
         """Return the maximum tokens of a payload that shows this view of the same log."""
         shown = sum(entry.tokens for entry in shown_entries(self.entries, view))
         tools = agent_tools_tokens(
-            self.resolved, self.state, view.trimmed_through, shortens=bool(view.shortened)
+            self.resolved, self.state, view.results_cleared_through, shortens=bool(view.shortened)
         )
         return self.resolved.usage(
             shown, view_summary_tokens(view, self.resolved.count), tools
@@ -116,7 +116,7 @@ def plan_compaction(
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
     reserve = max(summary_reserve(strategy.name, limits), state.summary_tokens)
-    through = 1 if any(item.clearable for item in entries) else state.trimmed_through
+    through = 1 if any(item.clearable for item in entries) else state.results_cleared_through
     fixed = resolved.raw_fixed.fixed + agent_tools_tokens(resolved, state, through)
     budget = history_budget(limits, policy, fixed, reserve, resolved.factor)
     budget = replace(budget, summary_now=max(NOTE_TOKENS, state.summary_tokens))

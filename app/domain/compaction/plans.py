@@ -69,7 +69,7 @@ class CompactionPlan:
     - `hidden` is the whole hidden range afterwards, the former one included; None when no more is
       hidden. `kept` are the seqs inside it that stay verbatim. `released` are seqs that were kept
       in the former range and are hidden now.
-    - Tool results up to `trimmed_through` are replaced by placeholders.
+    - Tool results up to `results_cleared_through` are replaced by placeholders.
     - Without `summarises` the newly hidden messages are dropped with a note.
     - `chunks` are the parts that a tree summarises one by one. Together they cover what is newly
       hidden outside the former range; the first one includes what was released.
@@ -83,7 +83,7 @@ class CompactionPlan:
     freed_tokens: int
     hidden: Span | None = None
     kept: tuple[int, ...] = ()
-    trimmed_through: int = 0
+    results_cleared_through: int = 0
     summarises: bool = True
     chunks: tuple[Span, ...] = ()
     shrunk: bool = False
@@ -100,6 +100,6 @@ def tokens_of(history: Iterable[Entry]) -> int:
     return sum(entry.tokens for entry in history)
 
 
-def trimmed_tokens_of(history: Iterable[Entry]) -> int:
+def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     """Return the tokens of a history whose tool results are all placeholders."""
-    return sum(entry.trimmed_tokens for entry in history)
+    return sum(entry.placeholder_tokens for entry in history)

@@ -47,7 +47,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
     view = replace(
         active,
         spans=union((*minus(window, hidden), *kept)),
-        untrimmed=tuple(seq for seq in state.kept if seq <= active.trimmed_through),
+        uncleared_results=tuple(seq for seq in state.kept if seq <= active.results_cleared_through),
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
         window=window,
     )
@@ -67,11 +67,11 @@ def without_compaction(state: ConversationState) -> ConversationState:
         compaction_id=None,
         span=None,
         kept=(),
-        trimmed_through=0,
+        results_cleared_through=0,
         summary_tokens=0,
         hidden_tokens=state.outside_tokens,
         hidden_messages=state.outside_messages,
-        resume_at=0,
+        resume_at_tokens=0,
         failures=0,
     )
 
@@ -87,7 +87,7 @@ def view_after(
 
     Of what it still shows, the seqs in `never_cleared` are not cleared: pins and excluded results.
     """
-    through = max(view.trimmed_through, plan.trimmed_through)
+    through = max(view.results_cleared_through, plan.results_cleared_through)
     hidden = plan.hidden or view.hidden
     kept = plan.kept if plan.hidden is not None else view.kept
     spans = spans_beside(hidden, kept, view.window)
@@ -96,10 +96,10 @@ def view_after(
         spans=spans,
         summaries=tuple(_inside(summaries, hidden_by(spans, view.window))),
         retain=retain,
-        trimmed_through=through,
+        results_cleared_through=through,
     )
     stays = sorted(seq for seq in {*kept, *never_cleared} if seq <= through and after.shows(seq))
-    after = with_shortened(replace(after, untrimmed=tuple(stays)), ())
+    after = with_shortened(replace(after, uncleared_results=tuple(stays)), ())
     if plan.hidden is None:
         return after
     return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released))
@@ -135,7 +135,7 @@ def with_omission_note(view: View, unsummarised: int = 0) -> View:
 
 def kept_seqs(view: View) -> tuple[int, ...]:
     """Return the seqs that a view keeps: those shown in its hidden range, and not cleared."""
-    return tuple(sorted({*view.kept, *filter(view.shows, view.untrimmed)}))
+    return tuple(sorted({*view.kept, *filter(view.shows, view.uncleared_results)}))
 
 
 def kept_with_pins(
@@ -152,8 +152,8 @@ def kept_with_pins(
             continue
         if hidden is not None and hidden.holds(item.seq):
             tokens, messages = tokens + item.tokens, messages + 1
-        elif view.trims(item.seq) and item.role is Role.TOOL:
-            tokens += item.tokens - entry(item.seq, item.role, item.tokens).trimmed_tokens
+        elif view.clears_result(item.seq) and item.role is Role.TOOL:
+            tokens += item.tokens - entry(item.seq, item.role, item.tokens).placeholder_tokens
         else:
             continue
         seqs.add(item.seq)
@@ -179,7 +179,7 @@ def shortened_entries(entries: Iterable[Entry], view: View) -> Iterable[Entry]:
         return entries
     left = {short.seq: short.tokens for short in view.shortened}
     return [
-        replace(item, tokens=left[item.seq], trimmed_tokens=left[item.seq])
+        replace(item, tokens=left[item.seq], placeholder_tokens=left[item.seq])
         if item.seq in left
         else item
         for item in entries
@@ -193,10 +193,10 @@ def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
 
 
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
-    if view.trims(item.seq):
-        return replace(item, tokens=item.trimmed_tokens)
+    if view.clears_result(item.seq):
+        return replace(item, tokens=item.placeholder_tokens)
     if hidden is not None and hidden.holds(item.seq):
-        return replace(item, trimmed_tokens=item.tokens)
+        return replace(item, placeholder_tokens=item.tokens)
     return item
 
 
@@ -213,23 +213,27 @@ def view_summary_tokens(view: View, count: CountText) -> int:
 def agent_tools_tokens(
     resolved: ResolvedSettings,
     state: ConversationState,
-    trimmed_through: int | None = None,
+    results_cleared_through: int | None = None,
     *,
     shortens: bool = False,
 ) -> int:
     """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
 
-    That is the case if all cut results are shown. `trimmed_through` is that of the view in
+    That is the case if all cut results are shown. `results_cleared_through` is that of the view in
     question, `shortens` is set when it shortens messages.
     """
-    mentions = mentioned_agent_tools(state, trimmed_through)
+    mentions = mentioned_agent_tools(state, results_cleared_through)
     readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
     return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
-    state: ConversationState, trimmed_through: int | None = None
+    state: ConversationState, results_cleared_through: int | None = None
 ) -> tuple[str, ...]:
     """Return the agent's own tools that a payload may mention, if all cut results are shown."""
-    through = state.trimmed_through if trimmed_through is None else trimmed_through
+    through = (
+        state.results_cleared_through
+        if results_cleared_through is None
+        else results_cleared_through
+    )
     return (*state.mentions, READ_LINES) if through else state.mentions

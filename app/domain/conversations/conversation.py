@@ -23,9 +23,9 @@ class ConversationState:
       every change of the view, and `view_cause` is the reason of the last one.
     - The active `window` was last moved for a rolling window of `window_seconds`. `oldest_at` is
       the time of its oldest message. The last clear was at `cleared_at`, after `cleared_seq`.
-    - Tool results up to `trimmed_through` are cleared. `mentions` are the agent tools that cut
+    - Tool results up to `results_cleared_through` are cleared. `mentions` are the agent tools that cut
       results name. `promoted` are the tools that searches found in the turn `promoted_turn`.
-    - No background compaction runs before the log has `resume_at` tokens. `is_due` is set when one
+    - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set when one
       is due, and `became_due` when the last append made it due. `failures` counts failed attempts
       in a row; `is_resting` is set until the next attempt.
     """
@@ -42,11 +42,11 @@ class ConversationState:
     hidden_messages: int = 0
     kept: tuple[int, ...] = ()
     view_cause: str | None = None
-    trimmed_through: int = 0
+    results_cleared_through: int = 0
     mentions: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()
     promoted_turn: int = 0
-    resume_at: int = 0
+    resume_at_tokens: int = 0
     is_due: bool = False
     is_resting: bool = False
     became_due: bool = False

@@ -20,7 +20,7 @@ from enum import StrEnum
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import Restored
 from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry
 from app.domain.conversations.view import (
     Span,
     Summary,
@@ -123,8 +123,8 @@ def _state_of(item: Entry, view: View, sliding_window: SlidingWindow) -> State:
     if view.shows(seq):
         if seq < sliding_window.shown_from and not item.pinned:
             return State.OUTSIDE
-        is_large = item.role is Role.TOOL and item.tokens > TRIMMED_TOKENS
-        return State.CLEARED if is_large and view.trims(seq) else State.VERBATIM
+        is_large = item.role is Role.TOOL and item.tokens > MAX_PLACEHOLDER_TOKENS
+        return State.CLEARED if is_large and view.clears_result(seq) else State.VERBATIM
     if seq < sliding_window.whole_from:
         return State.OUTSIDE
     return State.LEFT_OUT if _summary_of(seq, view.summaries) is None else State.SUMMARISED
@@ -202,8 +202,8 @@ def _hidden_in(view: View) -> tuple[Span, ...]:
 
 
 def _cleared_in(view: View) -> tuple[Span, ...]:
-    whole = spans_of(view.untrimmed)
-    return minus((Span(1, view.trimmed_through + 1),), whole)
+    whole = spans_of(view.uncleared_results)
+    return minus((Span(1, view.results_cleared_through + 1),), whole)
 
 
 def _seqs_of(spans: Iterable[Span]) -> Iterable[int]:

@@ -26,7 +26,7 @@ from typing import ClassVar
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
@@ -200,7 +200,7 @@ class Assembler(ABC):
         self._finish_group()
 
     def _is_cleared(self, row: LogRow) -> bool:
-        return row.tokens > TRIMMED_TOKENS and self.view.trims(row.seq)
+        return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
     def _placeholder(self, row: LogRow) -> str:
         names_tool = READ_LINES in self.nameable_tools

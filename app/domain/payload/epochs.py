@@ -63,7 +63,7 @@ class EpochStart:
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
         stored = {_STORED_NAMES.get(key, key): value for key, value in asdict(self).items()}
-        return json_text.dumps(stored)
+        return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 
 @lru_cache(maxsize=1024)
@@ -184,9 +184,9 @@ def break_reason(
 
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
     """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
-    if old.spans == new.spans and old.untrimmed == new.untrimmed:
+    if old.spans == new.spans and old.uncleared_results == new.uncleared_results:
         return None
-    if any(not old.shows(seq) or old.trims(seq) for seq in pins):
+    if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
         return "pinned"
     hidden_again = minus(old.spans, new.spans)
     is_same_end = old.spans[-1] == new.spans[-1]
@@ -200,7 +200,10 @@ def _view_change(old: View, new: View) -> str | None:
         return "compaction"
     if old.spans != new.spans:
         return "window_moved"
-    if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
+    if (old.results_cleared_through, old.uncleared_results) != (
+        new.results_cleared_through,
+        new.uncleared_results,
+    ):
         return "tool_results_cleared"
     if old.shortened != new.shortened:
         return MESSAGES_SHORTENED

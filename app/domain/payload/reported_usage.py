@@ -110,7 +110,7 @@ def should_compact(
 
 def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
     """Whether compaction is suspended until the log has grown, as after an undo."""
-    if state.tokens >= state.resume_at:
+    if state.tokens >= state.resume_at_tokens:
         return False
     return pressure_status(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
@@ -151,7 +151,7 @@ def settings_difference(
     ):
         return "request_settings"
     view = start.view
-    is_plain = len(view.spans) == 1 and not (view.trimmed_through or view.summaries)
+    is_plain = len(view.spans) == 1 and not (view.results_cleared_through or view.summaries)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW and not is_plain:
         return "reduced"
     return None

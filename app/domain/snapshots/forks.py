@@ -36,13 +36,13 @@ def restores_log(state: ConversationState, at_seq: int) -> bool:
 def state_at(state: ConversationState, at_seq: int) -> ConversationState:
     """Return the state of a fork before its log is copied.
 
-    `resume_at`, the size at which compaction is tried again, holds for the whole log only.
+    `resume_at_tokens`, the size at which compaction is tried again, holds for the whole log only.
     """
     return replace(
         state,
         head_seq=at_seq,
         cleared_seq=min(state.cleared_seq, at_seq),
-        resume_at=state.resume_at if at_seq == state.head_seq else 0,
+        resume_at_tokens=state.resume_at_tokens if at_seq == state.head_seq else 0,
     )
 
 
@@ -72,7 +72,7 @@ def oldest_before(state: ConversationState) -> datetime | None:
 def covers_only(view: View, at_seq: int) -> bool:
     """Return whether a view covers no message after a seq (rule 3)."""
     hidden = view.hidden
-    return view.trimmed_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
+    return view.results_cleared_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
 
 def kept_at(

@@ -17,7 +17,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.thresholds import compaction_threshold, resume_at
+from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.job import Job
 from app.services.common.lookup import get_conversation
@@ -87,7 +87,9 @@ class BackgroundCompactions:
             # Nothing can be compacted until the log has grown.
             limits = source.resolved.compaction_limits()
             async with self._database.session() as session:
-                await session.contexts.suspend_compaction(conversation_id, resume_at(state, limits))
+                await session.contexts.suspend_compaction(
+                    conversation_id, resume_at_tokens(state, limits)
+                )
                 await session.jobs.clear_due(conversation_id, state.head_seq)
 
     async def _is_due(self, source: CompactionInput) -> bool:

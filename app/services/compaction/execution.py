@@ -180,7 +180,7 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
     shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
     summary_tokens = sum(summary.tokens for summary in view.summaries)
     summary_tokens += resolved.count(view.note) if view.note is not None else 0
-    tools = agent_tools_tokens(resolved, source.state, view.trimmed_through)
+    tools = agent_tools_tokens(resolved, source.state, view.results_cleared_through)
     return replace(
         nothing_done(run, DRY_RUN, plan.steps),
         after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,

@@ -8,7 +8,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.pages import Bound, Page
 from app.domain.compaction.results import ContextState
-from app.domain.compaction.thresholds import resume_at
+from app.domain.compaction.thresholds import resume_at_tokens
 from app.domain.compaction.views import kept_seqs, kept_with_pins
 from app.domain.conversations.compaction_receipt import Compaction, Failure
 from app.domain.conversations.conversation import Conversation
@@ -196,7 +196,9 @@ class ReceiptService:
             shown,
             view_version=state.view_version,
             cause="undone",
-            resume_at=resume_at(state, limits) if limits is not None else state.tokens + 1,
+            resume_at_tokens=resume_at_tokens(state, limits)
+            if limits is not None
+            else state.tokens + 1,
         )
         assert applied, "the conversation is locked, and the view shows every pin"
 

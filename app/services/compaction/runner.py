@@ -16,7 +16,7 @@ from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import NoCompaction
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
-from app.domain.compaction.thresholds import compaction_threshold, resume_at
+from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
 from app.domain.conversations.events import EventType
@@ -164,7 +164,7 @@ class CompactionRunner:
             strategy=run.strategy,
             policy_strategy=resolved.policy.strategy,
             strategies_run=executed.plan.steps,
-            span=executed.plan.hidden or view.hidden or Span(1, view.trimmed_through + 1),
+            span=executed.plan.hidden or view.hidden or Span(1, view.results_cleared_through + 1),
             view=view,
             made=tuple(executed.made),
             summary_tokens=view_summary_tokens(view, resolved.count),
@@ -221,7 +221,9 @@ class CompactionRunner:
                 shown,
                 view_version=run.source.state.view_version,
                 cause=RESULTS_CLEARED if is_clearing else "compaction",
-                resume_at=run.source.state.resume_at if is_clearing else _resume_at(run, receipt),
+                resume_at_tokens=run.source.state.resume_at_tokens
+                if is_clearing
+                else _resume_at_tokens(run, receipt),
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
@@ -246,7 +248,7 @@ class CompactionRunner:
         _log.warning("compaction_failed", extra={"data": logged})
 
 
-def _resume_at(run: CompactionRun, receipt: Compaction) -> int:
+def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
     """Return how many tokens the log needs before it is compacted automatically again.
 
     The messages that have to stay can be more than `max_messages`: then no compaction helps.
@@ -254,4 +256,4 @@ def _resume_at(run: CompactionRun, receipt: Compaction) -> int:
     state, resolved = run.source.state, run.source.resolved
     left = replace(state, hidden_messages=receipt.hidden_messages)
     exceeds = compaction_threshold(resolved).exceeds_messages(left)
-    return resume_at(state, resolved.compaction_limits()) if exceeds else 0
+    return resume_at_tokens(state, resolved.compaction_limits()) if exceeds else 0

@@ -156,7 +156,11 @@ async def shown_of(
     if receipt is None:
         return nothing
     view = base_view(state, receipt.view, resolver.policy_of(conversation))
-    if view.hidden is None and view.trimmed_through < window[0].start and not view.shortened:
+    if (
+        view.hidden is None
+        and view.results_cleared_through < window[0].start
+        and not view.shortened
+    ):
         return nothing
     entries: list[Entry] = []
     for span in spans_through(view.spans, state.head_seq):
@@ -182,7 +186,7 @@ def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -
         compaction_id=shown.compaction_id,
         span=view.hidden if has_view else None,
         kept=shown.kept,
-        trimmed_through=view.trimmed_through if has_view else 0,
+        results_cleared_through=view.results_cleared_through if has_view else 0,
         summary_tokens=shown.summary_tokens,
         hidden_tokens=shown.hidden_tokens,
         hidden_messages=shown.hidden_messages,

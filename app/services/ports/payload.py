@@ -45,12 +45,12 @@ class ContextRepository(Protocol):
         end: int,
         *,
         as_chat: bool,
-        trimmed_through: int = 0,
-        untrimmed: Sequence[int] = (),
+        results_cleared_through: int = 0,
+        uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
         """Return the messages in `[start, end)` as a build or a summariser reads them.
 
-        Results up to `trimmed_through`, except the seqs in `untrimmed`, have no text.
+        Results up to `results_cleared_through`, except the seqs in `uncleared_results`, have no text.
         """
         ...
 
@@ -87,7 +87,7 @@ class ContextRepository(Protocol):
         *,
         view_version: int,
         cause: str,
-        resume_at: int = 0,
+        resume_at_tokens: int = 0,
     ) -> bool:
         """Change the view if it has this version and hides no new pin; False otherwise.
 
@@ -99,7 +99,7 @@ class ContextRepository(Protocol):
         """Show the whole log again, if the view has this version."""
         ...
 
-    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
         """Suspend background compaction until the log has this many tokens."""
         ...
 

@@ -295,7 +295,7 @@ class ForkService:
             shown,
             view_version=state.view_version,
             cause="compaction",
-            resume_at=state.resume_at,
+            resume_at_tokens=state.resume_at_tokens,
         )
         assert applied, "no other transaction sees the fork, and the view shows every pin"
 

@@ -53,7 +53,7 @@ from app.domain.compaction.thresholds import (
     RESUME_SHARE,
     CompactionThreshold,
     compaction_threshold,
-    resume_at,
+    resume_at_tokens,
 )
 from app.domain.compaction.views import (
     agent_tools_tokens,
@@ -353,12 +353,12 @@ def test_too_many_messages_make_a_compaction_due() -> None:
 def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
     """After an undo the log has to grow by a share of the window."""
     state = ConversationState(head_seq=40, tokens=900)
-    wait = resume_at(state, LIMITS)
+    wait = resume_at_tokens(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
     for line in (CompactionThreshold(600), CompactionThreshold(None, 10)):
         assert line.reached(state)
-        assert not line.reached(replace(state, tokens=949, resume_at=wait))
-        assert line.reached(replace(state, tokens=950, resume_at=wait))
+        assert not line.reached(replace(state, tokens=949, resume_at_tokens=wait))
+        assert line.reached(replace(state, tokens=950, resume_at_tokens=wait))
 
 
 @pytest.mark.parametrize(
@@ -522,12 +522,12 @@ def test_views_of_a_conversation_state() -> None:
 
 def test_a_view_shows_messages_pinned_since() -> None:
     """Messages that the state keeps are shown whole, whatever the receipt has hidden."""
-    active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
+    active = replace(hiding(Span(3, 9), Span(3, 9)), results_cleared_through=12)
     shown = base_view(
         ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
     )
     assert shown.kept == (5, 6)
-    assert [seq for seq in range(1, 13) if not shown.trims(seq)] == [5, 6, 11]
+    assert [seq for seq in range(1, 13) if not shown.clears_result(seq)] == [5, 6, 11]
     assert shown.summary_texts() == active.summary_texts()
 
 
@@ -555,7 +555,7 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
         hidden_messages=4,
         kept=(2,),
         view_cause="compaction",
-        resume_at=99,
+        resume_at_tokens=99,
         failures=2,
     )
     bare = without_compaction(state)
@@ -566,16 +566,16 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
     """A pinned message is neither hidden nor cleared. [pins.shown-again]"""
-    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
+    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), results_cleared_through=11)
     node = Summary(Span(2, 9), "s")
-    before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
+    before = replace(hiding(Span(2, 4), Span(2, 4)), results_cleared_through=3, reasoning_after=7)
     after = view_after(before, plan, [node], "exact words", [4, 5, 10, 12])
     assert after == View(
         spans=(Span(1, 2), Span(4, 6), Span(9, ENDLESS)),
         summaries=(node,),
         retain="exact words",
-        trimmed_through=11,
-        untrimmed=(4, 5, 10),
+        results_cleared_through=11,
+        uncleared_results=(4, 5, 10),
         reasoning_after=7,
     )
     assert kept_seqs(after) == (4, 5, 10)
@@ -595,25 +595,29 @@ def test_a_summary_ends_where_what_is_shown_begins() -> None:
 
 def test_a_plan_that_only_clears_hides_nothing_more() -> None:
     """Clearing changes neither range, summaries nor kept messages."""
-    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
+    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), results_cleared_through=3)
     after = view_after(
-        before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
+        before,
+        CompactionPlan(("clear",), 1, results_cleared_through=12),
+        before.summaries,
+        None,
+        (),
     )
-    assert after == replace(before, trimmed_through=12, untrimmed=(4, 5))
+    assert after == replace(before, results_cleared_through=12, uncleared_results=(4, 5))
     again = base_view(ConversationState(span=Span(2, 9), kept=kept_seqs(after)), after, Policy())
     assert again == after
     older = view_after(
-        after, CompactionPlan(("clear",), 1, trimmed_through=4), after.summaries, None, ()
+        after, CompactionPlan(("clear",), 1, results_cleared_through=4), after.summaries, None, ()
     )
-    assert older.trimmed_through == 12, "what is cleared stays cleared"
+    assert older.results_cleared_through == 12, "what is cleared stays cleared"
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
     """A state keeps no result that was hidden since; it would be shown without its call."""
-    before = View(trimmed_through=9, untrimmed=(3, 7))
-    plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
+    before = View(results_cleared_through=9, uncleared_results=(3, 7))
+    plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), results_cleared_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
-    assert after.untrimmed == (4, 7)
+    assert after.uncleared_results == (4, 7)
     assert kept_seqs(after) == (4, 7)
     cut = replace(before, spans=spans_beside(Span(1, 6)))
     assert kept_seqs(cut) == (7,), "whoever cut it"
@@ -624,7 +628,9 @@ def test_a_plan_that_only_clears_leaves_the_note() -> None:
     plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
-    after = view_after(noted, CompactionPlan(("clear",), 1, trimmed_through=12), (), None, ())
+    after = view_after(
+        noted, CompactionPlan(("clear",), 1, results_cleared_through=12), (), None, ()
+    )
     assert after.note == noted.note
 
 
@@ -656,7 +662,11 @@ def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
 
 def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
     """A pin adds all tokens of a hidden message, and those cleared of a cleared result."""
-    view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
+    view = replace(
+        hiding(Span(3, 9), Span(3, 9), kept=(4,)),
+        results_cleared_through=12,
+        uncleared_results=(11,),
+    )
     pinned = [
         entry(2, U, 10),  # shown anyway
         entry(4, A, 20),  # kept already
@@ -680,7 +690,7 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
-    view = replace(hiding(Span(start, end + 1), kept=kept), trimmed_through=data.draw(seqs))
+    view = replace(hiding(Span(start, end + 1), kept=kept), results_cleared_through=data.draw(seqs))
     pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
     before = base_view(ConversationState(kept=kept_seqs(view)), view, Policy())
     after_kept, tokens, messages = kept_with_pins(
@@ -692,7 +702,8 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
     assert tokens == gained
     assert messages == len(shown_entries(log, after)) - len(shown_entries(log, before))
     assert all(
-        after.shows(seq) and not (after.trims(seq) and log[seq - 1].role is T) for seq in pins
+        after.shows(seq) and not (after.clears_result(seq) and log[seq - 1].role is T)
+        for seq in pins
     )
 
 
@@ -702,7 +713,7 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
 def test_shown_entries_have_their_current_cost() -> None:
     """Cleared results cost their placeholder; kept ones cannot be cleared any more."""
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
-    view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
+    view = replace(hiding(Span(1, 4), kept=(2,)), results_cleared_through=4, uncleared_results=(2,))
     assert shown_entries(log, view) == [
         Entry(2, T, 300, 300),
         Entry(4, T, 80, 80),
@@ -736,7 +747,7 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     assert now.shown == talk.log
     assert now.tokens_in(View()) == 60 + 542
     assert now.messages_in(View()) == 4
-    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
+    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", results_cleared_through=3)
     cost = view_summary_tokens(view, third)
     assert (
         now.tokens_in(view) == resolved_with(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
@@ -1076,7 +1087,7 @@ def test_agent_tools_count_where_texts_may_name_them() -> None:
     auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
-    lines = agent_tools_tokens(auto, ConversationState(trimmed_through=3))
+    lines = agent_tools_tokens(auto, ConversationState(results_cleared_through=3))
     assert (
         0
         < lines

@@ -93,8 +93,8 @@ def applied(
     hidden_before = [item for item in history if plan.hidden is None or view.shows(item.seq)]
     pinned = pinned_seqs(hidden_before)
     left = [
-        replace(item, tokens=item.trimmed_tokens)
-        if item.seq <= plan.trimmed_through and item.seq not in pinned
+        replace(item, tokens=item.placeholder_tokens)
+        if item.seq <= plan.results_cleared_through and item.seq not in pinned
         else item
         for item in hidden_before
     ]
@@ -108,7 +108,7 @@ def cost(history: Sequence[Entry]) -> int:
 
 def trimmed_cost(history: Sequence[Entry]) -> int:
     """Return the tokens of a history, all results trimmed."""
-    return sum(item.trimmed_tokens for item in history)
+    return sum(item.placeholder_tokens for item in history)
 
 
 def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]:
@@ -194,7 +194,7 @@ def test_a_plan_matches_its_result(
         assert left, "something always stays"
         assert plan.steps
         assert plan.summarises == ("truncate" not in plan.steps and plan.hidden is not None)
-        assert plan.hidden is not None or (plan.trimmed_through and not plan.kept)
+        assert plan.hidden is not None or (plan.results_cleared_through and not plan.kept)
         if plan.hidden is not None:
             seqs = [item.seq for item in history]
             assert is_group_boundary(history, seqs.index(plan.hidden.start))
@@ -613,9 +613,9 @@ def test_a_plan_hides_no_more_than_it_must(
         left, after = applied(history, covered, plan)
         if plan.hidden is None:
             # Only clearing: without the last result that was cleared the target was not reached.
-            (last,) = (item for item in history if item.seq == plan.trimmed_through)
-            assert cost(left) + last.tokens - last.trimmed_tokens > budget.history_target
-        elif not plan.shrunk and not plan.trimmed_through and not plan.released:
+            (last,) = (item for item in history if item.seq == plan.results_cleared_through)
+            assert cost(left) + last.tokens - last.placeholder_tokens > budget.history_target
+        elif not plan.shrunk and not plan.results_cleared_through and not plan.released:
             gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
             newest = [gone[start:end] for start, end in call_groups(gone)][-1]
             fills = cost(left) >= 0.75 * budget.history_target
@@ -830,7 +830,7 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
     history = toolish(8, 300)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, trimmed_through=7, summarises=False
+        ("clear_tool_results",), 440, results_cleared_through=7, summarises=False
     )
 
 
@@ -842,7 +842,7 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     assert isinstance(plan, CompactionPlan)
     assert plan.steps == ("clear_tool_results", "summarize")
     assert plan.hidden == Span(1, 17)
-    assert plan.trimmed_through == 19
+    assert plan.results_cleared_through == 19
     assert plan.summarises
     assert plan.fallback == replace(
         plan, steps=("clear_tool_results", "truncate"), summarises=False, fallback=None
@@ -855,7 +855,7 @@ def test_a_chain_does_not_clear_excluded_results() -> None:
     history[2] = entry(3, T, 300, excluded=True)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, trimmed_through=11, summarises=False
+        ("clear_tool_results",), 440, results_cleared_through=11, summarises=False
     )
     plan = CHAIN.plan(history, None, replace(budget, target=2300), Policy())
     assert isinstance(plan, CompactionPlan)
@@ -870,7 +870,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
         plan = CHAIN.plan(toolish(8, 300), None, budget, policy, deep=deep)
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
-        assert plan.trimmed_through == 0
+        assert plan.results_cleared_through == 0
     only = replace(policy, chain=(CLEAR,))
     assert CHAIN.plan(toolish(8, 300), None, budget, only) == NoCompaction(
         "no step of the chain frees more"
@@ -949,7 +949,7 @@ def test_a_chain_runs_its_own_steps_alone(
     assert set(plan.steps) <= {step.value for step in policy.chain}
     assert len(set(plan.steps)) == len(plan.steps)
     assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
-    assert ("clear_tool_results" in plan.steps) == (plan.trimmed_through > 0)
+    assert ("clear_tool_results" in plan.steps) == (plan.results_cleared_through > 0)
     assert plan.summarises == ("summarize" in plan.steps)
     if plan.fallback is not None:
         assert plan.summarises

@@ -109,11 +109,11 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
 
 @given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
 def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
-    through: int, untrimmed: set[int], seq: int
+    through: int, uncleared_results: set[int], seq: int
 ) -> None:
-    """A result up to `trimmed_through` is a placeholder unless it is in `untrimmed`."""
-    view = View(trimmed_through=through, untrimmed=tuple(sorted(untrimmed)))
-    assert view.trims(seq) == (seq <= through and seq not in untrimmed)
+    """A result up to `results_cleared_through` is a placeholder unless it is in `uncleared_results`."""
+    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared_results)))
+    assert view.clears_result(seq) == (seq <= through and seq not in uncleared_results)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
         (View(reasoning_after=9, summary_as_system=True), True),
         (View(spans=spans_beside(Span(2, 4))), False),
         (View(note="[left out]"), False),
-        (View(trimmed_through=1), False),
+        (View(results_cleared_through=1), False),
         (View(summaries=(Summary(Span(1, 3), "s"),)), False),
     ],
 )
@@ -210,7 +210,7 @@ def test_views_of_the_first_version_are_read() -> None:
     assert view == View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
         summaries=(Summary(Span(3, 7), "so far"),),
-        trimmed_through=4,
+        results_cleared_through=4,
         reasoning_after=5,
         summary_as_system=True,
     )

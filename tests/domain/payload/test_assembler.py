@@ -26,7 +26,7 @@ from app.domain.common.messages import (
     clean,
 )
 from app.domain.compaction.views import view_summary_tokens
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import (
     ENDLESS,
     RETAIN_PREFIX,
@@ -242,7 +242,7 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
     items = folded(case).items()
     if not open_calls & shown or not case.shown[-1].call_ids:
         return
-    if case.shown[-1] is not case.rows[-1] or case.view.trimmed_through:
+    if case.shown[-1] is not case.rows[-1] or case.view.results_cleared_through:
         return
     before = folded(case).items()
     answer = row(case.rows[-1].seq + 1, result(case.log.open_calls[0], "the late result"))
@@ -294,7 +294,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
             continue
         if item.text.startswith("[tool output trimmed; ref="):
             trimmed = next(made for made in case.shown if f"ref={made.id};" in item.text)
-            assert case.view.trims(trimmed.seq)
+            assert case.view.clears_result(trimmed.seq)
             place = [made.seq for made in case.shown].index(trimmed.seq) + 1
             continue
         if said[1:] == ("[media follows]",):
@@ -351,7 +351,7 @@ def test_untrimmed_results_are_sent_whole(case: Case) -> None:
     items = folded(case).items()
     said = "\n".join(texts_in(case.format, items)) + json.dumps(parsed(items))
     for made in case.shown:
-        if made.seq in case.view.untrimmed:
+        if made.seq in case.view.uncleared_results:
             assert placeholder_of(made) not in said
 
 
@@ -415,7 +415,10 @@ def test_a_result_has_the_type_of_its_call() -> None:
     search = {"type": "tool_search_call", "call_id": "d", "execution": "client", "arguments": {}}
     asked = {"role": "assistant", "output": [custom, search]}
     log = RawLog([(CHAT, user("hi")), (RESPONSES, asked), (CHAT, result("c", "x" * 900))])
-    for view, said in ((EVERYTHING, "x" * 900), (View(trimmed_through=3), "[tool output trimmed")):
+    for view, said in (
+        (EVERYTHING, "x" * 900),
+        (View(results_cleared_through=3), "[tool output trimmed"),
+    ):
         items = assembled(log, RESPONSES, view).items()
         wire = parsed(items)
         assert [item["type"] for item in wire[3:]] == [
@@ -716,7 +719,7 @@ def test_several_summaries_have_the_requested_role() -> None:
 
 def test_placeholders_name_the_result_they_replace() -> None:
     """A trimmed result keeps its call id and names its reference and size."""
-    view = replace(EVERYTHING, trimmed_through=3)
+    view = replace(EVERYTHING, results_cleared_through=3)
     wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
     trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
     named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
@@ -735,12 +738,12 @@ def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> 
         if made.role is Role.TOOL:
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
             wire = [FORMATS[CHAT].adapt(message)]
-            assert 4 + third(wire[0].text) + third("x" * 40) <= TRIMMED_TOKENS
+            assert 4 + third(wire[0].text) + third("x" * 40) <= MAX_PLACEHOLDER_TOKENS
 
 
 def test_small_results_are_not_replaced() -> None:
     """A result no larger than its placeholder stays. [tool-output.placeholder]"""
-    view = replace(EVERYTHING, trimmed_through=3)
+    view = replace(EVERYTHING, results_cleared_through=3)
     assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
 
 

@@ -44,8 +44,8 @@ VIEW = View(
     spans=spans_beside(Span(3, 9), (5,)),
     summaries=(SUMMARY,),
     retain="r",
-    trimmed_through=4,
-    untrimmed=(2,),
+    results_cleared_through=4,
+    uncleared_results=(2,),
 )
 STATE = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
 START = EpochStart(VIEW, 1000, 100)
@@ -118,7 +118,7 @@ def test_starts_of_the_first_version_still_read() -> None:
     view = View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
         summaries=(Summary(Span(3, 7), "so far"),),
-        trimmed_through=4,
+        results_cleared_through=4,
         reasoning_after=5,
         summary_as_system=True,
     )
@@ -170,8 +170,8 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"view": replace(VIEW, note="[left out]")}, "compaction"),
         ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "unpinned"),
         ({"view": replace(VIEW, spans=spans_beside(Span(3, 9), (5, 6)))}, "window_moved"),
-        ({"view": replace(VIEW, trimmed_through=5)}, "tool_results_cleared"),
-        ({"view": replace(VIEW, untrimmed=(2, 3))}, "tool_results_cleared"),
+        ({"view": replace(VIEW, results_cleared_through=5)}, "tool_results_cleared"),
+        ({"view": replace(VIEW, uncleared_results=(2, 3))}, "tool_results_cleared"),
         ({"view": replace(VIEW, summaries=(Summary(Span(4, 9), "s", level=3),))}, None),
         ({"view": replace(VIEW, reasoning_after=9)}, None),
     ],
@@ -202,7 +202,7 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
     both = replace(RESOLVED, tools_hash="x", sections_hash="x")
     assert reason(resolved=both, state=undone) == "tools_changed"
     assert reason(resolved=replace(RESOLVED, sections_hash="x"), state=undone) == "sections_changed"
-    changed = replace(VIEW, retain=None, trimmed_through=9)
+    changed = replace(VIEW, retain=None, results_cleared_through=9)
     assert reason(state=undone, view=changed) == "undone"
     assert reason(view=changed) == "compaction"
 

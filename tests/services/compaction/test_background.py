@@ -309,8 +309,8 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
     await harness.work(cid)
     state = (await harness.stored(cid)).state
     assert (state.compaction_id, state.is_due) == (None, False)
-    assert state.resume_at == state.tokens + 50
-    while (await harness.stored(cid)).state.tokens < state.resume_at - 10:
+    assert state.resume_at_tokens == state.tokens + 50
+    while (await harness.stored(cid)).state.tokens < state.resume_at_tokens - 10:
         await harness.append(cid, user("why " * 4))
         assert not await is_due(harness, cid)
     await harness.append(cid, user("why " * 12))

@@ -229,7 +229,7 @@ async def test_undo_restores_the_payload_byte_for_byte(
     now = (await harness.stored(cid)).state
     same = ("span", "kept", "compaction_id", "summary_tokens", "hidden_tokens", "hidden_messages")
     assert [getattr(now, name) for name in same] == [getattr(state, name) for name in same]
-    assert now.resume_at == now.tokens + (20_000 - 100) // 20
+    assert now.resume_at_tokens == now.tokens + (20_000 - 100) // 20
     await harness.undo(cid)
     await harness.undo(cid)
     assert (await harness.stored(cid)).state.compaction_id is None
@@ -323,9 +323,9 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
     assert (await harness.receipt(cid)).trigger == "background"
     await harness.undo(cid)
     state = (await harness.stored(cid)).state
-    assert state.resume_at == state.tokens + 50
+    assert state.resume_at_tokens == state.tokens + 50
     assert not state.is_due
-    while (await harness.stored(cid)).state.tokens < state.resume_at - 12:
+    while (await harness.stored(cid)).state.tokens < state.resume_at_tokens - 12:
         await harness.append(cid, user("why " * 4))
         assert not (await harness.stored(cid)).state.is_due
         await harness.work(cid)

@@ -343,7 +343,7 @@ async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
     assert (await harness.build(cid))["tokens_used"] <= made.after_tokens <= 1600
     stored = await harness.receipt(cid)
     assert (stored.view.hidden, stored.summary, stored.view.note) == (None, None, None)
-    assert stored.span == Span(1, stored.view.trimmed_through + 1)
+    assert stored.span == Span(1, stored.view.results_cleared_through + 1)
     assert (stored.hidden_messages, stored.made, stored.calls) == (0, (), 0)
     assert await harness.receipts.state(TENANT, cid) is None
     assert await harness.bodies(cid) == log

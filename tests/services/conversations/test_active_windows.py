@@ -173,7 +173,7 @@ async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -
 
 
 async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:
-    """State, summary and `resume_at` are reset."""
+    """State, summary and `resume_at_tokens` are reset."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 12, words=60)
     assert (await harness.compact(cid)).compacted

@@ -196,7 +196,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert receipt.strategies_run == ("clear_tool_results",)
     assert (receipt.model, receipt.calls, receipt.made) == (None, 0, ())
     assert (receipt.span.start, receipt.span.end) == (1, 8)
-    assert receipt.view.trimmed_through == 7
+    assert receipt.view.results_cleared_through == 7
     assert receipt.before_msg_count == receipt.after_msg_count == 13
     state = (await harness.stored(cid)).state
     assert state.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
@@ -783,6 +783,6 @@ async def test_any_log_is_cleared_as_the_policy_requires(
     may_go = [
         item
         for item in entries[:last]
-        if item.role is Role.TOOL and item.clearable and not view.trims(item.seq)
+        if item.role is Role.TOOL and item.clearable and not view.clears_result(item.seq)
     ]
     assert left <= output["context_budget_tokens"] or not may_go

@@ -42,7 +42,7 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
 
 def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
     """It adds the output of each row, without cleared results, so no build sums over rows."""
-    view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
+    view = View(spans=(Span(1, ENDLESS),), results_cleared_through=4, uncleared_results=(3,))
     folded = CachedPayload("a", "{}", view, ASSEMBLERS[FormatName.OPENAI_CHAT](view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
     rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]

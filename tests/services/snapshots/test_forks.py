@@ -162,7 +162,7 @@ async def cleared_results(harness: Harness) -> str:
             cid, user(f"{number}"), asks("c"), result("c", f"{number} {LARGE}"), says("so")
         )
         await built(harness, cid)
-    assert (await harness.stored(cid)).state.trimmed_through
+    assert (await harness.stored(cid)).state.results_cleared_through
     return cid
 
 
@@ -354,8 +354,8 @@ async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
     copy = await fork(harness, cid)
     assert await harness.receipts.page(TENANT, copy, 10, None) == []
     heads = [(await harness.stored(item)).state for item in (cid, copy)]
-    assert heads[0].resume_at == heads[1].resume_at > 0
-    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at == 0
+    assert heads[0].resume_at_tokens == heads[1].resume_at_tokens > 0
+    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at_tokens == 0
     await assert_alike(harness, cid, copy)
 
 
@@ -478,7 +478,7 @@ async def check_sums(harness: Harness, cid: str) -> None:
     for item in pinned:
         if state.window.holds(item.seq):
             assert view.shows(item.seq)
-            assert item.role != "tool" or not view.trims(item.seq)
+            assert item.role != "tool" or not view.clears_result(item.seq)
 
 
 KINDS = ["say", "say", "call", "part", "late", "pass", "clear", "compact", "pin", "undo", "build"]

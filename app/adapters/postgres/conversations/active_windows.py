@@ -287,7 +287,7 @@ class ActiveWindowRepository:
             span_start=state.span.start if state.span is not None else None,
             span_end=state.span.end if state.span is not None else None,
             kept=list(state.kept),
-            trimmed_through=state.trimmed_through,
+            trimmed_through=state.results_cleared_through,
             summary_tokens=state.summary_tokens,
             hidden_tokens=state.hidden_tokens,
             hidden_messages=state.hidden_messages,

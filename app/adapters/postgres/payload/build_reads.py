@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 
 _MAX_UNKNOWN_TOKENS = 260_000
 """How much of a log is read for a build without an epoch, before its limits are known."""
@@ -58,7 +58,7 @@ _ROW_ARRAYS = """
 
 
 def _row_arrays(trimmed: str, kept: str) -> str:
-    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=TRIMMED_TOKENS)
+    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=MAX_PLACEHOLDER_TOKENS)
 
 
 _PAYLOAD_STREAM = """CAST(:format AS text) || ':'

@@ -138,19 +138,19 @@ class CompactionQueries:
         *,
         view_version: int,
         cause: str,
-        resume_at: int = 0,
+        resume_at_tokens: int = 0,
     ) -> bool:
         view, hidden = visible.view, visible.view.hidden
         values = fields_of(visible) | {
             "conversation_id": conversation_id,
             "span_start": hidden.start if hidden is not None else None,
             "span_end": hidden.end if hidden is not None else None,
-            "trimmed_through": view.trimmed_through,
+            "trimmed_through": view.results_cleared_through,
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],
             "view_version": view_version,
             "cause": cause,
-            "resume_at": resume_at,
+            "resume_at": resume_at_tokens,
         }
         changed = await self._session.run(SHOW_VIEW, **values)
         return changed == 1
@@ -160,9 +160,9 @@ class CompactionQueries:
             HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
         )
 
-    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
         await self._session.run(
-            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at
+            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at_tokens
         )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:

@@ -135,8 +135,8 @@ class ContextRepository(CompactionQueries, PinQueries):
         end: int,
         *,
         as_chat: bool,
-        trimmed_through: int = 0,
-        untrimmed: Sequence[int] = (),
+        results_cleared_through: int = 0,
+        uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
         row = await self._session.first(
             ROWS,
@@ -144,8 +144,8 @@ class ContextRepository(CompactionQueries, PinQueries):
             start=start,
             end=end,
             as_chat=as_chat,
-            trimmed_through=trimmed_through,
-            untrimmed=untrimmed,
+            trimmed_through=results_cleared_through,
+            untrimmed=uncleared_results,
         )
         return log_rows_from(row)
 
@@ -160,7 +160,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             "top_end": hidden.start,
             "tail_start": hidden.end,
             "kept": kept_seqs(view),
-            "trimmed_through": view.trimmed_through,
+            "trimmed_through": view.results_cleared_through,
             "frame": epoch.start_json,
             "hashes": [*texts],
             "texts": [*texts.values()],

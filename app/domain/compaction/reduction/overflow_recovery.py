@@ -46,7 +46,7 @@ def _cut_once(compaction_input: CompactionInput, view: View) -> View | None:
     shown = shown_entries(compaction_input.entries, view)
     through = clearable_through(shown, view.hidden)
     if through is not None:
-        clearing = CompactionPlan((EMERGENCY_CUT,), 0, trimmed_through=through)
+        clearing = CompactionPlan((EMERGENCY_CUT,), 0, results_cleared_through=through)
         return view_after(view, clearing, view.summaries, view.retain, never_cleared(shown))
     spans = spans_after_halving(shown, view.hidden)
     return with_omission_note(replace(view, spans=overlap(spans, view.window))) if spans else None

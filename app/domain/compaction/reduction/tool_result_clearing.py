@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, ToolOutputPolicy
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, pinned_seqs
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, pinned_seqs
 from app.domain.conversations.view import View
 
 BUDGET_SHARE = 0.25
@@ -44,7 +44,9 @@ def min_cleared_tokens(policy: ToolOutputPolicy, window_total: int) -> int:
 
 def tool_output_tokens(item: Entry, view: View) -> int:
     """Return what a shown message adds to the tool output: nothing once it was cleared."""
-    if item.role is not Role.TOOL or (item.tokens > TRIMMED_TOKENS and view.trims(item.seq)):
+    if item.role is not Role.TOOL or (
+        item.tokens > MAX_PLACEHOLDER_TOKENS and view.clears_result(item.seq)
+    ):
         return 0
     return item.tokens
 
@@ -56,7 +58,9 @@ def excluded_seqs(
     return frozenset(
         item.seq
         for item in entries
-        if item.role is Role.TOOL and names.get(item.seq) in tools and not view.trims(item.seq)
+        if item.role is Role.TOOL
+        and names.get(item.seq) in tools
+        and not view.clears_result(item.seq)
     )
 
 
@@ -80,17 +84,17 @@ def plan_clearing(
     for item in entries[: _last_results(entries)]:
         if left <= budget and freed >= min_freed:
             break
-        if not item.clearable or item.seq in pinned or view.trims(item.seq):
+        if not item.clearable or item.seq in pinned or view.clears_result(item.seq):
             continue
         if hidden is not None and hidden.holds(item.seq):
             continue
         left -= item.tokens
-        freed += item.tokens - item.trimmed_tokens
+        freed += item.tokens - item.placeholder_tokens
         through = item.seq
     if not through or (freed < min_freed and left > budget):
         return NoCompaction("too little of the tool output may be cleared")
     steps = (ChainStep.CLEAR_TOOL_RESULTS.value,)
-    return CompactionPlan(steps, freed, trimmed_through=through, summarises=False)
+    return CompactionPlan(steps, freed, results_cleared_through=through, summarises=False)
 
 
 def _last_results(entries: Sequence[Entry]) -> int:

@@ -48,32 +48,32 @@ class Truncation:
     visible. `steps` are the steps that ran.
     """
 
-    trimmed_through: int
+    results_cleared_through: int
     shown: tuple[Span, ...] | None
     steps: tuple[str, ...]
 
 
 def truncate(
     history: Sequence[Entry],
-    trimmed_through: int,
+    results_cleared_through: int,
     budget: HistoryBudget,
     covered: Span | None = None,
 ) -> Truncation | None:
     """Return the smallest reduction of a history that fits the budget, None if there is none.
 
-    `history` is what the view shows verbatim, in order; tool results up to `trimmed_through` are
+    `history` is what the view shows verbatim, in order; tool results up to `results_cleared_through` are
     placeholders already, and stay so. `covered` is the range that the view hides.
     """
-    never_trimmed, end = never_cleared(history), open_end(history, covered)
+    never_cleared_seqs, end = never_cleared(history), open_end(history, covered)
     newest = newest_user_message(history)
     never_dropped = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
-    view = _Visible(tuple(history), never_dropped, never_trimmed, end)
-    trim = trimmed_through
+    view = _Visible(tuple(history), never_dropped, never_cleared_seqs, end)
+    trim = results_cleared_through
     if budget.fits(view.cost(0, trim)):
         return view.fitted(0, trim, ())
     steps: list[str] = []
-    trim = max(trim, _trim(view, trimmed_through, budget))
-    if trim > trimmed_through:
+    trim = max(trim, _trim(view, results_cleared_through, budget))
+    if trim > results_cleared_through:
         steps.append(RESULTS_CLEARED)
     last_group, last_seq = view.last_group, history[-1].seq if history else trim
     if not budget.fits(view.cost(last_group, trim)) and budget.fits(
@@ -93,17 +93,17 @@ def truncate(
 
 def truncate_with_note(
     history: Sequence[Entry],
-    trimmed_through: int,
+    results_cleared_through: int,
     budget: HistoryBudget,
     note_tokens: int,
     covered: Span | None = None,
 ) -> Truncation | None:
     """Return what `truncate` returns, with tokens reserved for a note of drops."""
-    fitted = truncate(history, trimmed_through, budget, covered)
+    fitted = truncate(history, results_cleared_through, budget, covered)
     if fitted is not None and fitted.shown is None:
         return fitted
     noted = replace(budget, summary=budget.summary + note_tokens)
-    return truncate(history, trimmed_through, noted, covered)
+    return truncate(history, results_cleared_through, noted, covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class _Visible:
 
     history: tuple[Entry, ...]
     never_dropped: frozenset[int]
-    never_trimmed: frozenset[int]
+    never_cleared_seqs: frozenset[int]
     end: int
 
     @property
@@ -132,9 +132,9 @@ class _Visible:
         """Whether a cut drops anything."""
         return any(entry.seq not in self.never_dropped for entry in self.history[:cut])
 
-    def cost(self, cut: int, trimmed_through: int) -> int:
+    def cost(self, cut: int, results_cleared_through: int) -> int:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
-        return _cost(self.kept(cut), trimmed_through, self.never_trimmed)
+        return _cost(self.kept(cut), results_cleared_through, self.never_cleared_seqs)
 
     def fitted(self, cut: int, trim: int, steps: tuple[str, ...]) -> Truncation:
         """Return the reduction of a cut and a trim."""
@@ -167,27 +167,29 @@ def spans_of_entries(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
     return (*spans, Span(end, ENDLESS))
 
 
-def _cost(history: Iterable[Entry], trimmed_through: int, never_trimmed: frozenset[int]) -> int:
+def _cost(
+    history: Iterable[Entry], results_cleared_through: int, never_cleared_seqs: frozenset[int]
+) -> int:
     return sum(
-        entry.trimmed_tokens
-        if entry.seq <= trimmed_through and entry.seq not in never_trimmed
+        entry.placeholder_tokens
+        if entry.seq <= results_cleared_through and entry.seq not in never_cleared_seqs
         else entry.tokens
         for entry in history
     )
 
 
-def _trim(view: _Visible, trimmed_through: int, budget: HistoryBudget) -> int:
+def _trim(view: _Visible, results_cleared_through: int, budget: HistoryBudget) -> int:
     """Return the seq up to which results are trimmed, oldest first, the last group kept."""
     last_group = group_boundary_before(view.history, len(view.history) - 1)
-    cost = view.cost(0, trimmed_through)
-    through = trimmed_through
+    cost = view.cost(0, results_cleared_through)
+    through = results_cleared_through
     for entry in view.history[:last_group]:
         if budget.meets_target(cost):
             break
-        if entry.seq <= trimmed_through or entry.seq in view.never_trimmed:
+        if entry.seq <= results_cleared_through or entry.seq in view.never_cleared_seqs:
             continue
         if entry.clearable:
-            cost -= entry.tokens - entry.trimmed_tokens
+            cost -= entry.tokens - entry.placeholder_tokens
             through = entry.seq
     return through
 
@@ -218,7 +220,9 @@ def _only_newest(
 ) -> Truncation | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
     kept = [entry for entry in view.history if entry.seq in view.never_dropped]
-    if newest_user_message(kept) is None or not budget.fits(_cost(kept, trim, view.never_trimmed)):
+    if newest_user_message(kept) is None or not budget.fits(
+        _cost(kept, trim, view.never_cleared_seqs)
+    ):
         return None
     shown = spans_of_entries(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY_CUT)))

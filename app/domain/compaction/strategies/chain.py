@@ -152,7 +152,7 @@ class _Progress:
     search: CutSearch
     budget: HistoryBudget
     steps: tuple[str, ...] = ()
-    trimmed_through: int = 0
+    results_cleared_through: int = 0
     shrunk: bool = False
 
     @property
@@ -190,7 +190,9 @@ def _chain_plan(
     shown = progress.search.history
     plan = start.search.plan_for(shown, progress.steps, shrunk=progress.shrunk)
     summarises = ChainStep.SUMMARIZE in progress.steps
-    return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
+    return replace(
+        plan, results_cleared_through=progress.results_cleared_through, summarises=summarises
+    )
 
 
 def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
@@ -204,13 +206,13 @@ def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
         if not deep and search.budget.meets_target(tokens):
             break
         if entry.clearable and entry.seq not in search.pinned:
-            tokens -= entry.tokens - entry.trimmed_tokens
-            left[index] = replace(entry, tokens=entry.trimmed_tokens)
+            tokens -= entry.tokens - entry.placeholder_tokens
+            left[index] = replace(entry, tokens=entry.placeholder_tokens)
             through = entry.seq
     if not through:
         return progress
-    through = max(progress.trimmed_through, through)
-    return replace(progress.after(step, left), trimmed_through=through)
+    through = max(progress.results_cleared_through, through)
+    return replace(progress.after(step, left), results_cleared_through=through)
 
 
 def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:

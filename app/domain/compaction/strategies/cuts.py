@@ -16,7 +16,7 @@ from app.domain.compaction.plans import (
     CompactionPlan,
     HistoryBudget,
     tokens_of,
-    trimmed_tokens_of,
+    placeholder_tokens_of,
 )
 from app.domain.conversations.turns import (
     Entry,
@@ -74,7 +74,7 @@ class CutSearch:
 
     def fits(self, top: int, bottom: int) -> bool:
         """Whether what two cuts show fits the capacity once its tool results are trimmed."""
-        return self.budget.fits(trimmed_tokens_of(self.shown(top, bottom)))
+        return self.budget.fits(placeholder_tokens_of(self.shown(top, bottom)))
 
     def fitted(self, top: int, bottom: int) -> tuple[list[Entry], bool] | None:
         """Return what two cuts show, and whether preserved messages were hidden to fit.
@@ -88,7 +88,7 @@ class CutSearch:
         if cut is not None:
             return self.shown(0, cut), True
         smallest = self.shown(0, self.last, keeps_users=False)
-        return (smallest, True) if self.budget.fits(trimmed_tokens_of(smallest)) else None
+        return (smallest, True) if self.budget.fits(placeholder_tokens_of(smallest)) else None
 
     def turns_cut(self, turns: int) -> int:
         """Return the cut that leaves the last turns, at least the last call group."""

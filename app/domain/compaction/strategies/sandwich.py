@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName
-from app.domain.compaction.plans import NoCompaction, Plan, trimmed_tokens_of
+from app.domain.compaction.plans import NoCompaction, Plan, placeholder_tokens_of
 from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
@@ -29,7 +29,11 @@ class Sandwich(SummaryStrategy):
     def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
         history, ends = search.history, search.policy.sandwich
         is_short = 0 < len(history) <= ends.preserve_top + ends.preserve_bottom
-        if search.covered is None and is_short and search.budget.fits(trimmed_tokens_of(history)):
+        if (
+            search.covered is None
+            and is_short
+            and search.budget.fits(placeholder_tokens_of(history))
+        ):
             return NoCompaction("not enough messages")
         return super()._plan(search, deep=deep, failures=failures)
 

@@ -31,7 +31,7 @@ from app.domain.common.messages import (
     is_sendable,
 )
 from app.domain.conversations.active_window import time_from
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import FORMATS, block_types, openai_chat, openai_responses
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
@@ -88,7 +88,7 @@ class Draft:
     def stored_output(self) -> StoredOutput | None:
         """The output to store; None for a result too small to be cleared."""
         output = self.output
-        if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
+        if output is None or output.ref is not None or self.tokens > MAX_PLACEHOLDER_TOKENS:
             return output
         return None
 

@@ -75,7 +75,7 @@ async def find_excluded(deps: BuildDependencies, state: BuildState) -> BuildStat
 def _is_suspended(state: BuildState, limits: Limits) -> bool:
     """Whether an undone compaction still holds clearing back."""
     visible = state.read.conversation.state
-    if visible.tokens >= visible.resume_at:
+    if visible.tokens >= visible.resume_at_tokens:
         return False
     pressure = pressure_status(state.policy_usage.total, limits).pressure
     return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
@@ -115,6 +115,6 @@ def _is_compaction_due(state: BuildState) -> bool:
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
-    inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at
+    inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at_tokens
     compacting = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
     return pressure in compacting and policy.auto

@@ -115,7 +115,7 @@ def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
     """Return the smallest truncation that makes the view fit, None without any."""
     return truncate_with_note(
         state.planned,
-        state.view.trimmed_through,
+        state.view.results_cleared_through,
         replace(budget, summary=state.summary_tokens),
         NOTE_TOKENS,
         state.view.hidden,
@@ -123,9 +123,9 @@ def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
 
 
 def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
-    through = truncation.trimmed_through
-    untrimmed = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
-    view = replace(state.view, trimmed_through=through, untrimmed=untrimmed)
+    through = truncation.results_cleared_through
+    uncleared_results = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
+    view = replace(state.view, results_cleared_through=through, uncleared_results=uncleared_results)
     if truncation.shown is not None:
         view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
     return state.degrade(*truncation.steps).narrowed(view)
@@ -189,6 +189,6 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
         state = state.degrade("extractive_summary")
         if plan.shrunk:
             state = state.degrade("preserved_ranges_summarised")
-    if plan.trimmed_through > view.trimmed_through:
+    if plan.results_cleared_through > view.results_cleared_through:
         state = state.degrade(RESULTS_CLEARED)
     return state.narrowed(view_after(view, plan, summaries, view.retain, state.never_cleared))

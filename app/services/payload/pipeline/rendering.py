@@ -57,8 +57,8 @@ async def read_rows(
             span.start,
             span.end,
             as_chat=format is FormatName.OPENAI_CHAT,
-            trimmed_through=view.trimmed_through,
-            untrimmed=view.untrimmed,
+            results_cleared_through=view.results_cleared_through,
+            uncleared_results=view.uncleared_results,
         )
     return rows
 

@@ -55,7 +55,7 @@ def _start_holds(loaded: LoadedConversation, last: Epoch, start: EpochStart) -> 
     read = loaded.read
     version = read.conversation.state.view_version
     return is_view_current(last, start, loaded.resolved, loaded.limits, version) and all(
-        start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins
+        start.view.shows(seq) and not start.view.clears_result(seq) for seq in read.pins
     )
 
 
@@ -149,7 +149,7 @@ async def _with_entries(
     if read.rows_read and not is_warm and _covers(_read_spans(read, last), view.spans):
         rows = [row for row in read.rows if view.shows(row.seq)]
         # A row comes without its text where the view that it was read for clears the result.
-        if all(row.text or view.trims(row.seq) for row in rows):
+        if all(row.text or view.clears_result(row.seq) for row in rows):
             return state.with_rendered(await render_rows(state, rows))
     return replace(state, entries=await read_entries(deps, state, view))
 
