@@ -163,9 +163,9 @@ class WatchedDatabase:
         finally:
             del self.failures[sentence]
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return what the real database holds."""
-        return self._database.held(tenant_id, conversation_id)
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation that the real database has cached."""
+        return self._database.cached_conversation(tenant_id, conversation_id)
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:

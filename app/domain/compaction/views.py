@@ -217,20 +217,20 @@ def agent_tools_tokens(
     *,
     shortens: bool = False,
 ) -> int:
-    """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
+    """Return the maximum that agent tools cost in a payload, before the model's factor.
 
     That is the case if all cut results are shown. `results_cleared_through` is that of the view in
     question, `shortens` is set when it shortens messages.
     """
     mentions = mentioned_agent_tools(state, results_cleared_through)
     readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
-    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
+    return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
     state: ConversationState, results_cleared_through: int | None = None
 ) -> tuple[str, ...]:
-    """Return the agent's own tools that a payload may mention, if all cut results are shown."""
+    """Return agent tools that a payload may mention, if all cut results are shown."""
     through = (
         state.results_cleared_through
         if results_cleared_through is None

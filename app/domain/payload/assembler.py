@@ -33,7 +33,7 @@ from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_TAIL, Tail
-from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
     StoredOutput,
     inline_output,
@@ -41,7 +41,7 @@ from app.domain.tool_output.stored_output import (
     without_tool_names,
 )
 
-ALL_TOOLS = frozenset(TOOL_NAMES)
+ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)
 NO_NAMES: frozenset[str] = frozenset()
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
@@ -69,7 +69,7 @@ def output_of(row: LogRow) -> StoredOutput:
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
-    Its text may name the agent tools in `nameable_tools`; `mentions` are those that it names.
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it names.
     `defined_tools` are the tools that the payload defines, `references` those of them that a search
     result refers to. `opening` is the dynamic text before the history.
     """
@@ -82,7 +82,7 @@ class Assembler(ABC):
 
     view: View
     count: CountText
-    nameable_tools: Collection[str] = ALL_TOOLS
+    mentionable_tools: Collection[str] = ALL_TOOLS
     opening: Tail = NO_TAIL
     defined_tools: Collection[str] = NO_NAMES
     mentions: set[str] = field(default_factory=set, init=False)
@@ -203,7 +203,7 @@ class Assembler(ABC):
         return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
     def _placeholder(self, row: LogRow) -> str:
-        names_tool = READ_LINES in self.nameable_tools
+        names_tool = READ_LINES in self.mentionable_tools
         if names_tool:
             self.mentions.add(READ_LINES)
         return placeholder_of(row, names_tool=names_tool)
@@ -218,7 +218,7 @@ class Assembler(ABC):
         output = row.output
         if output is None or not output.mentions:
             return False
-        if all(name in self.nameable_tools for name in output.mentions):
+        if all(name in self.mentionable_tools for name in output.mentions):
             self.mentions.update(output.mentions)
             return False
         return True
@@ -233,7 +233,7 @@ class Assembler(ABC):
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = row.message(), message_ref(row.id, row.seq)
         preview = shortened_preview(message, shortened, ref)
-        if all(name in self.nameable_tools for name in preview.mentions):
+        if all(name in self.mentionable_tools for name in preview.mentions):
             self.mentions.update(preview.mentions)
             return preview.message
         return shortened_preview(message, shortened, ref, named=False).message

@@ -63,6 +63,8 @@ class EpochStart:
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
         stored = {_STORED_NAMES.get(key, key): value for key, value in asdict(self).items()}
+        tools = stored["offer"]
+        stored["offer"] = {"extra": tools.pop("agent_tools"), **tools}
         return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 

@@ -27,7 +27,12 @@ from app.domain.payload.payload_items import (
     with_breakpoints,
 )
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
-from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
+from app.domain.prompt.sections import (
+    PromptSection,
+    prefix_end_indices,
+    static_sections,
+    system_text,
+)
 
 MAX_SYSTEM_BREAKPOINTS = 2
 """Breakpoints in the system prompt: after static text, and after text that seldom changes."""
@@ -154,7 +159,7 @@ def _sections_with_breakpoint(
         return ()
     prefix_tokens = resolved.tool_tokens(request.tools)
     indexes = []
-    ends = prefix_sections(static)
+    ends = prefix_end_indices(static)
     for index, section in enumerate(static):
         prefix_tokens += resolved.section_tokens(section)
         if index in ends and prefix_tokens >= _min_cached_tokens(resolved):
@@ -209,7 +214,7 @@ def _breakpoints(
     items: PayloadItems,
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
-    sections = system.breakpoints or tuple(prefix_sections(static))
+    sections = system.breakpoints or tuple(prefix_end_indices(static))
     after_sections = [Breakpoint("section", index) for index in sections]
     indexes = sorted({position.item_index for position in positions})
     if not indexes and items.stable_items and format is not FormatName.ANTHROPIC:

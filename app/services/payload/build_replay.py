@@ -106,7 +106,7 @@ def _render(
     assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         resolved.tail(texts_before_history if in_opening else ()),
         resolved.defined(start.tools),
     )

@@ -126,7 +126,7 @@ class SettingsResolver:
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
-            resolved = resolved.usually_deferred((request or RequestSettings()).format)
+            resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
             self._add(key, resolved, size)
         return resolved
 
@@ -181,7 +181,7 @@ class SettingsResolver:
             texts=texts,
             tool_costs=costs,
         )
-        return resolved.usually_deferred(FormatName(epoch.format))
+        return resolved.with_usual_deferral(FormatName(epoch.format))
 
     def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Add settings to the cache, and evict the least recently used ones beyond its bound."""
@@ -245,7 +245,7 @@ class SettingsResolver:
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
-        return resolved.usually_deferred(request.format)
+        return resolved.with_usual_deferral(request.format)
 
 
 def _calibrated(

@@ -263,9 +263,9 @@ def test_the_budget_counts_the_returned_payload(
     counted = count_payload_messages(case.format, listed, third)
     if static:
         counted += count_system(static, third)
-    definitions = [*resolved.tools, *([STUB_TOOL] if tools.extra else [])]
+    definitions = [*resolved.tools, *([STUB_TOOL] if tools.agent_tools else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = resolved.extra_tokens(tools.extra)
+    extra = resolved.agent_tool_tokens(tools.agent_tools)
     system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
     assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 
 _MAX_UNKNOWN_TOKENS = 260_000
@@ -71,7 +71,7 @@ _PAYLOAD_STREAM = """CAST(:format AS text) || ':'
 # another index, which costs the same while the table is small, and keep it while the table grows.
 READ = Statement(
     f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
+        SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
             k.created_at AS compacted_at,
@@ -89,7 +89,7 @@ READ = Statement(
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
-        {LAYER_JOINS}
+        {SETTINGS_JOINS}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
             WHERE active.conversation_id = CAST(:conversation_id AS uuid)

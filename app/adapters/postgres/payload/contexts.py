@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
-from app.adapters.postgres.common.rows import Layers, epoch_from, log_rows_from
+from app.adapters.postgres.common.rows import SettingsCache, epoch_from, log_rows_from
 from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
@@ -82,9 +82,9 @@ FIND_EPOCH = Statement(
 class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
-    def __init__(self, session: Session, layers: Layers) -> None:
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
         self._session = session
-        self._layers = layers
+        self._settings_cache = settings_cache
 
     async def read(
         self,
@@ -98,7 +98,7 @@ class ContextRepository(CompactionQueries, PinQueries):
         cached_through: int,
     ) -> ContextRead | None:
         model = settings.model
-        held = self._layers.held(tenant_id, conversation_id, model)
+        cached = self._settings_cache.get(tenant_id, conversation_id, model)
         row = await self._session.first(
             READ,
             tenant_id=tenant_id,
@@ -110,11 +110,11 @@ class ContextRepository(CompactionQueries, PinQueries):
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
             as_chat=settings.format is FormatName.OPENAI_CHAT,
-            **held.parameters,
+            **cached.parameters,
         )
         if row is None:
             return None
-        conversation = self._layers.conversation_from(row, tenant_id, held, model)
+        conversation = self._settings_cache.conversation_from(row, tenant_id, cached, model)
         return ContextRead(
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),

@@ -15,8 +15,8 @@ from app.domain.common.policy import Policy
 from app.domain.compaction.plans import (
     CompactionPlan,
     HistoryBudget,
-    tokens_of,
     placeholder_tokens_of,
+    tokens_of,
 )
 from app.domain.conversations.turns import (
     Entry,

@@ -58,7 +58,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = 0
     else:
         last_start = epoch_start_from(last_epoch.start_json)
-        kept_tools = last_start.tools.extra
+        kept_tools = last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
         window = requested_window(state.attempt.settings)
         conversation_state = state.read.conversation.state
@@ -80,7 +80,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
     start = _with_reasoning_limit(
-        _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
+        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
     return EpochChoice(last_epoch, start, reason, (), leaves_prefix=last_epoch is not None)
 
@@ -91,7 +91,7 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
         state.view,
         state.limits.total,
         state.limits.max_output_tokens,
-        replace(state.tools, extra=agent_tools),
+        replace(state.tools, agent_tools=agent_tools),
         state.lasting_degraded,
         state.resolved.factor,
         state.dynamic_hash,
@@ -111,7 +111,7 @@ def _has_other_reasoning(state: BuildState) -> bool:
     streams, format = state.read.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
-    family = state.resolved.takes_reasoning_of(format)[:1]
+    family = state.resolved.accepted_reasoning(format)[:1]
     return any(
         accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
     )
@@ -124,7 +124,7 @@ def _reasoning_after(state: BuildState) -> int:
     turn keeps it, because some providers refuse a tool loop without it.
     """
     head_seq, format = state.read.conversation.state.head_seq, state.format
-    accepts = state.resolved.takes_reasoning_of(format)
+    accepts = state.resolved.accepted_reasoning(format)
     if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
         return head_seq
     if not accepts:

@@ -103,7 +103,7 @@ async def _read(
 
 
 def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:
-    usage = resolved.usage(0, 0, extra_system=-resolved.raw_dynamic)
+    usage = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if usage.total >= limits.capacity:
         tools = PayloadTools((), resolved.deferral(attempt.settings.format))
         largest = contributors(resolved, tools, usage, ())

@@ -27,7 +27,7 @@ async def refusal(
     resolved = state.resolved
     conversation = sum(item.tokens for item in entries)
     usage = resolved.usage(
-        conversation, state.summary_tokens, state.extra_tools, state.extra_system
+        conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
     )
     largest = contributors(resolved, state.tools, usage, entries)
     seqs = [part.seq for part in largest if part.seq]

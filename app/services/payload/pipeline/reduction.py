@@ -53,7 +53,7 @@ async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
     if state.rendered is None and state.fits:
         state = await render_view(deps, state)  # the pressure is that of the payload as sent
     if state.items is not None:
-        state = with_notes(state, state.tools.extra)
+        state = with_notes(state, state.tools.agent_tools)
     state = await shorten_oversized(deps, state)
     state = await compact(deps, state)
     if state.fits:

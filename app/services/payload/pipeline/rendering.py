@@ -75,7 +75,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         state.opening,
         resolved.defined(state.tools),
     )
@@ -90,7 +90,7 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     """Whether a cached payload was rendered with the opening and tools of this build."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.nameable_tools == resolved.nameable
+        assembler.mentionable_tools == resolved.mentionable_agent_tools
         and assembler.opening == state.opening
         and assembler.defined_tools == resolved.defined(state.tools)
     )
@@ -112,7 +112,7 @@ def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
     for _ in range(MAX_ROUNDS):  # the percentage in the note includes the tools that it mentions
         state = _with_usage_note(state)
         tools = needed_agent_tools(state, tools)
-        if tools == state.tools.extra:
+        if tools == state.tools.agent_tools:
             break
         state = _with_agent_tools(state, tools)
     if state.notes.percent is not None and not state.fits:
@@ -136,11 +136,11 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
 
 
 def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
-    return replace(state, tools=replace(state.tools, extra=names))
+    return replace(state, tools=replace(state.tools, agent_tools=names))
 
 
 def _with_usage_note(state: BuildState) -> BuildState:
-    names_tool = COMPACT_CONTEXT in state.resolved.nameable
+    names_tool = COMPACT_CONTEXT in state.resolved.mentionable_agent_tools
     state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(MAX_ROUNDS):

@@ -24,7 +24,7 @@ def remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return what the history may cost, `overshoot` tokens less than the window leaves."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
     reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
-    fixed = resolved.raw_fixed.fixed + state.extra_tools + state.extra_system
+    fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, summary_now=summary)
 
@@ -36,7 +36,7 @@ async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> Build
     """
     if state.fits:
         return state
-    budget = remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.extra))
+    budget = remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.agent_tools))
     left = budget.capacity - budget.fixed - budget.summary
     return await _shorten(deps, state, limits_of_oversized(state.planned, left)) or state
 
@@ -55,7 +55,7 @@ async def shorten_largest(
     """
     budget = remaining_budget(state, overshoot)
     left = budget.capacity - budget.fixed - state.summary_tokens
-    left -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.extra)
+    left -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.agent_tools)
     shortenable = None
     if only_large:
         short = {item.seq for item in state.view.shortened}

@@ -255,14 +255,14 @@ class BuildState:
         return view_summary_tokens(self.view, self.resolved.count)
 
     @property
-    def extra_tools(self) -> int:
+    def added_tool_tokens(self) -> int:
         """Tokens of tools beyond those in the resolved settings, before the factor."""
         references = self.items.references if self.items is not None else ()
         tokens = self.resolved.tool_tokens(self.tools, references)
         return tokens - self.resolved.raw_fixed.tool_descriptions
 
     @property
-    def extra_system(self) -> int:
+    def added_system_tokens(self) -> int:
         """Tokens of dynamic text and notes beyond the resolved settings, before the factor."""
         resolved = self.resolved
         tokens = resolved.system_tokens(self.system_dynamic)
@@ -281,13 +281,15 @@ class BuildState:
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens
-        return resolved.usage(conversation, summary, self.extra_tools, self.extra_system)
+        return resolved.usage(
+            conversation, summary, self.added_tool_tokens, self.added_system_tokens
+        )
 
     @property
     def policy_usage(self) -> Usage:
         """The usage that is compared with the policy's own context window."""
         resolved, state = self.resolved, self.read.conversation.state
-        if resolved.is_reduction:
+        if resolved.has_smaller_window:
             return resolved.usage(
                 state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
             )

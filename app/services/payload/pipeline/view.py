@@ -17,7 +17,7 @@ from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
-from app.domain.prompt.resolved_settings import PayloadTools, takes_all
+from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
@@ -37,7 +37,7 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     else:
         read = await _with_active_view(deps, read)
         view = base_view(read.conversation.state, read.view, resolved.policy)
-        reasoning_of = resolved.takes_reasoning_of(loaded.attempt.settings.format)
+        reasoning_of = resolved.accepted_reasoning(loaded.attempt.settings.format)
         view = replace(view, reasoning_of=reasoning_of)
         if last is not None and start is not None and _keeps_sliding_window(loaded, last, start):
             view = replace(view, spans=start.view.spans)
@@ -126,10 +126,10 @@ async def _choose_tools(
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
-            deferred = () if takes_all(resolved, format) else deferred
-    extra = epoch_tools.extra if epoch_tools is not None else ()
+            deferred = () if accepts_all_tools(resolved, format) else deferred
+    agent_tools = epoch_tools.agent_tools if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
-    return replace(state, tools=PayloadTools(extra, deferred, is_native))
+    return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
 
 async def _with_entries(
