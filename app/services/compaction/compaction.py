@@ -108,7 +108,7 @@ class CompactionService:
         self._fruitless[conversation_id] = basis
         return NoCompaction(result.reason or "")
 
-    async def cut(self, source: CompactionInput, view: View) -> CompactResult:
+    async def show_reduced_view(self, source: CompactionInput, view: View) -> CompactResult:
         """Apply an emergency cut: show this view. It needs no model."""
         run = self.runner.start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)

@@ -49,20 +49,20 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     A build that left the prefix of the last epoch does not return to it. Otherwise it could
     alternate for ever: a payload may need the usage note with its reasoning, and none without it.
     """
-    last_epoch, format = state.read.epoch, state.format
+    last_epoch, format = state.input.epoch, state.format
     if last_epoch is None:
         replays_all = state.view.is_whole and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
-        reason = "model_changed" if state.read.other_streams else None
+        reason = "model_changed" if state.input.other_streams else None
         min_reasoning_after = 0
     else:
         last_start = epoch_start_from(last_epoch.start_json)
         kept_tools = last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
         window = requested_window(state.attempt.settings)
-        conversation_state = state.read.conversation.state
-        current = (state.resolved, conversation_state, window, state.read.pins)
+        conversation_state = state.input.conversation.state
+        current = (state.resolved, conversation_state, window, state.input.pins)
         reason = break_reason(last_epoch, last_start, new_start, *current)
         has_left = previous is not None and previous.leaves_prefix
         if not (state.drops_reasoning or has_left):
@@ -108,7 +108,7 @@ def _with_reasoning_limit(
 
 def _has_other_reasoning(state: BuildState) -> bool:
     """Whether another model may have made the reasoning that this stream would replay."""
-    streams, format = state.read.other_streams, state.format
+    streams, format = state.input.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
     family = state.resolved.accepted_reasoning(format)[:1]
@@ -123,7 +123,7 @@ def _reasoning_after(state: BuildState) -> int:
     Signed reasoning is bound to the prefix that it was made after. Plain text is not: the current
     turn keeps it, because some providers refuse a tool loop without it.
     """
-    head_seq, format = state.read.conversation.state.head_seq, state.format
+    head_seq, format = state.input.conversation.state.head_seq, state.format
     accepts = state.resolved.accepted_reasoning(format)
     if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
         return head_seq
@@ -161,9 +161,9 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
             ):
                 raise state.restart()
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
-    deps.cache.keep(state.attempt.cache_key, rendered)
+    deps.cache.put(state.attempt.cache_key, rendered)
     epoch = replace(epoch, reason=choice.break_reason)
-    through_seq = max(items.rendered_through, state.read.conversation.state.head_seq)
+    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
     tail_hash = await _record_tail(deps, state, rendered)
     build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
     return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
@@ -171,7 +171,7 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
     resolved, settings = state.resolved, state.attempt.settings
-    conversation_state = state.read.conversation.state
+    conversation_state = state.input.conversation.state
     return Epoch(
         epoch=choice.last_epoch.epoch + 1 if choice.last_epoch is not None else 1,
         epoch_id=deps.new_id(),

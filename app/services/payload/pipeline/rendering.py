@@ -34,7 +34,7 @@ async def render(
 
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
-    conversation = state.read.conversation
+    conversation = state.input.conversation
     async with deps.database.session() as session:
         rows = await read_rows(
             session,
@@ -158,7 +158,7 @@ def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
     position = state.resolved.policy.dynamic_position
     match position:
         case DynamicPosition.TAIL:
-            texts: tuple[str, ...] = (*state.dynamic, *notes.texts)
+            texts: tuple[str, ...] = (*state.dynamic_texts, *notes.texts)
         case DynamicPosition.BEFORE_WINDOW:
             texts = notes.texts
         case DynamicPosition.SYSTEM:

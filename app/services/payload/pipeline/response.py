@@ -31,7 +31,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state.format,
         state.tools,
         state.attempt.conversation_id,
-        state.system_dynamic,
+        state.system_dynamic_texts,
         _caller_point(recorded),
     )
     payload = _render(request, state)
@@ -40,7 +40,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state = state.degrade(SUMMARY_AS_USER)
     is_degraded = bool(state.degraded)
     state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
-    usage, conversation = state.usage, state.read.conversation
+    usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
     deps.observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
@@ -106,8 +106,8 @@ def _new_state(state: BuildState) -> dict[str, Any] | None:
     if compaction is None or compaction.summary_range is None or not view.summaries:
         return None
     return {
-        "strategy": state.read.compacted_for,
+        "strategy": state.input.compaction_strategy,
         "summary": "\n\n".join(summary.text for summary in view.summaries),
         "summary_range": compaction.summary_range,
-        "compressed_at": state.read.compacted_at,
+        "compressed_at": state.input.compacted_at,
     }
