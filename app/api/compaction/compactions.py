@@ -90,7 +90,7 @@ async def compact(
     if wait or options.dry_run:
         compaction = services(request).compaction
         return Json(await compaction.compact(tenant_of(request), checked_id, options))
-    services(request).compaction.check(options)
+    services(request).compaction.check_model(options)
     job = await services(request).jobs.start(
         tenant_of(request), checked_id, "compact", options.as_json()
     )
@@ -198,8 +198,8 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
     compaction, view = receipt.compaction, receipt.compaction.view
     other = {
         "status": receipt.status,
-        "hidden_range": _range(compaction.span),
-        "kept": view.kept,
+        "hidden_range": _range(compaction.hidden_span),
+        "kept": view.unhidden_seqs,
         "cleared_through": view.results_cleared_through,
         "retain": view.retain,
         "note": view.note,

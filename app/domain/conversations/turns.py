@@ -57,8 +57,8 @@ MAX_PLACEHOLDER_TOKENS = 80
 
 def entry(seq: int, role: Role, tokens: int, pinned: bool = False, excluded: bool = False) -> Entry:
     """Return the entry of a stored message; only large tool results can be cleared."""
-    can_trim = role is Role.TOOL and not (pinned or excluded)
-    placeholder_tokens = min(tokens, MAX_PLACEHOLDER_TOKENS) if can_trim else tokens
+    can_clear = role is Role.TOOL and not (pinned or excluded)
+    placeholder_tokens = min(tokens, MAX_PLACEHOLDER_TOKENS) if can_clear else tokens
     return Entry(seq, role, tokens, placeholder_tokens, pinned, excluded)
 
 

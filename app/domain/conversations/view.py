@@ -4,8 +4,8 @@
    results that are cleared.
 2. A view neither shows nor summarises messages outside the conversation's active window. The
    window is a set of spans, of which the last has no end.
-3. The hidden messages of the window are one range, the range `span` of the conversation's
-   state, except for messages kept inside it. All messages before and after the range are shown.
+3. The hidden messages of the window are one range, the `hidden_span` of the conversation's
+   state, except for the `unhidden_seqs` inside it. All messages before and after it are shown.
 4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
    messages that are hidden without a summary.
 """
@@ -121,10 +121,8 @@ class Summary:
     sources: tuple[Span, ...] = ()
 
 
-_STORED_NAMES = {
-    "results_cleared_through": "trimmed_through",
-    "uncleared_results": "untrimmed",
-}
+_STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
+"""Fields of a view that are stored under the names that earlier versions read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,8 @@ class View:
     - `window` are the seqs of the active window, `spans` those shown verbatim, both ascending; the
       last span has no end.
     - `retain` and each summary are messages of their own at the start of the hidden range.
-    - Tool results up to `results_cleared_through` are placeholders, except for the seqs in `uncleared_results`.
+    - Tool results up to `results_cleared_through` are placeholders, except for the seqs in
+      `uncleared_results`.
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
@@ -178,8 +177,8 @@ class View:
         return hidden_by(self.spans, self.window)
 
     @property
-    def kept(self) -> tuple[int, ...]:
-        """The seqs shown although they lie in the hidden range."""
+    def unhidden_seqs(self) -> tuple[int, ...]:
+        """The seqs in the hidden range that are shown, such as pinned messages."""
         hidden = self.hidden
         if hidden is None:
             return ()
@@ -206,7 +205,7 @@ class View:
         return tuple(texts)
 
     def as_stored(self) -> dict[str, Any]:
-        """Return it as a JSON object, under the names that earlier versions read."""
+        """Return it as a JSON object with its stored names."""
         return {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     def as_json(self) -> str:
@@ -224,12 +223,12 @@ def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | N
 
 
 def spans_beside(
-    hidden: Span | None, kept: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
+    hidden: Span | None, unhidden_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
 ) -> tuple[Span, ...]:
-    """Return the seqs of a window around a hidden range, and those kept inside it."""
+    """Return the spans of a window around a hidden range, and of the unhidden seqs inside it."""
     if hidden is None:
         return window
-    inside = spans_of(filter(hidden.holds, kept))
+    inside = spans_of(filter(hidden.holds, unhidden_seqs))
     return union((*minus(window, (hidden,)), *overlap(inside, window)))
 
 

@@ -38,7 +38,7 @@ ENTRY_FIELDS = (
 """The fields that an entry adds to its message."""
 
 
-_WHOLE = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
+_NO_OFFLOADING = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
             raise ValidationError.at(f"{pointer}/id", "The id is used twice in its conversation")
         ids.add((source_id, own["id"]))
         message = without_ref(message_of(entry), format)
-        drafts.setdefault(source_id, []).extend(draft(message, format, len, pointer, _WHOLE))
+        drafts.setdefault(source_id, []).extend(
+            draft(message, format, len, pointer, _NO_OFFLOADING)
+        )
         imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
     for conversation in drafts.values():
         _check_pairs(conversation)
@@ -101,7 +103,9 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
 
 
 def models_of(
-    given: Iterable[tuple[str | None, str]], messages: Iterable[ImportedMessage], session_id: str
+    named_models: Iterable[tuple[str | None, str]],
+    messages: Iterable[ImportedMessage],
+    session_id: str,
 ) -> tuple[SnapshotModel, ...]:
     """Return the models of an import by conversation.
 
@@ -110,7 +114,7 @@ def models_of(
     """
     imported = {message.source_id for message in messages}
     models: dict[str, str] = {}
-    for conversation_id, model in given:
+    for conversation_id, model in named_models:
         models.setdefault(conversation_id or bare_source_id(session_id), model)
     return tuple(SnapshotModel(key, model) for key, model in models.items() if key in imported)
 
@@ -154,7 +158,7 @@ def _uuid(text: str | None, pointer: str) -> str | None:
 
 
 def _check_pairs(drafts: Sequence[Draft]) -> None:
-    """Refuse the first result that answers no open call of its conversation."""
+    """Raise ValidationError for the first result that answers no open call of its conversation."""
     if _pairs(drafts):
         return
     low, high = 0, len(drafts)

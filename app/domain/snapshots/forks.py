@@ -75,7 +75,7 @@ def covers_only(view: View, at_seq: int) -> bool:
     return view.results_cleared_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
 
-def kept_at(
+def kept_seqs_at(
     state: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
 ) -> tuple[int, ...]:
     """Return the seqs that a fork keeps visible although this compaction hides or clears them.
@@ -84,7 +84,9 @@ def kept_at(
     """
     is_active = state.compaction_id == receipt.compaction_id
     kept = (
-        tuple(seq for seq in state.kept if seq <= at_seq) if is_active else kept_seqs(receipt.view)
+        tuple(seq for seq in state.kept_seqs if seq <= at_seq)
+        if is_active
+        else kept_seqs(receipt.view)
     )
     return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 

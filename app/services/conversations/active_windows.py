@@ -172,7 +172,7 @@ async def shown_of(
         view_summary_tokens(view, resolver.counter(conversation.counter)),
         state.tokens - sum(entry.tokens for entry in left),
         state.head_seq - len(left),
-        tuple(filter(view.shows, state.kept)),
+        tuple(filter(view.shows, state.kept_seqs)),
     )
 
 
@@ -184,8 +184,8 @@ def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -
         view_version=state.view_version + (cause is not None),
         view_cause=cause or state.view_cause,
         compaction_id=shown.compaction_id,
-        span=view.hidden if has_view else None,
-        kept=shown.kept,
+        hidden_span=view.hidden if has_view else None,
+        kept_seqs=shown.kept_seqs,
         results_cleared_through=view.results_cleared_through if has_view else 0,
         summary_tokens=shown.summary_tokens,
         hidden_tokens=shown.hidden_tokens,

@@ -52,8 +52,8 @@ class PinService:
                 )
             if receipt is not None:
                 view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
-                kept, tokens, messages = kept_with_pins(view, found.state.kept, around)
-                if kept != found.state.kept:
+                kept, tokens, messages = kept_with_pins(view, found.state.kept_seqs, around)
+                if kept != found.state.kept_seqs:
                     await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})
             await session.events.add(conversation_id, EventType.PINNED, event)

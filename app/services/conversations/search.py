@@ -127,8 +127,8 @@ class SearchService:
     async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
-        if state.span is not None:
-            await self._index(conversation_id, min(state.head_seq, state.span.end - 1))
+        if state.hidden_span is not None:
+            await self._index(conversation_id, min(state.head_seq, state.hidden_span.end - 1))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:

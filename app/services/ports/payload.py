@@ -50,7 +50,8 @@ class ContextRepository(Protocol):
     ) -> list[LogRow]:
         """Return the messages in `[start, end)` as a build or a summariser reads them.
 
-        Results up to `results_cleared_through`, except the seqs in `uncleared_results`, have no text.
+        Results up to `results_cleared_through` have no text, except the seqs in
+        `uncleared_results`.
         """
         ...
 

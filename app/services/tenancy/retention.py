@@ -87,4 +87,4 @@ class RetentionService:
 
 def _log_failure(what: str, error: ServiceUnavailable) -> None:
     data = {"what": what, "reason": error.facts.get("reason")}
-    _log.warning("not_forgotten", extra={"data": data})
+    _log.warning("expired_data_not_deleted", extra={"data": data})

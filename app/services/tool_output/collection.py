@@ -105,7 +105,7 @@ class BlobCollector:
         model = self._resolver.default_model
         return await lock_conversation(session, tenant_id, conversation_id, model)
 
-    async def collect_due(self) -> int:
+    async def collect_all(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
         before = self._now() - self._upload_ttl
         collected = 0

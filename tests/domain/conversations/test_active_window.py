@@ -130,7 +130,7 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
     assert (view.hidden is None) == (not gone)
     if view.hidden is not None:
         assert (view.hidden.start, view.hidden.end) == (min(gone), max(gone) + 1)
-        assert spans_beside(view.hidden, view.kept, inside) == shown
+        assert spans_beside(view.hidden, view.unhidden_seqs, inside) == shown
     assert view_from(json_text.loads(view.as_json())) == view
 
 

@@ -59,11 +59,11 @@ def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
     hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
     if not hidden:
         assert view.hidden is None
-        assert view.kept == ()
+        assert view.unhidden_seqs == ()
         return
     assert view.hidden == Span(min(hidden), max(hidden) + 1)
     inside = range(view.hidden.start, view.hidden.end)
-    assert view.kept == tuple(seq for seq in inside if seq not in hidden)
+    assert view.unhidden_seqs == tuple(seq for seq in inside if seq not in hidden)
     assert view.cuts_the_start == (1 in hidden)
 
 
@@ -71,9 +71,9 @@ def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
 def test_spans_follow_from_the_hidden_range_and_the_kept_seqs(shown: tuple[Span, ...]) -> None:
     """The range and the kept seqs of a state give the spans of its view."""
     view = View(spans=shown)
-    assert seqs_in(spans_beside(hidden_by(shown), view.kept)) == seqs_in(shown)
+    assert seqs_in(spans_beside(hidden_by(shown), view.unhidden_seqs)) == seqs_in(shown)
     if all(a.end < b.start for a, b in pairwise(shown)):
-        assert spans_beside(view.hidden, view.kept) == shown
+        assert spans_beside(view.hidden, view.unhidden_seqs) == shown
 
 
 @given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
@@ -108,12 +108,12 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
 
 
 @given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
-def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
-    through: int, uncleared_results: set[int], seq: int
+def test_results_are_cleared_up_to_a_seq_except_pinned_ones(
+    through: int, uncleared: set[int], seq: int
 ) -> None:
-    """A result up to `results_cleared_through` is a placeholder unless it is in `uncleared_results`."""
-    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared_results)))
-    assert view.clears_result(seq) == (seq <= through and seq not in uncleared_results)
+    """A result up to the seq is a placeholder unless it is in `uncleared_results`."""
+    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared)))
+    assert view.clears_result(seq) == (seq <= through and seq not in uncleared)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def receipt(
         strategy="sandwich",
         policy_strategy="sandwich",
         strategies_run=("sandwich",),
-        span=view.hidden or Span(1, view.results_cleared_through + 1),
+        hidden_span=view.hidden or Span(1, view.results_cleared_through + 1),
         view=view,
         made=tuple(made),
         summary_tokens=0,
@@ -279,7 +279,7 @@ class Story:
 
     def _tree(self, plan: CompactionPlan, nodes: list[Summary]) -> list[Summary]:
         made: list[Summary] = []
-        released = [Span(seq, seq + 1) for seq in plan.released]
+        released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in tree_chunks(plan, self.view, 3):
             sources = (*released, chunk) if not made else (chunk,)
             made.append(Summary(chunk, "node", 9, 1, sources))

@@ -47,7 +47,9 @@ VIEW = View(
     results_cleared_through=4,
     uncleared_results=(2,),
 )
-STATE = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
+STATE = ConversationState(
+    view_version=2, view_cause="compaction", hidden_span=Span(3, 9), kept_seqs=(2, 5)
+)
 START = EpochStart(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,

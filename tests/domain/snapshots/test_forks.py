@@ -108,7 +108,7 @@ def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> No
 
 
 def test_the_state_at_an_earlier_seq() -> None:
-    """The cleared seq is bounded; `resume_at_tokens` holds for the whole log only [forks.window]."""
+    """`cleared_seq` is bounded; `resume_at_tokens` is for the whole log only [forks.window]."""
     state = ConversationState(9, cleared_seq=6, resume_at_tokens=100)
     assert state_at(state, 9) == state
     assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at_tokens=0)

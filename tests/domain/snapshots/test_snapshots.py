@@ -27,8 +27,8 @@ from app.domain.snapshots.copies import (
     copy_id,
     copy_of,
     pending_calls,
-    piece_ids,
     renamed_calls,
+    split_ids,
     with_calls,
 )
 from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
@@ -228,7 +228,7 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
             copy = copy_of(source, copy_id("target", source), SESSION, fresh)
             made = draft(copy, format, len, "")
             assert [item.id for item in made] == [
-                *piece_ids(copy_id("target", source), source.pieces)
+                *split_ids(copy_id("target", source), source.split_count)
             ]
             assert all(item.timestamp is None for item in made)
             assert copy["restored_from"] == {

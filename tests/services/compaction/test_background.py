@@ -554,7 +554,7 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
 async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
     harness: Harness,
 ) -> None:
-    """A fruitless attempt is not repeated until its basis changes."""
+    """A fruitless attempt is not repeated until its plan key changes."""
     cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
     await fill(harness, cid, 955)
     for _ in range(2):
@@ -593,9 +593,9 @@ def jobs_of(harness: Harness) -> JobService:
     return JobService(harness.database, new_id)
 
 
-async def start(harness: Harness, cid: str, **ask: Any) -> Job:
+async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**ask).as_json())
+    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**options).as_json())
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:

@@ -227,7 +227,14 @@ async def test_undo_restores_the_payload_byte_for_byte(
         assert build["cache_break_reason"] == "undone"
         assert (await harness.build(cid, ASKS[format]))["cache_break_reason"] is None
     now = (await harness.stored(cid)).state
-    same = ("span", "kept", "compaction_id", "summary_tokens", "hidden_tokens", "hidden_messages")
+    same = (
+        "hidden_span",
+        "kept_seqs",
+        "compaction_id",
+        "summary_tokens",
+        "hidden_tokens",
+        "hidden_messages",
+    )
     assert [getattr(now, name) for name in same] == [getattr(state, name) for name in same]
     assert now.resume_at_tokens == now.tokens + (20_000 - 100) // 20
     await harness.undo(cid)
@@ -431,7 +438,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
     build = await harness.build(cid)
     check(build, exact=True)
     assert "answer 3 because" in build.contents
-    assert (await harness.receipt(cid)).view.kept == (8,)
+    assert (await harness.receipt(cid)).view.unhidden_seqs == (8,)
 
 
 async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:

@@ -126,7 +126,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     assert stored.trigger == ("background" if in_background else "proactive")
     assert (stored.strategy, stored.strategies_run) == ("retain_summary", ("retain_summary",))
     assert (stored.view.retain, stored.summary) == ("the goal is tea", "what was said")
-    assert stored.span == Span(1, len(log) - 2)
+    assert stored.hidden_span == Span(1, len(log) - 2)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
 
@@ -217,7 +217,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
         assert made.compacted
         assert made.strategies_run == ("tree_summary",)
         await both(harness, cid)
-    hidden = (await harness.receipt(cid)).span
+    hidden = (await harness.receipt(cid)).hidden_span
     for seq in range(hidden.start, hidden.end):
         read = [text for text in prompts(harness) if f"«{seq}»" in text]
         assert len(read) == 1, seq
@@ -343,7 +343,7 @@ async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
     assert (await harness.build(cid))["tokens_used"] <= made.after_tokens <= 1600
     stored = await harness.receipt(cid)
     assert (stored.view.hidden, stored.summary, stored.view.note) == (None, None, None)
-    assert stored.span == Span(1, stored.view.results_cleared_through + 1)
+    assert stored.hidden_span == Span(1, stored.view.results_cleared_through + 1)
     assert (stored.hidden_messages, stored.made, stored.calls) == (0, (), 0)
     assert await harness.receipts.state(TENANT, cid) is None
     assert await harness.bodies(cid) == log
@@ -837,7 +837,7 @@ class Story:
         """Check that the log is unchanged and every receipt can be expanded."""
         assert await self.harness.bodies(self.cid) == self.log
         for found in await self.harness.receipts.page(TENANT, self.cid, 1000, None):
-            span, seq, bodies = found.compaction.span, 0, []
+            span, seq, bodies = found.compaction.hidden_span, 0, []
             while True:
                 _, page = await self.harness.receipts.expand(
                     TENANT, self.cid, found.compaction.compaction_id, seq, 7

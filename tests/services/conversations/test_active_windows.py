@@ -329,7 +329,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
     cid = await harness.conversation(policy, agent_id=agent)
     await harness.talk(cid, 12, words=80)
     assert (await harness.compact(cid)).compacted
-    span = (await harness.stored(cid)).state.span
+    span = (await harness.stored(cid)).state.hidden_span
     assert span is not None
     pinned = span.start if edge == "first" else span.end - 1
     if then == "undone":
@@ -344,7 +344,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
         await harness.agents.change(TENANT, agent, patch)
         await harness.context.budget(TENANT, cid)
     state = (await harness.stored(cid)).state
-    assert pinned in state.kept
+    assert pinned in state.kept_seqs
     words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
     build = await harness.build(cid)
     for model in (None, "gpt-4o-mini"):

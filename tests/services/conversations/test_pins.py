@@ -138,7 +138,7 @@ async def test_a_pinned_message_is_not_summarised(
             assert_shown(build, which)
             assert build["summary_used"]
         await harness.talk(cid, 8)
-    assert set(pinned) <= set((await harness.receipt(cid)).view.kept)
+    assert set(pinned) <= set((await harness.receipt(cid)).view.unhidden_seqs)
     await harness.undo(cid)
     for build in await both(harness, cid):
         assert all(text in build.contents for text in SHOWN[which])
@@ -326,7 +326,7 @@ async def test_a_cleared_result_is_shown_again_once_pinned(harness: Harness) -> 
     after = (await harness.context.budget(TENANT, cid)).budget.used_tokens  # type: ignore[union-attr]
     assert after > before + 100
     assert after >= chat["tokens_used"]
-    assert (await harness.stored(cid)).state.kept == (5,)
+    assert (await harness.stored(cid)).state.kept_seqs == (5,)
 
 
 async def test_a_pin_on_a_visible_message_starts_no_epoch(harness: Harness) -> None:
@@ -508,7 +508,7 @@ async def test_concurrent_pins(harness: Harness) -> None:
     assert reading is not None
     assert reading.budget.used_tokens == chat["tokens_used"]
     state = (await harness.stored(cid)).state
-    assert set(range(1, 20, 3)) <= set(state.kept)
+    assert set(range(1, 20, 3)) <= set(state.kept_seqs)
     assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)
 
 

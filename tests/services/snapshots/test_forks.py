@@ -207,11 +207,11 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     assert after.state == replace(
         before.state,
         open_calls=(),
-        kept=after.state.kept,
+        kept_seqs=after.state.kept_seqs,
         view_version=after.state.view_version,
         view_cause=after.state.view_cause,
     )
-    assert {*after.state.kept} >= {*before.state.kept}
+    assert {*after.state.kept_seqs} >= {*before.state.kept_seqs}
     await check_sums(harness, copy)
 
 
@@ -624,10 +624,10 @@ async def test_outputs_outlive_the_source(
     assert await process.store.keys() == []
 
 
-async def test_the_sweep_keeps_new_copies_of_objects(
+async def test_the_collection_keeps_new_copies_of_objects(
     database: PostgresDatabase, tmp_path: Path
 ) -> None:
-    """The sweep deletes no copied object that has no row yet, also in a directory (29)."""
+    """The collection deletes no copied object that has no row yet, also in a directory (29)."""
     folder = ObjectStore(f"file://{tmp_path}")
     process = Process(database, folder)
     cid = await process.harness.conversation()
@@ -743,7 +743,7 @@ async def test_a_long_log_is_copied_in_pieces(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several statements copy a long log, none of which takes long."""
-    monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
+    monkeypatch.setattr(service, "BATCH_MESSAGES", 3)
     cid = await compacted(harness)
     for at_seq in (None, 2, 3, 4, 6):
         copy = await fork(harness, cid, at_seq)
@@ -835,7 +835,7 @@ async def test_a_pin_set_meanwhile_is_in_both(
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
-    assert 8 in (await harness.stored(made.conversation_id)).state.kept
+    assert 8 in (await harness.stored(made.conversation_id)).state.kept_seqs
 
 
 async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(

@@ -123,8 +123,8 @@ class CompactionQueries:
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         values = fields_of(compaction) | {
             "conversation_id": conversation_id,
-            "span_start": compaction.span.start,
-            "span_end": compaction.span.end,
+            "span_start": compaction.hidden_span.start,
+            "span_end": compaction.hidden_span.end,
             "summary": compaction.summary or "",
             "view": compaction.view.as_json(),
             "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
@@ -145,6 +145,7 @@ class CompactionQueries:
             "conversation_id": conversation_id,
             "span_start": hidden.start if hidden is not None else None,
             "span_end": hidden.end if hidden is not None else None,
+            "kept": visible.kept_seqs,
             "trimmed_through": view.results_cleared_through,
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],

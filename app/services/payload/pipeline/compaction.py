@@ -35,7 +35,7 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     if isinstance(plan, NoCompaction):
         return state
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    is_changed = await deps.compaction.clear(
+    is_changed = await deps.compaction.clear_tool_results(
         state.attempt.tenant_id,
         state.attempt.conversation_id,
         state.attempt.settings,

@@ -73,7 +73,7 @@ async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> C
     if view is None:
         raise await refusal(deps, state, state.view_entries)
     try:
-        return await deps.compaction.show_reduced_view(compaction_input, view)
+        return await deps.compaction.apply_emergency_cut(compaction_input, view)
     except Conflict as conflict:
         raise state.restart() from conflict
 

@@ -177,19 +177,19 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             deps.database,
             deps.summariser,
             state.attempt.conversation_id,
-            unsummarised_spans(span, view.summarised, plan.released, view.window),
+            unsummarised_spans(span, view.summarised, plan.released_seqs, view.window),
             "\n\n".join(summary.text for summary in summaries) or None,
             SummaryRequest(),
             None,
             summary_text_limit(state.limits),
             deps.summariser.start_run(state.attempt.tenant_id),
-            kept_seqs=frozenset(plan.kept),
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
         )
         summaries = (
             Summary(span, result.text, summary_message_tokens(result.text, resolved.count)),
         )
         state = state.degrade("extractive_summary")
-        if plan.shrunk:
+        if plan.hides_preserved:
             state = state.degrade("preserved_ranges_summarised")
     if plan.results_cleared_through > view.results_cleared_through:
         state = state.degrade(RESULTS_CLEARED)

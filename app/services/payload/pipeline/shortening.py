@@ -26,7 +26,7 @@ def remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
-    return replace(budget, capacity=budget.capacity - overshoot, summary_now=summary)
+    return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)
 
 
 async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState:

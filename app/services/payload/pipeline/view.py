@@ -191,7 +191,7 @@ def _spans_of_rows(build_input: BuildInput, last_epoch: Epoch | None) -> Sequenc
         view = epoch_start_from(last_epoch.start_json).view
         return view.spans if len(view.window) == 1 else view.spans[-1:]
     window = (Span(state.window.since, ENDLESS),)
-    return spans_beside(state.span, state.kept, window)
+    return spans_beside(state.hidden_span, state.kept_seqs, window)
 
 
 def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
@@ -208,7 +208,7 @@ def _slide(state: BuildState) -> BuildState:
     plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
     if not isinstance(plan, SlidingCut):
         return state
-    spans = spans_beside(Span(1, plan.tail_start), plan.kept, state.view.window)
+    spans = spans_beside(Span(1, plan.tail_start), plan.pinned_seqs, state.view.window)
     if spans == state.view.spans:
         return state
     return state.with_narrower_view(replace(state.view, spans=spans, note=None))
