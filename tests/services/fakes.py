@@ -240,8 +240,8 @@ class _WatchedContexts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contexts, name)
 
-    async def read(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read(*arguments, **named)
+    async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
+        found = await self._contexts.read_build_input(*arguments, **named)
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None

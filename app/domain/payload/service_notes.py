@@ -61,7 +61,7 @@ class Notes:
         return frozenset(names)
 
 
-def noted(
+def usage_with_notes(
     resolved: ResolvedSettings,
     limits: Limits,
     conversation: int,

@@ -27,7 +27,7 @@ from app.domain.models.calibration import Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
 from app.domain.models.tokens import CountText
-from app.domain.payload.epochs import Start
+from app.domain.payload.epochs import EpochStart
 from app.domain.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
@@ -146,7 +146,7 @@ class SettingsResolver:
         return resolved, size + _BASE_CHARS
 
     def recorded(
-        self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
+        self, conversation: Conversation, epoch: Epoch, start: EpochStart, texts: Mapping[str, str]
     ) -> ResolvedSettings:
         """Return the resolved settings of an epoch from its record.
 

@@ -75,12 +75,12 @@ READ = Statement(
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
             k.created_at AS compacted_at,
-            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compacted_for,
+            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id
                 ORDER BY pin.seq
             ) AS pins,
-            bounds.is_read AS rows_read,
+            bounds.is_read AS has_rows,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)

@@ -13,7 +13,7 @@ from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
 from app.domain.payload.epochs import requested_window
@@ -86,7 +86,7 @@ class ContextRepository(CompactionQueries, PinQueries):
         self._session = session
         self._settings_cache = settings_cache
 
-    async def read(
+    async def read_build_input(
         self,
         tenant_id: str,
         conversation_id: str,
@@ -96,7 +96,7 @@ class ContextRepository(CompactionQueries, PinQueries):
         cached_epoch_id: str | None,
         cached_start: str | None,
         cached_through: int,
-    ) -> ContextRead | None:
+    ) -> BuildInput | None:
         model = settings.model
         cached = self._settings_cache.get(tenant_id, conversation_id, model)
         row = await self._session.first(
@@ -115,16 +115,16 @@ class ContextRepository(CompactionQueries, PinQueries):
         if row is None:
             return None
         conversation = self._settings_cache.conversation_from(row, tenant_id, cached, model)
-        return ContextRead(
+        return BuildInput(
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),
             window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
-            compacted_for=row["compacted_for"],
+            compaction_strategy=row["compaction_strategy"],
             compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
-            rows_read=row["rows_read"],
+            has_rows=row["has_rows"],
             rows=log_rows_from(row),
         )
 
