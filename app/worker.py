@@ -105,7 +105,7 @@ class Worker:
             for task in (
                 self._claim_and_run(),
                 self._repeat("collect", self._collect, self.collect_seconds),
-                self._repeat("forget", self._delete_expired, _DELETE_SECONDS),
+                self._repeat("delete_expired", self._delete_expired, _DELETE_SECONDS),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
@@ -252,7 +252,7 @@ class Worker:
 
     async def _delete_expired(self) -> None:
         if deleted := await self.delete_expired():
-            _log.info("forgotten", extra={"data": dict(deleted)})
+            _log.info("expired_data_deleted", extra={"data": dict(deleted)})
 
 
 def _log_failed(chore: str, error: Exception) -> None:

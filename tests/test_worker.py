@@ -247,7 +247,7 @@ async def test_a_worker_deletes_expired_rows(
     parts = compose(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
-            await until(lambda: "forgotten" in caplog.messages, "it is told of")
+            await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
     left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
     assert conversation_id not in [row[0] for row in left]
 

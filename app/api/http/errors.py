@@ -214,7 +214,7 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
     Unauthenticated: ("The API key is unknown, revoked or expired", {}),
     Forbidden: ("Without an API key the service accepts requests to its address only", {}),
     RateLimited: (
-        "The 600 requests of this minute are spent",
+        "The 600 requests of this minute are used up",
         {"limit": 600, "kind": "requests", "retry_after": 23},
     ),
     ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),

@@ -102,7 +102,7 @@ def _rendered(
         resolved.count,
         resolved.mentionable_agent_tools,
         resolved.tail(fixed if opens else ()),
-        resolved.defined(start.tools),
+        resolved.defined_tool_names(start.tools),
     )
     for row in rows:
         assembler.add(row)

@@ -1,4 +1,4 @@
-"""What has had its time is forgotten, and nothing else. [operation.retention]"""
+"""Rows that reached their age are deleted, and no others. [operation.retention]"""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_failed_deletion_does_not_stop_the_others(
         harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
     )
     assert await service.delete_expired() == {"conversations": 2}
-    assert "not_forgotten" in caplog.messages
+    assert "expired_data_not_deleted" in caplog.messages
 
 
 async def test_an_append_during_the_walk_keeps_the_conversation(
