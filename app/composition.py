@@ -88,7 +88,7 @@ class Parts:
     conversations: ConversationService
     retention: RetentionService
     keys: KeyService
-    allowances: QuotaService
+    quotas: QuotaService
     storage: StorageQuota
 
     @asynccontextmanager
@@ -123,14 +123,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store)
-    allowances = allowances_of(settings, database)
+    quotas = quotas_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
-        SummariserQuota(measured, database, allowances.limits_of, utc_now),
+        SummariserQuota(measured, database, quotas.limits_of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -202,8 +202,8 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         conversations=conversations,
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),
-        allowances=allowances,
-        storage=StorageQuota(database, allowances, time.monotonic),
+        quotas=quotas,
+        storage=StorageQuota(database, quotas, time.monotonic),
     )
 
 
@@ -226,9 +226,9 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
 
 def _is_full(settings: Settings) -> bool:
     """Tell whether the disk of the private database is full; of another one it is not known."""
-    from app.adapters.postgres.embedded import is_full, is_private
+    from app.adapters.postgres.embedded import is_embedded_url, is_full
 
-    return is_private(settings.database_url or "") and is_full(settings.data_dir)
+    return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: PostgresDatabase) -> KeyService:
@@ -236,7 +236,7 @@ def keys_of(database: PostgresDatabase) -> KeyService:
     return KeyService(database, utc_now, time.monotonic)
 
 
-def allowances_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
+def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
     """Return what tenants may do, by these settings unless it is said of them."""
     limits = TenantLimits(
         settings.requests_per_minute,

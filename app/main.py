@@ -20,7 +20,7 @@ from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
-from app.api.openapi.description import ABOUT, TAGS, describe
+from app.api.openapi.description import DESCRIPTION, TAGS, describe
 from app.api.operation import health
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
@@ -131,7 +131,7 @@ def create_app(
     app = FastAPI(
         title="Context Service",
         version=app_version(),
-        description=ABOUT,
+        description=DESCRIPTION,
         openapi_tags=TAGS,
         lifespan=lifespan,
         redoc_url=None,
@@ -146,7 +146,7 @@ def create_app(
     app.add_middleware(
         AuthenticationMiddleware,
         keys=parts.keys,
-        take=parts.allowances.take,
+        take=parts.quotas.take,
         allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(

@@ -69,7 +69,7 @@ def test_an_exception() -> None:
     try:
         raise LookupError("secret words")
     except LookupError:
-        line = line_of("app.context", "cache_marks_failed", exc_info=sys.exc_info())
+        line = line_of("app.context", "cache_breakpoints_failed", exc_info=sys.exc_info())
     assert line["error"] == "LookupError"
     assert line["places"][-1].endswith("test_an_exception")
     assert "secret" not in json.dumps(line)

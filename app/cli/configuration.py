@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.api.prompt.policy_schemas import PolicyPatch
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from app.environment import policy_variables, variable
 from app.settings import GROUPS, Settings
 
@@ -42,27 +42,27 @@ def markdown() -> str:
     heads: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
     parts = [_HEAD]
     for group in GROUPS:
-        rows = [_setting(name, properties[name]) for name in group.model_fields]
+        rows = [_setting_row(name, properties[name]) for name in group.model_fields]
         parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(heads, rows)}")
     schema = PolicyPatch.model_json_schema()
-    leaves = [_leaf(name, path, schema) for name, path in policy_variables(DEFAULTS)]
+    leaves = [_policy_row(name, path, schema) for name, path in policy_variables(DEFAULT_POLICY)]
     parts.append(f"{_POLICY}\n{_table(('value', *heads), leaves)}")
     return "\n".join(parts)
 
 
-def _setting(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
+def _setting_row(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
     default = Settings.model_fields[name].default
     shown = _code(default) if default is not None and default != () else "unset"
-    pattern = [_code(kind["pattern"]) for kind in _kinds(schema, {}) if "pattern" in kind]
+    pattern = [_code(kind["pattern"]) for kind in _alternatives(schema, {}) if "pattern" in kind]
     bounds = _bounds(schema, {}) or ", ".join(pattern)
     return (_code(variable(name)), _type(schema, {}), shown, bounds, schema["description"])
 
 
-def _leaf(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
+def _policy_row(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
     schema, shared = root, root["$defs"]
-    default: Any = DEFAULTS
+    default: Any = DEFAULT_POLICY
     for key in path:
-        (schema,) = [kind["properties"][key] for kind in _kinds(schema, shared)]
+        (schema,) = [kind["properties"][key] for kind in _alternatives(schema, shared)]
         default = default[key]
     shown = _code(default if isinstance(default, str) else json.dumps(default))
     about = schema["description"]
@@ -70,20 +70,22 @@ def _leaf(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str,
     return (place, _code(name), _type(schema, shared), shown, _bounds(schema, shared), about)
 
 
-def _kinds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _alternatives(
+    schema: Mapping[str, Any], shared: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
     """Yield the alternatives of a schema, without null and with references resolved."""
     if "$ref" in schema:
-        yield from _kinds(shared[schema["$ref"].rpartition("/")[2]], shared)
+        yield from _alternatives(shared[schema["$ref"].rpartition("/")[2]], shared)
     elif "anyOf" in schema:
         for kind in schema["anyOf"]:
-            yield from _kinds(kind, shared)
+            yield from _alternatives(kind, shared)
     elif schema.get("type") != "null":
         yield schema
 
 
 def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     words: list[str] = []
-    for kind in _kinds(schema, shared):
+    for kind in _alternatives(schema, shared):
         if "enum" in kind or "const" in kind:
             words += map(_code, kind.get("enum") or [kind["const"]])
         else:
@@ -95,7 +97,7 @@ def _bounds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     return ", ".join(
         f"{sign} {kind[name]}"
-        for kind in _kinds(schema, shared)
+        for kind in _alternatives(schema, shared)
         for name, sign in signs.items()
         if name in kind
     )

@@ -78,7 +78,7 @@ def migrated(url: str) -> bool:
     return True
 
 
-def in_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+def run_migrated(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work in the database of the settings, after its migrations."""
     with exiting_on_sigterm(), database(settings) as url:
         migrated(settings.direct_database_url or url)
@@ -95,7 +95,7 @@ def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[An
         raise click.ClickException(f"{exc}.") from exc
 
 
-def existing() -> Settings:
+def existing_settings() -> Settings:
     """Return the settings; refuses if their database does not exist yet."""
     settings = read_settings()
     if not has_database(settings):

@@ -66,7 +66,7 @@ def serve() -> None:
             if not run_in(settings, url, has_keys):
                 _refuse_public_address(settings)
             listener = stack.enter_context(_listening(settings))
-        _answer(settings, listener)
+        _serve_http(settings, listener)
 
 
 def is_loopback(host: str) -> bool:
@@ -109,7 +109,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _answer(settings: Settings, listener: socket.socket) -> None:
+def _serve_http(settings: Settings, listener: socket.socket) -> None:
     """Answer requests until a signal arrives, in this process or in several child processes."""
     import uvicorn
     from uvicorn.supervisors import Multiprocess

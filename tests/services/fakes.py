@@ -163,9 +163,9 @@ class WatchedDatabase:
         finally:
             del self.failures[sentence]
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return what the real database holds."""
-        return self._database.held(tenant_id, conversation_id)
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation that the real database has cached."""
+        return self._database.cached_conversation(tenant_id, conversation_id)
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:
@@ -240,8 +240,8 @@ class _WatchedContexts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contexts, name)
 
-    async def read(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read(*arguments, **named)
+    async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
+        found = await self._contexts.read_build_input(*arguments, **named)
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None

@@ -95,7 +95,7 @@ class Metrics:
         )
 
 
-class Now(Collector):
+class ScrapedMetrics(Collector):
     """Metrics that are read on each scrape: the version and the backlog."""
 
     def __init__(self, version: str) -> None:

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SERVICE = "context-service"
 PATH = "/v1/traces"
-EXPORT_SECONDS = 5.0
+EXPORT_TIMEOUT_SECONDS = 5.0
 """How long one batch may take to be sent."""
 CLOSE_SECONDS = 2.0
 """How long the shutdown waits for spans that are not sent yet."""
@@ -50,7 +50,7 @@ class Tracing:
 
     def __init__(self, endpoint: str, version: str) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
-        self._exporter = Collector(_address(endpoint))
+        self._exporter = LoggedExporter(_address(endpoint))
         resource = Resource.create({"service.name": SERVICE, "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
@@ -65,7 +65,7 @@ class Tracing:
         continue the caller's trace.
         """
         instrumented = OpenTelemetryMiddleware(
-            _Inside(app),
+            _RouteNamedApp(app),
             default_span_details=lambda scope: (_method(scope), {}),
             tracer_provider=self._provider,
             meter_provider=NoOpMeterProvider(),
@@ -76,8 +76,8 @@ class Tracing:
             if scope["type"] != "http" or scope["path"] in UNTRACED:
                 await app(scope, receive, send)
                 return
-            kept = [pair for pair in scope["headers"] if pair[0] in _CONTEXT_HEADERS]
-            shown = {
+            trace_headers = [pair for pair in scope["headers"] if pair[0] in _CONTEXT_HEADERS]
+            redacted_scope = {
                 "type": "http",
                 "method": scope["method"],
                 "scheme": scope["scheme"],
@@ -85,10 +85,10 @@ class Tracing:
                 "server": scope.get("server"),
                 "path": "",
                 "query_string": b"",
-                "headers": kept,
-                "whole": scope,
+                "headers": trace_headers,
+                "original_scope": scope,
             }
-            await instrumented(shown, receive, send)
+            await instrumented(redacted_scope, receive, send)
 
         return traced
 
@@ -102,14 +102,14 @@ class Tracing:
             await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
 
 
-class Collector(SpanExporter):
+class LoggedExporter(SpanExporter):
     """Sends spans; logs when sending starts to fail and when it works again."""
 
     def __init__(self, address: str) -> None:
         # The library's own lines would come with every batch.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
-            address, timeout=EXPORT_SECONDS, meter_provider=NoOpMeterProvider()
+            address, timeout=EXPORT_TIMEOUT_SECONDS, meter_provider=NoOpMeterProvider()
         )
         self._fails = False
 
@@ -139,14 +139,14 @@ class Collector(SpanExporter):
         return True
 
 
-class _Inside:
+class _RouteNamedApp:
     """The app inside the library's span, which gets its name from the matched route."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, shown: Scope, receive: Receive, send: Send) -> None:
-        scope, span = shown["whole"], get_current_span()
+    async def __call__(self, redacted_scope: Scope, receive: Receive, send: Send) -> None:
+        scope, span = redacted_scope["original_scope"], get_current_span()
         scope["trace_id"] = format_trace_id(span.get_span_context().trace_id)
 
         async def send_named(message: Message) -> None:

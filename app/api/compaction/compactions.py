@@ -157,7 +157,7 @@ async def expand_compaction(
     receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
     if cursor:
-        order, after_seq = cursors.decode_seq(cursor)
+        order, after_seq = cursors.decode_message(cursor)
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(

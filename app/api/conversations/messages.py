@@ -156,7 +156,7 @@ async def list_messages(
     conversation_id = conversation_id_from(conversation_id)
     page_order: str = order
     if cursor:
-        page_order, seq = cursors.decode_seq(cursor)
+        page_order, seq = cursors.decode_message(cursor)
         if page_order == "asc":
             after_seq = max(after_seq, seq)
         else:
@@ -202,7 +202,7 @@ async def list_agent_messages(
     page_order: str = order
     after = None
     if cursor:
-        page_order, after = cursors.decode_moment(cursor)
+        page_order, after = cursors.decode_agent_message(cursor)
     page = await services(request).transcripts.of_agent(
         tenant_of(request), agent_id, after, page_order, limit, read_of(request)
     )

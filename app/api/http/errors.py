@@ -47,7 +47,7 @@ MAX_PROBLEM_BYTES = 65_536
 """The size of the largest problem document."""
 _MAX_PLACES = 100
 _MAX_CHARACTERS = 1_000
-_OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
+_STANDARD_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
 
 
 class ProblemPlace(BaseModel):
@@ -305,7 +305,7 @@ def _bounded(body: dict[str, Any]) -> bytes:
         body["errors"] = body["errors"][: len(body["errors"]) // 2]
         written = dump(sendable_json(body))
     if len(written) > MAX_PROBLEM_BYTES:
-        written = dump(sendable_json({name: body[name] for name in _OWN_FIELDS}))
+        written = dump(sendable_json({name: body[name] for name in _STANDARD_FIELDS}))
     return written
 
 

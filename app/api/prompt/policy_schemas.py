@@ -16,16 +16,16 @@ from typing_extensions import TypeAliasType
 
 from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, RequestSchema, ResponseSchema
 from app.domain.common.policy import (
-    MAX_LEVELS,
+    AGENT_TOOL_NAMES,
     MAX_PREVIEW_BYTES,
-    OWN_TOOLS,
-    AgentTools,
+    MAX_TREE_LEVELS,
+    AgentToolChoice,
     Auto,
     ChainStep,
     Policy,
 )
 
-ABOUT: Mapping[str, str] = {
+DESCRIPTIONS: Mapping[str, str] = {
     "strategy": (
         "How the history is kept inside the context window; `GET /v1/strategies` lists them."
     ),
@@ -138,10 +138,10 @@ _LIST = Annotated[
 ]
 AddedTools = TypeAliasType(
     "AddedTools",
-    Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
+    Annotated[AgentToolChoice, Field(description="Which of the service's tools a payload has.")],
 )
-_OWN_TOOLS = Annotated[
-    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(OWN_TOOLS)})$"})]],
+_AGENT_TOOL_NAMES = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(AGENT_TOOL_NAMES)})$"})]],
     Field(max_length=_MAX_DIRECTIVES),
 ]
 _LIMITS: Mapping[Any, Any] = {
@@ -150,7 +150,7 @@ _LIMITS: Mapping[Any, Any] = {
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MAX_TEXT)],
     tuple[str, ...]: _LIST,
-    AgentTools | tuple[str, ...]: AddedTools | _OWN_TOOLS,
+    AgentToolChoice | tuple[str, ...]: AddedTools | _AGENT_TOOL_NAMES,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -168,7 +168,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "sandwich.compression_threshold": _SHARE,
     "sliding_window.keep_last_n": _POSITIVE,
     "tree_summary.chunk_size": {"minimum": 2},
-    "tree_summary.levels": {"minimum": 1, "maximum": MAX_LEVELS},
+    "tree_summary.levels": {"minimum": 1, "maximum": MAX_TREE_LEVELS},
     "chain": {"uniqueItems": True},
     "compaction.threshold_ratio": _SHARE,
     "compaction.retain_last_turns": _COUNT,
@@ -203,19 +203,19 @@ def _model(kind: Any, path: str = "", *, is_request: bool) -> type[BaseModel]:
         else:
             type_ = _response_type(hint)
         if is_request:
-            members[name] = (type_ | None, Field(default=None, description=ABOUT[place]))
+            members[name] = (type_ | None, Field(default=None, description=DESCRIPTIONS[place]))
         else:
-            members[name] = (type_, Field(description=ABOUT[place]))
+            members[name] = (type_, Field(description=DESCRIPTIONS[place]))
     title = "".join(word.capitalize() for word in path.split("_")) + "Policy"
     base, suffix = (RequestSchema, "Patch") if is_request else (ResponseSchema, "")
-    doc = ABOUT.get(path, "Settings for the context of a conversation.")
+    doc = DESCRIPTIONS.get(path, "Settings for the context of a conversation.")
     return create_model(title + suffix, __base__=base, __doc__=doc, **members)
 
 
 def _response_type(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return list[get_args(hint)[0]]  # type: ignore[misc]
-    return AddedTools | list[str] if hint == AgentTools | tuple[str, ...] else hint
+    return AddedTools | list[str] if hint == AgentToolChoice | tuple[str, ...] else hint
 
 
 def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
@@ -232,10 +232,10 @@ def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
 PolicyPatch: Any = _model(Policy, is_request=True)
 """Policy settings in a request."""
 
-ShownPolicy: Any = _model(Policy, is_request=False)
+EffectivePolicy: Any = _model(Policy, is_request=False)
 """The effective policy: every setting with its value."""
 
 
-def given_policy(policy: BaseModel | None) -> dict[str, Any] | None:
+def policy_settings(policy: BaseModel | None) -> dict[str, Any] | None:
     """Return the settings in a request, nulls included; None for a null policy."""
     return None if policy is None else policy.model_dump(exclude_unset=True)

@@ -31,7 +31,7 @@ _SOURCE_NAMES: Mapping[ModelSource, str] = {
     "service": "the default model of the service",
 }
 _VERBS = frozenset({"is", "must", "cannot", "may", "has", "holds", "needs", "takes"})
-_MAX_PLACE = 200
+_MAX_POINTER_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,11 @@ class Problem:
     def sentence(self) -> str:
         """The detail as a sentence that names the place."""
         first, _, rest = self.detail.partition(" ")
-        place = f"{self.pointer[:_MAX_PLACE]}…" if self.pointer[_MAX_PLACE:] else self.pointer
+        place = (
+            f"{self.pointer[:_MAX_POINTER_CHARS]}…"
+            if self.pointer[_MAX_POINTER_CHARS:]
+            else self.pointer
+        )
         if first.lower() in _VERBS:
             return f"{place or 'The body'} {first.lower()} {rest}"
         return f"{place}: {self.detail}" if place and first.islower() else self.detail

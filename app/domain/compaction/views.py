@@ -230,7 +230,7 @@ def agent_tools_tokens(
     """
     mentions = mentioned_agent_tools(state, has_placeholders=has_placeholders)
     readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
-    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
+    return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(

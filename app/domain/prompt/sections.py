@@ -90,7 +90,7 @@ def system_text(sections: Sequence[PromptSection]) -> str:
     return "\n\n".join(section.content for section in sections)
 
 
-def prefix_sections(sections: Sequence[PromptSection]) -> list[int]:
+def prefix_end_indices(sections: Sequence[PromptSection]) -> list[int]:
     """Return the indices of sections after which a cached prefix may end: the last of each kind."""
     indices = []
     for index, section in enumerate(sections):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from app.domain.common.messages import FormatName, sendable, sendable_json
 from app.domain.formats import FORMATS, ToolDefinition
-from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
@@ -77,7 +77,7 @@ def plan_deferral(
 
 def is_fixed(tool: ToolDefinition) -> bool:
     """Whether a tool is never deferred: a builtin tool, or one of the service's own."""
-    return tool.category not in _DEFERRABLE or tool.name in TOOL_NAMES
+    return tool.category not in _DEFERRABLE or tool.name in AGENT_TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:

@@ -5,7 +5,7 @@
    [tool-output.media].
 2. A large output is stored whole in a blob; the message keeps previews of its texts. Media stay in
    the message [tool-output.offload].
-3. Results of the service's own tools are never offloaded, nor are results whose texts cannot be
+3. Results of agent tools are never offloaded, nor are results whose texts cannot be
    replaced, such as the output of a Responses tool search [tool-output.own-tools-inline].
 4. For a Gemini response object the output is its JSON, and `{"output": preview}` replaces it.
 5. A small output with a line longer than `max_line_length` is offloaded as well, if its preview is
@@ -30,7 +30,7 @@ from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.formats.inline_media import media_type_of
 from app.domain.tool_output.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
 from app.domain.tool_output.preview import (
-    TOOL_NAMES,
+    AGENT_TOOL_NAMES,
     PreviewKind,
     ToolPreview,
     has_long_line,
@@ -104,7 +104,7 @@ def offload_result(
             detail = f"No blob {ref!r} in this conversation: upload it first"
             raise ValidationError.at(f"{pointer}/output_ref", detail)
         return _attach(piece, format, rules.attached[ref])
-    if name in TOOL_NAMES:
+    if name in AGENT_TOOL_NAMES:
         return OffloadedResult(piece, inline_output(message))
     parts = [_output_part(part) for part in message.parts]
     if not _is_replaceable(piece, parts, format):

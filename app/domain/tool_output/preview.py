@@ -37,8 +37,8 @@ READ_BYTES = "read_result"
 TOOL_SEARCH = "tool_search"
 COMPACT_CONTEXT = "compact_context"
 RECALL = "recall"
-TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
-"""The service's own tools, whose results are never offloaded [tool-output.own-tools-inline].
+AGENT_TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
+"""Agent tools, whose results are never offloaded [tool-output.own-tools-inline].
 
 The first three read the rest of a cut result.
 """

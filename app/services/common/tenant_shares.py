@@ -42,7 +42,7 @@ class TenantShares:
             )
 
     @contextmanager
-    def held(self, tenant_id: str) -> Iterator[None]:
+    def acquire(self, tenant_id: str) -> Iterator[None]:
         """Count the work of the block; raises as `check_limits` does."""
         self.check_limits(tenant_id)
         self.take(tenant_id)

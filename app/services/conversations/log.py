@@ -101,7 +101,7 @@ class LogService:
                 "/messages",
                 f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
             )
-        current = self._database.held(tenant_id, conversation_id)
+        current = self._database.cached_conversation(tenant_id, conversation_id)
         with_results = any(has_results(raw, request.format) for raw in request.messages)
         if current is None and with_results:
             current = await self._find(tenant_id, conversation_id)
@@ -225,8 +225,8 @@ class LogService:
         request, settings, drafts = batch.request, batch.settings, batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
         if if_unchanged:
-            held = self._database.held(tenant_id, conversation_id)
-            if held is None or (await self._settings(held)).output != settings.output:
+            cached = self._database.cached_conversation(tenant_id, conversation_id)
+            if cached is None or (await self._settings(cached)).output != settings.output:
                 return None  # they were read again while the batch was prepared
         after = await session.log.append(
             tenant_id,

@@ -1,4 +1,4 @@
-"""Calls of the service's own tools: executed by other services, answered in text.
+"""Calls of agent tools: executed by other services, answered in text.
 
 1. A call appends nothing: the caller appends the message that comes back.
 2. Errors that the model can correct are answered to the model: wrong arguments, a bad pattern, an

@@ -8,7 +8,7 @@ from typing import Protocol
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, VisibleState
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
@@ -20,7 +20,7 @@ from app.domain.prompt.resolved_settings import RequestSettings
 class ContextRepository(Protocol):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
-    async def read(
+    async def read_build_input(
         self,
         tenant_id: str,
         conversation_id: str,
@@ -30,7 +30,7 @@ class ContextRepository(Protocol):
         cached_epoch_id: str | None,
         cached_start: str | None,
         cached_through: int,
-    ) -> ContextRead | None:
+    ) -> BuildInput | None:
         """Return all a build needs, None for an unknown conversation.
 
         The start of an epoch and the rows up to a seq that the caller has in its payload cache are

@@ -31,7 +31,7 @@ from app.domain.payload.reported_usage import (
     judged_tokens,
     should_compact,
 )
-from app.domain.payload.service_notes import noted
+from app.domain.payload.service_notes import usage_with_notes
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -89,7 +89,7 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tok
         return resolved.usage(
             visible_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
         )
-    return noted(
+    return usage_with_notes(
         resolved,
         resolved.limits,
         visible_tokens,

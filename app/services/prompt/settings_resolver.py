@@ -27,7 +27,7 @@ from app.domain.models.calibration import Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
 from app.domain.models.tokens import CountText
-from app.domain.payload.epochs import Start
+from app.domain.payload.epochs import EpochStart
 from app.domain.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
@@ -126,7 +126,7 @@ class SettingsResolver:
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
-            resolved = resolved.usually_deferred((request or RequestSettings()).format)
+            resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
             self._add(key, resolved, size)
         return resolved
 
@@ -146,7 +146,7 @@ class SettingsResolver:
         return resolved, size + _BASE_CHARS
 
     def recorded(
-        self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
+        self, conversation: Conversation, epoch: Epoch, start: EpochStart, texts: Mapping[str, str]
     ) -> ResolvedSettings:
         """Return the resolved settings of an epoch from its record.
 
@@ -181,7 +181,7 @@ class SettingsResolver:
             texts=texts,
             tool_costs=costs,
         )
-        return resolved.usually_deferred(FormatName(epoch.format))
+        return resolved.with_usual_deferral(FormatName(epoch.format))
 
     def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Add settings to the cache, and evict the least recently used ones beyond its bound."""
@@ -245,7 +245,7 @@ class SettingsResolver:
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
-        return resolved.usually_deferred(request.format)
+        return resolved.with_usual_deferral(request.format)
 
 
 def _calibrated(

@@ -131,14 +131,14 @@ class KeyService:
         require_tenant_id(tenant_id)
         key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
         async with self._database.transaction() as session:
-            await session.keys.add_tenant(tenant_id)
+            await session.tenants.add(tenant_id)
             await session.keys.add(key)
         return key_text(key_id, secret)
 
-    async def of_tenant(self, tenant_id: str | None = None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
         async with self._database.session() as session:
-            return await session.keys.of_tenant(tenant_id)
+            return await session.keys.list_keys(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""

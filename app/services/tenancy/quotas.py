@@ -34,7 +34,7 @@ _LABELS = {
 
 
 @dataclass(slots=True)
-class _Share:
+class _ReservedShare:
     """The part of a quota that this process has reserved in a rate window and not used yet."""
 
     window: datetime
@@ -62,7 +62,7 @@ class QuotaService:
         self._clock = clock
         self._cache_seconds = cache_seconds
         self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._shares: LRUCache[tuple[str, QuotaKind], _Share] = LRUCache(_MAX_TENANTS)
+        self._shares: LRUCache[tuple[str, QuotaKind], _ReservedShare] = LRUCache(_MAX_TENANTS)
         self._first_read = asyncio.Lock()
         self._retry_at = float("-inf")
         self._has_failed = False
@@ -86,13 +86,13 @@ class QuotaService:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as session:
-            await session.keys.set_limits(tenant_id, limits)
+            await session.quotas.set_limits(tenant_id, limits)
         self._limits.pop(tenant_id, None)
 
     async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
         async with self._database.session() as session:
-            return await session.keys.list_limits()
+            return await session.quotas.list_limits()
 
     async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Use a part of the quota; raises RateLimited when too little is left in the window."""
@@ -102,7 +102,7 @@ class QuotaService:
         window = window_start(self._now(), kind.window_seconds)
         share = self._shares.get((tenant_id, kind))
         if share is None or (share.window, share.limit) != (window, limit):
-            share = self._shares[tenant_id, kind] = _Share(window, limit)
+            share = self._shares[tenant_id, kind] = _ReservedShare(window, limit)
         while share.left < count and not share.is_last:
             if self._is_unavailable():
                 return  # requests that need the database fail by themselves
@@ -121,19 +121,19 @@ class QuotaService:
         if not self._is_unavailable():
             with suppress(ServiceUnavailable):
                 async with self._session() as session:
-                    own = await session.keys.find_limits(tenant_id)
+                    own = await session.quotas.find_limits(tenant_id)
                 limits = own.with_defaults(self._defaults) if own is not None else self._defaults
                 cache_seconds = self._cache_seconds
         self._limits[tenant_id] = found = limits, self._clock() + cache_seconds
         return found
 
     async def _take_share(
-        self, tenant_id: str, kind: QuotaKind, share: _Share, needed: int
+        self, tenant_id: str, kind: QuotaKind, share: _ReservedShare, needed: int
     ) -> None:
         reserved = share_of(share.limit, needed)
         with suppress(ServiceUnavailable):
             async with self._session() as session:
-                used = await session.keys.take(tenant_id, kind, share.window, reserved)
+                used = await session.quotas.add_use(tenant_id, kind, share.window, reserved)
             granted = granted_of(share.limit, used, reserved)
             share.left += granted
             share.is_last = granted < reserved
@@ -156,7 +156,7 @@ class QuotaService:
         finally:
             self._attempts -= 1
 
-    def _refusal(self, kind: QuotaKind, share: _Share) -> RateLimited:
+    def _refusal(self, kind: QuotaKind, share: _ReservedShare) -> RateLimited:
         passed = (self._now() - share.window).total_seconds()
         retry_after = max(1, int(kind.window_seconds - passed) + 1)
         return RateLimited(

@@ -30,7 +30,7 @@ _RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredBytes:
     """The stored bytes of a tenant, when they were read, and the bytes added since."""
 
     total: int = 0
@@ -48,16 +48,16 @@ class StorageQuota:
         self._database = database
         self._quotas = quotas
         self._clock = clock
-        self._stored: LRUCache[str, _Stored] = LRUCache(_MAX_TENANTS)
+        self._usage_by_tenant: LRUCache[str, _StoredBytes] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
         """Count bytes that will be stored; raises StorageLimitReached beyond the limit."""
         limit = (await self._quotas.limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
-        usage = self._stored.get(tenant_id)
+        usage = self._usage_by_tenant.get(tenant_id)
         if usage is None:
-            usage = self._stored[tenant_id] = _Stored()
+            usage = self._usage_by_tenant[tenant_id] = _StoredBytes()
         await self._refresh(tenant_id, usage, _CACHE_SECONDS)
         if usage.total + usage.added + size > limit:
             await self._refresh(tenant_id, usage, _RETRY_SECONDS)
@@ -78,7 +78,7 @@ class StorageQuota:
         await self.take(tenant_id, size)
         await self._quotas.take(tenant_id, QuotaKind.BYTES, size)
 
-    async def _refresh(self, tenant_id: str, usage: _Stored, cache_seconds: float) -> None:
+    async def _refresh(self, tenant_id: str, usage: _StoredBytes, cache_seconds: float) -> None:
         """Read the sum unless it is recent; it stays while the database is unavailable."""
         async with usage.lock:
             if self._clock() - usage.at < cache_seconds:

@@ -38,7 +38,7 @@ class SummariserQuota:
         try:
             limit = (await self._limits_of(call.tenant_id)).of(kind)
             async with self._database.session() as session:
-                calls = await session.keys.take(call.tenant_id, kind, window, 1)
+                calls = await session.quotas.add_use(call.tenant_id, kind, window, 1)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The call of the summariser cannot be counted", {"reason": "spend_guard"}

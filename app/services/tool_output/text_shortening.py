@@ -60,7 +60,7 @@ def _shorts(
 def reader_tool_tokens(resolved: ResolvedSettings, included: Sequence[str] = ()) -> int:
     """Return the tokens of the tools that read a cut message, without those in `included`."""
     missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in included)
-    return resolved.extra_tokens(tuple(missing))
+    return resolved.agent_tool_tokens(tuple(missing))
 
 
 def text_token_budget(resolved: ResolvedSettings, limits: Limits, beside: int) -> int:

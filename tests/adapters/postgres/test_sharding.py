@@ -242,13 +242,13 @@ async def test_what_touches_several_is_noticed(planner: Any, text: str) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The SQL of every statement that sessions run during the test."""
     seen: set[str] = set()
-    answer = Session._answer
+    answer = Session._execute
 
     async def noting(self: Session, ask: Any, statement: Statement, values: Any) -> Any:
         seen.add(statement.sql)
         return await answer(self, ask, statement, values)
 
-    monkeypatch.setattr(Session, "_answer", noting)
+    monkeypatch.setattr(Session, "_execute", noting)
     return seen
 
 

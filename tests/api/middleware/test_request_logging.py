@@ -16,7 +16,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER
+from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.dependencies import Services
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
@@ -219,7 +219,7 @@ async def test_a_request_without_response(lines: Lines) -> None:
     counted = Counted()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     await RequestLoggingMiddleware(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
-    assert counted.answers == [("GET", "none", NO_ANSWER)]
+    assert counted.answers == [("GET", "none", CLIENT_CLOSED_REQUEST)]
 
 
 # --- lines ------------------------------------------------------------------------------------

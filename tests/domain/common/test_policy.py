@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import (
-    DEFAULTS,
-    OWN_TOOLS,
+    AGENT_TOOL_NAMES,
+    DEFAULT_POLICY,
     ChainStep,
     Policy,
     StrategyName,
@@ -72,7 +72,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
     ("status_preamble",): st.sampled_from(["auto", "none"]),
     ("agent_tools",): st.sampled_from(["auto", "none"])
-    | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
+    | st.lists(st.sampled_from(AGENT_TOOL_NAMES), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
     ("preserve_user_messages",): st.booleans(),
 }
@@ -118,16 +118,16 @@ def leaves_of(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 def test_every_leaf_has_a_default_and_a_test() -> None:
     """Every leaf's default is shown, and no leaf is missing from these tests."""
-    assert set(dict(flat(DEFAULTS))) == set(leaves_of(Policy)) == set(LEAVES)
+    assert set(dict(flat(DEFAULT_POLICY))) == set(leaves_of(Policy)) == set(LEAVES)
     assert effective() == Policy()
-    assert as_json(effective()) == DEFAULTS
+    assert as_json(effective()) == DEFAULT_POLICY
     json.dumps(as_json(effective()))
 
 
 @given(st.lists(layers(), max_size=4))
 def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]]) -> None:
     """Layers merge per leaf, later over earlier; lists replace; the rest is default."""
-    wanted = dict(flat(DEFAULTS))
+    wanted = dict(flat(DEFAULT_POLICY))
     for layer in given_:
         wanted |= {k: tuple(v) if isinstance(v, list) else v for k, v in layer.items()}
     policy = effective(*(nested(layer) for layer in given_))
@@ -277,4 +277,4 @@ def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
 
 def test_agent_tools_lists_the_tools_of_the_service() -> None:
     """The tools a policy may list are those that have definitions. [agent-tools.auto]"""
-    assert tuple(AGENT_TOOLS) == OWN_TOOLS
+    assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES

@@ -284,7 +284,7 @@ def test_every_part_is_sent_or_has_a_label(
     assembler = ASSEMBLERS[target](View(), third)
     assembler.add(row)
     items = assembler.items()
-    wire = b"".join(items.wire).decode()
+    wire = b"".join(items.wire_items).decode()
     assert EMPTY_MESSAGE not in wire
     escaped = json.dumps(label, ensure_ascii=False)[1:-1]
     assert (escaped in wire) == (target not in carried)

@@ -81,7 +81,7 @@ THINKING = ("thinking", "redacted_thinking")
 
 def parsed(items: PayloadItems) -> list[dict[str, Any]]:
     """Return the items as a provider reads them."""
-    return [json.loads(item) for item in items.wire]
+    return [json.loads(item) for item in items.wire_items]
 
 
 def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
@@ -202,11 +202,11 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
         builds.append(assembler.items())
     last = builds[-1]
     for build in builds:
-        assert build.stable <= len(build.wire)
-        assert last.wire[: build.stable] == build.wire[: build.stable]
-    assert [b.stable for b in builds] == sorted(b.stable for b in builds)
-    digests = {build.stable: build.prefix_digest for build in builds}
-    assert all(digests[build.stable] == build.prefix_digest for build in builds)
+        assert build.stable_items <= len(build.wire_items)
+        assert last.wire_items[: build.stable_items] == build.wire_items[: build.stable_items]
+    assert [b.stable_items for b in builds] == sorted(b.stable_items for b in builds)
+    digests = {build.stable_items: build.prefix_digest for build in builds}
+    assert all(digests[build.stable_items] == build.prefix_digest for build in builds)
 
 
 @given(cases(), st.data())
@@ -249,9 +249,9 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
     later = folded(case)
     later.add(answer)
     after = later.items()
-    assert after.wire[: before.stable] == before.wire[: before.stable]
-    assert items.stable < len(items.wire)
-    assert "the late result" in b"".join(after.wire).decode()
+    assert after.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
+    assert items.stable_items < len(items.wire_items)
+    assert "the late result" in b"".join(after.wire_items).decode()
 
 
 # --- counting -------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
         items = assembler.items()
         assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
         assert items.breakpoints == ()
-        told.append((items.stable, [answered(part) for part in parsed(items)[-1]["parts"]]))
+        told.append((items.stable_items, [answered(part) for part in parsed(items)[-1]["parts"]]))
     c = ("c", "[media follows]")
     media: list[Any] = ["text", "fileData"]
     assert told[1:] == [
@@ -473,9 +473,9 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
     assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
     before = assembler.items()
     items = assembler.items(Tail(("one", "two"), as_system=True))
-    assert items.wire[: before.stable] == before.wire[: before.stable]
+    assert items.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
     last = parsed(items)[-1]
-    assert (last["role"], items.tail) == (role, 1)
+    assert (last["role"], items.tail_items) == (role, 1)
     assert [text in json.dumps(last) for text in ("one", "two")] == [True, True]
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.tail_tokens == counted
@@ -506,12 +506,14 @@ def test_breakpoints_are_few_near_the_end_and_on_blocks_of_the_log(case: Case) -
     wire = parsed(items)
     places = []
     for mark in items.breakpoints:
-        marked = json.loads(with_breakpoints(items.wire[mark.item], BREAKPOINT_JSON, [mark.offset]))
+        marked = json.loads(
+            with_breakpoints(items.wire_items[mark.item_index], BREAKPOINT_JSON, [mark.byte_offset])
+        )
         (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
         assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
-        assert marked == wire[mark.item]
-        assert wire[mark.item]["content"][at]["type"] not in THINKING
-        places.append(sum(len(item["content"]) for item in wire[: mark.item]) + at)
+        assert marked == wire[mark.item_index]
+        assert wire[mark.item_index]["content"][at]["type"] not in THINKING
+        places.append(sum(len(item["content"]) for item in wire[: mark.item_index]) + at)
     thoughts = sum(block["type"] in THINKING for item in wire for block in item["content"])
     for newer, older in pairwise(places):
         assert newer - older <= LOOKBACK_BLOCKS + thoughts
@@ -529,7 +531,7 @@ def test_breakpoints_of_an_earlier_payload_can_be_read(case: Case) -> None:
         assembler = folded(case, shown[:number])
         point, items = whole.point_at(shown[number - 1].seq), assembler.items()
         assert point is not None
-        assert (point.stable, point.breakpoints) == (items.stable, items.breakpoints)
+        assert (point.stable_items, point.breakpoints) == (items.stable_items, items.breakpoints)
 
 
 @given(cases(st.just(RESPONSES)))
@@ -542,13 +544,15 @@ def test_breakpoints_are_on_user_messages(case: Case) -> None:
     assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
     wire = parsed(items)
     said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
-    assert [mark.item for mark in items.breakpoints][:2] == said[::-1][:2]
+    assert [mark.item_index for mark in items.breakpoints][:2] == said[::-1][:2]
     for mark in items.breakpoints:
-        bytes_ = with_breakpoints(items.wire[mark.item], BREAKPOINTS_JSON[RESPONSES], [mark.offset])
+        bytes_ = with_breakpoints(
+            items.wire_items[mark.item_index], BREAKPOINTS_JSON[RESPONSES], [mark.byte_offset]
+        )
         marked = json.loads(bytes_)
         assert issues(case, [marked]) == []
         assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
-        assert marked == wire[mark.item]
+        assert marked == wire[mark.item_index]
 
 
 def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
@@ -560,8 +564,8 @@ def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
     for made in rows:
         assembler.add(made)
         items = assembler.items()
-        assert assembler.point_at(made.seq) == (items.stable, items.breakpoints)
-    assert [mark.item for mark in items.breakpoints] == [58, 56, 48, 32]
+        assert assembler.point_at(made.seq) == (items.stable_items, items.breakpoints)
+    assert [mark.item_index for mark in items.breakpoints] == [58, 56, 48, 32]
     assert items.breakpoints[0].tokens == count_payload_messages(
         RESPONSES, parsed(items)[:59], third
     )
@@ -578,8 +582,8 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     for made in rows:
         assembler.add(made)
     items = assembler.items()
-    assert [mark.item for mark in items.breakpoints] == [119, 104, 89, 74]
-    assert items.stable == 119
+    assert [mark.item_index for mark in items.breakpoints] == [119, 104, 89, 74]
+    assert items.stable_items == 119
 
 
 # --- single rules ---------------------------------------------------------------------------
@@ -721,7 +725,7 @@ def test_placeholders_name_the_result_they_replace() -> None:
     named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
     assert placeholder_of(replace_row(trimmed, 3)) == named
     plain = "[tool output trimmed; ref=m3; 1,800 bytes]"
-    assert placeholder_of(replace_row(trimmed, 3), named=False) == plain
+    assert placeholder_of(replace_row(trimmed, 3), names_tool=False) == plain
     assert wire[2]["tool_call_id"] == "a"
     assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
 

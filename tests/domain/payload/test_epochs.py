@@ -20,13 +20,13 @@ from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_be
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (
     NO_REQUESTED_WINDOW,
-    Start,
+    EpochStart,
     break_reason,
-    factor_in,
+    epoch_factor,
+    epoch_start_from,
+    is_view_current,
     payload_stream_of,
     requested_window,
-    start_from,
-    view_holds,
 )
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
@@ -50,7 +50,7 @@ VIEW = View(
 STATE = ConversationState(
     view_version=2, view_cause="compaction", hidden_span=Span(3, 9), kept_seqs=(2, 5)
 )
-START = Start(VIEW, 1000, 100)
+START = EpochStart(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
@@ -85,7 +85,7 @@ OFFERS = st.builds(
 
 @given(
     st.builds(
-        Start,
+        EpochStart,
         views(),
         st.integers(1, 2**62),
         st.integers(1, 2**40),
@@ -96,13 +96,13 @@ OFFERS = st.builds(
     )
 )
 @settings(deadline=None)
-def test_a_start_is_read_as_it_was_stored(start: Start) -> None:
-    """A stored frame reads back as the start it was, odd texts included.
+def test_a_start_is_read_as_it_was_stored(start: EpochStart) -> None:
+    """A stored start reads back as it was, odd texts included.
 
     [payload.start-recorded]
     """
     text = start.as_json()
-    assert start_from(text) == start
+    assert epoch_start_from(text) == start
     assert "\x00" not in text
     text.encode()
 
@@ -116,7 +116,7 @@ def test_starts_of_the_first_version_still_read() -> None:
         "stub_tools": True,
         "degraded": ["extractive_summary"],
     }
-    start = start_from(json_text.dumps(stored))
+    start = epoch_start_from(json_text.dumps(stored))
     view = View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
         summaries=(Summary(Span(3, 7), "so far"),),
@@ -124,7 +124,9 @@ def test_starts_of_the_first_version_still_read() -> None:
         reasoning_after=5,
         summary_as_system=True,
     )
-    assert start == Start(view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",))
+    assert start == EpochStart(
+        view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",)
+    )
     made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
     assert reason(before=start, view=made_now) is None
 
@@ -135,7 +137,7 @@ def test_starts_of_the_version_before_still_read() -> None:
     for name in ("offer", "factor", "dynamic"):
         del stored[name]
     stored["extra_tools"] = ["read_result"]
-    start = start_from(json_text.dumps(stored))
+    start = epoch_start_from(json_text.dumps(stored))
     assert start == replace(START, tools=PayloadTools(("read_result",)))
 
 
@@ -148,7 +150,7 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"tools": PayloadTools(("read_result",))}, "tools_changed"),
         ({"tools": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
         ({"resolved": replace(RESOLVED, sections_hash="x")}, "sections_changed"),
-        ({"dynamic": "x"}, "sections_changed"),
+        ({"dynamic_hash": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
         ({"max_output_tokens": 99}, "budget_changed"),
         ({"factor": 1.3}, "budget_changed"),
@@ -184,10 +186,10 @@ def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | N
 def test_an_epoch_keeps_its_factor_while_the_models_is_near() -> None:
     """The factor of an epoch is frozen until the model's differs by more than 5 %."""
     start = replace(START, factor=1.2)
-    assert factor_in(start, 1.25) == 1.2
-    assert factor_in(start, 1.15) == 1.2
-    assert factor_in(start, 1.3) == 1.3
-    assert factor_in(start, 1.0) == 1.0
+    assert epoch_factor(start, 1.25) == 1.2
+    assert epoch_factor(start, 1.15) == 1.2
+    assert epoch_factor(start, 1.3) == 1.3
+    assert epoch_factor(start, 1.0) == 1.0
 
 
 def test_another_factor_is_the_last_reason_for_a_break() -> None:
@@ -223,7 +225,7 @@ def test_a_view_is_valid_until_state_policy_or_window_changes(
     resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
     """Other sections or tools start an epoch, but its view stays."""
-    assert view_holds(EPOCH, START, resolved, limits, version) is same
+    assert is_view_current(EPOCH, START, resolved, limits, version) is same
 
 
 def test_payload_streams_and_requested_windows_are_named() -> None:

@@ -37,8 +37,8 @@ def judge(case: Case, assembler: Assembler) -> None:
     for tail in (NO_TAIL, TAIL):
         items = assembler.items(tail)
         counted = items.tokens + items.summary_tokens + items.opening_tokens + items.tail_tokens
-        sent = payload_tokens(payload_of(case.format, items.wire))
-        sent += IMAGE * b"".join(items.wire).count(IMAGE_DATA.encode())
+        sent = payload_tokens(payload_of(case.format, items.wire_items))
+        sent += IMAGE * b"".join(items.wire_items).count(IMAGE_DATA.encode())
         assert counted >= LEAST * sent, f"{case.format}: {counted} counted, {sent} sent"
 
 

@@ -22,7 +22,7 @@ from app.domain.models.tokens import count_payload_messages, count_system, estim
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.payload_items import (
-    BreakpointPlace,
+    BreakpointPosition,
     MisplacedBreakpoint,
     PayloadItems,
     StablePoint,
@@ -31,7 +31,7 @@ from app.domain.payload.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
     Payload,
-    Request,
+    RenderRequest,
     render_payload,
 )
 from app.domain.prompt.resolved_settings import (
@@ -100,7 +100,7 @@ def rendered(
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
     tools = tools or payload_tools_of(case, resolved, items.has_calls)
-    request = Request(case.format, tools, "conversation", caller_point=caller_point)
+    request = RenderRequest(case.format, tools, "conversation", caller_point=caller_point)
     payload = render_payload(request, resolved, items)
     return payload, json.loads(orjson.dumps(payload.body))
 
@@ -157,7 +157,9 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
 
 @given(cases(), RESOLVED, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
+def test_cache_breakpoints_are_at_most_four(
+    case: Case, resolved: ResolvedSettings, tail: Tail
+) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless."""
     items = folded(case).items(tail)
     payload, body = rendered(case, resolved, items)
@@ -169,7 +171,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
     assert marks <= MAX_BREAKPOINTS
     assert count_marks(body.get("system")) <= MAX_SYSTEM_BREAKPOINTS
     listed = body[ITEMS[case.format]]
-    last = listed[len(listed) - items.tail :]
+    last = listed[len(listed) - items.tail_items :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
         last = [block for item in last for block in item["content"][-len(tail.texts) :]]
     assert count_marks(last) == 0
@@ -203,7 +205,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
     assert after[key][:stable] == before[key][:stable]
     for name in ("system", "tools", "config"):
         assert after.get(name) == before.get(name)
-    if first.stable == last.stable:
+    if first.stable_items == last.stable_items:
         assert early.prefix_hash == late.prefix_hash
 
 
@@ -261,9 +263,9 @@ def test_the_budget_counts_the_returned_payload(
     counted = count_payload_messages(case.format, listed, third)
     if static:
         counted += count_system(static, third)
-    definitions = [*resolved.tools, *([STUB_TOOL] if tools.extra else [])]
+    definitions = [*resolved.tools, *([STUB_TOOL] if tools.agent_tools else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = resolved.extra_tokens(tools.extra)
+    extra = resolved.agent_tool_tokens(tools.agent_tools)
     system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
     assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
@@ -313,7 +315,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
     fewer = resolved_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
         render_payload(
-            Request(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
+            RenderRequest(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
         ).prefix_hash
         for format in FormatName
         for changed in (resolved, fewer, replace(resolved, sections=(PromptSection("a", "two"),)))
@@ -364,8 +366,8 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
     resolved = resolved_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
-    items = replace(folded(case).items(), breakpoints=(BreakpointPlace(0, 3, 0),))
-    request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
+    items = replace(folded(case).items(), breakpoints=(BreakpointPosition(0, 3, 0),))
+    request = RenderRequest(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
     with pytest.raises(MisplacedBreakpoint):
         render_payload(request, resolved, items)
     payload = render_payload(request, resolved, items, breakpoints=False)

@@ -12,7 +12,7 @@ from app.domain.prompt.sections import (
     PromptSection,
     SectionKind,
     merge_sections,
-    prefix_sections,
+    prefix_end_indices,
     section_from,
     system_text,
 )
@@ -48,7 +48,7 @@ def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSecti
     [breakpoints.provider-form]
     """
     merged = merge_sections(layers)
-    found = prefix_sections(merged)
+    found = prefix_end_indices(merged)
     assert found == sorted(set(found))
     for index in found:
         assert merged[index].kind in STATIC

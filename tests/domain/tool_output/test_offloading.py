@@ -29,7 +29,7 @@ from app.domain.tool_output.offloading import (
     PreviewedBlob,
     offload_result,
 )
-from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, PreviewBuilder, PreviewKind
 from app.domain.tool_output.restoring import (
     is_same_result,
     restore_result,
@@ -200,9 +200,9 @@ def test_the_smaller_limit_applies() -> None:
     assert found.output.preview is PreviewKind.CUT and found.blobs
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize("name", AGENT_TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
-    """Results of the service's own tools are never offloaded."""
+    """Results of agent tools are never offloaded."""
     piece = result("x" * 100_000)
     assert not offloaded(piece, name=name).blobs
     named = result("x" * 100_000, name=name)
@@ -493,6 +493,6 @@ def test_a_preview_without_the_names_of_tools() -> None:
         found = offloaded(result("line one\n" * 50), policy)
         shown = without_tool_names(found.piece["content"], found.output)
         assert shown.endswith(found.output.plain_note)
-        assert not any(name in shown for name in TOOL_NAMES)
+        assert not any(name in shown for name in AGENT_TOOL_NAMES)
     whole = offloaded(result("x\n" * 8))
     assert without_tool_names("text", whole.output) == "text"

@@ -16,11 +16,11 @@ from app.domain.common.policy import ToolOutputPolicy
 from app.domain.common.policy import ToolView as PreviewMode
 from app.domain.tool_output.blobs import ToolOutputRef, decode_lossy, encode
 from app.domain.tool_output.preview import (
+    AGENT_TOOL_NAMES,
     GREP,
     NOTE_BYTES,
     READ_BYTES,
     READ_LINES,
-    TOOL_NAMES,
     PreviewBuilder,
     PreviewKind,
     ToolPreview,
@@ -293,7 +293,7 @@ def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutput
     """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
     view = view_of(text, policy)
     assert view.texts[0].endswith(view.note)
-    for name in TOOL_NAMES:
+    for name in AGENT_TOOL_NAMES:
         assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
         assert name not in view.plain_note
     assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.ids import AgentId
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
 from app.services.conversations.own_settings import (
@@ -68,10 +68,10 @@ def test_a_patch_sets_its_leaves(first: dict[str, Any], second: dict[str, Any]) 
     stored = json.loads(patched(patched("{}", first), second))
     shown = effective_policy(stored)
     for name, value in second.get("sandwich", {}).items():
-        expected = DEFAULTS["sandwich"][name] if value is None else value
+        expected = DEFAULT_POLICY["sandwich"][name] if value is None else value
         assert shown["sandwich"][name] == expected
     assert without_empty_objects(stored) == stored
-    assert shown.keys() == DEFAULTS.keys()
+    assert shown.keys() == DEFAULT_POLICY.keys()
 
 
 def test_a_patch_changes_only_its_fields() -> None:

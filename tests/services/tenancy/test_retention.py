@@ -168,7 +168,7 @@ FILL = {
     " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
     RetainedKind.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
-    RetainedKind.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
+    RetainedKind.USED_QUOTAS: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
     RetainedKind.SUMMARISER_CALLS: "INSERT INTO summariser_calls"
     " SELECT 'x', t, 5 FROM {times} AS t",
 }

@@ -25,7 +25,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.tool_output.preview import TOOL_NAMES
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import Appended
 from app.services.conversations.batches import INLINE_WARNING, Append
@@ -129,9 +129,9 @@ async def test_nothing_is_offloaded_when_disabled(
 async def test_results_of_own_tools_stay_inline(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """Results of the service's own tools stay inline, in the batch of their call or a later one."""
+    """Results of agent tools stay inline, in the batch of their call or a later one."""
     cid = await rows.harness.conversation()
-    for name in TOOL_NAMES:
+    for name in AGENT_TOOL_NAMES:
         done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
         assert not is_blob(done.messages[1].output_ref)
         done = await rows.harness.append(cid, result("b", LARGE))

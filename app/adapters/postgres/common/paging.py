@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from app.domain.common.pages import Bound, Page
 
-OWN_BYTES = 512
+SMALL_COLUMNS_BYTES = 512
 """Size of an item without its large values, in bytes of JSON."""
 
 _Item = TypeVar("_Item")
@@ -41,7 +41,7 @@ def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: 
                 OR total_bytes <= CAST(:max_bytes AS bigint) AS fits
             FROM (
                 SELECT *, row_number() OVER in_order AS place, count(*) OVER () AS found,
-                    sum({size} + {OWN_BYTES}) OVER in_order AS total_bytes
+                    sum({size} + {SMALL_COLUMNS_BYTES}) OVER in_order AS total_bytes
                 FROM ({rows}) AS paged
                 WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
             ) AS sized

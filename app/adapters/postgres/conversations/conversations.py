@@ -11,10 +11,10 @@ from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
     LISTED_COLUMNS,
-    NOTHING_HELD,
+    NO_CACHED_SETTINGS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     conversation_from,
 )
 from app.adapters.postgres.conversations.settings import (
@@ -57,10 +57,10 @@ ADD_CONVERSATION = Statement(f"""
         AND a.agent_id = CAST(:agent_id AS text)
 """)
 _FIND = f"""
-    SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+    SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    {LAYER_JOINS}
+    {SETTINGS_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
@@ -70,10 +70,10 @@ LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
 LIST_CONVERSATIONS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {HEAD_COLUMNS}
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
-            {LAYER_JOINS}
+            {SETTINGS_JOINS}
             WHERE c.tenant_id = CAST(:tenant_id AS text)
                 AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
                 AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
@@ -176,7 +176,7 @@ class ConversationRepository(ConfigurableRepository):
             conversation_id=conversation_id,
             model=model,
             default_model=default_model,
-            **NOTHING_HELD,
+            **NO_CACHED_SETTINGS,
         )
         return conversation_from(row) if row is not None else None
 

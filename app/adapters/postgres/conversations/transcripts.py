@@ -8,9 +8,9 @@ from datetime import datetime
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import (
-    HEAD_COLUMNS,
-    LAYER_JOINS,
     POLICY_COLUMNS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     compaction_from,
     conversation_from,
     stored_message_from,
@@ -102,11 +102,11 @@ OF_AGENT = {
 }
 
 CONVERSATIONS = Statement(f"""
-    SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
+    SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
     FROM unnest(CAST(:conversation_ids AS uuid[])) AS requested (conversation_id)
     JOIN conversations c ON c.conversation_id = requested.conversation_id
     JOIN heads h ON h.conversation_id = requested.conversation_id
-    {LAYER_JOINS}
+    {SETTINGS_JOINS}
     WHERE c.tenant_id = CAST(:tenant_id AS text)
 """)
 

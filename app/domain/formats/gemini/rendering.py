@@ -103,11 +103,11 @@ def _has_no_id(call: ToolCall) -> bool:
 def _with_derived_ids(parts: list[Part]) -> list[Part]:
     """Give calls without an id the ids that `parse` would derive from these parts (rule 3)."""
     counts: dict[str, int] = {}
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, ToolCall) and _has_no_id(part):
             call_id = derived_id(part.name, counts)
             if call_id != part.id:
-                parts[place] = replace(part, id=call_id)
+                parts[index] = replace(part, id=call_id)
     return parts
 
 
