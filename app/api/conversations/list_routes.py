@@ -16,9 +16,9 @@ from app.api.prompt.section_schemas import (
     ShownTools,
     ToolList,
     Version,
-    given,
-    shown_sections,
-    shown_tools,
+    sections_answer,
+    sections_to_store,
+    tools_answer,
 )
 from app.domain.common.errors import (
     Conflict,
@@ -82,7 +82,9 @@ def add_list_routes(
         async def put_list(
             request: Request, body: SectionList | ToolList, resource_id: str = Depends(id_of)
         ) -> Response:
-            items = given(body.sections) if isinstance(body, SectionList) else body.tools
+            items = (
+                sections_to_store(body.sections) if isinstance(body, SectionList) else body.tools
+            )
             found = await service_of(services(request)).set_list(
                 tenant_of(request), resource_id, kind, items, body.expected_version
             )
@@ -98,5 +100,5 @@ def add_list_routes(
             responses=WRITE_ERRORS | problems_of(Conflict),
         )(put_list)
 
-    add(SettingsList.SECTIONS, SectionList, ShownSections, shown_sections, "sections")
-    add(SettingsList.TOOLS, ToolList, ShownTools, shown_tools, "tools as the caller gave them")
+    add(SettingsList.SECTIONS, SectionList, ShownSections, sections_answer, "sections")
+    add(SettingsList.TOOLS, ToolList, ShownTools, tools_answer, "tools as the caller gave them")
