@@ -45,7 +45,7 @@ from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tenancy.summariser_quota import SummariserQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
@@ -155,7 +155,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         settings.policy,
         new_id,
         now,
-        outputs.delete_conversations,
+        outputs.delete_conversation_objects,
         summariser.check_model,
     )
     retention = Retention(

@@ -192,7 +192,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             policy,
             new_id,
             parts.active.now,
-            parts.outputs.delete_conversations,
+            parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
         conversations=parts.conversations,

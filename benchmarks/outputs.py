@@ -38,7 +38,7 @@ from urllib.parse import urlencode
 import orjson
 import zstandard
 
-from app.adapters.blobs.chunks import LEVEL
+from app.adapters.blobs.chunks import ZSTD_LEVEL
 from app.domain.tool_output.blobs import CHUNK_BYTES
 from app.domain.tool_output.grep import Grep
 from benchmarks.connection import TIMEOUT_SECONDS, Connection, UnexpectedAnswer, request
@@ -258,7 +258,7 @@ def _blobs_path(bench: Bench) -> str:
 
 def _hashed_and_compressed(file: Path) -> tuple[str, float]:
     """Return the SHA-256 of a file, and the time to make it and to compress every chunk."""
-    digest, compressor = hashlib.sha256(), zstandard.ZstdCompressor(level=LEVEL)
+    digest, compressor = hashlib.sha256(), zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     seconds = 0.0
     for chunk in _chunks(file):
         began = time.perf_counter()

@@ -27,7 +27,7 @@ import uvloop
 
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.deltas import add_deltas, measure_deltas
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times
@@ -160,7 +160,7 @@ def _counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
     """Count messages as the service will, for the floors to store."""
     count = TiktokenTokenizer().count
     return [
-        (message, draft(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
+        (message, make_drafts(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
         for message in messages
     ]
 

@@ -60,7 +60,7 @@ def add_list_routes(
         body_schema: type[SectionList | ToolList],
         answer_schema: type[ShownSections | ShownTools],
         shown: Callable[[str, int], dict[str, Any]],
-        own: str,
+        list_description: str,
     ) -> None:
         owner = f"an {resource}" if resource == "agent" else f"a {resource}"
 
@@ -68,7 +68,7 @@ def add_list_routes(
             f"{path}/{kind}",
             operation_id=f"get_{resource}_{kind}",
             summary=f"Read {owner}'s {kind}",
-            description=f"Return its own {own}, without inherited ones.",
+            description=f"Return its own {list_description}, without inherited ones.",
             response_model=answer_schema,
             responses=READ_ERRORS | problems_of(ValidationError),
         )

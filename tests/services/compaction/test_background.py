@@ -19,7 +19,7 @@ from app.domain.conversations.job import Job
 from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from tests.conftest import execute
 from tests.services.fakes import (
@@ -180,7 +180,7 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
     batch = Append([user("why " * 720)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
-    assert isinstance(first, Appended) and first.pressure == "due"
+    assert isinstance(first, AppendAnswer) and first.pressure == "due"
     async with harness.database.session() as session:
         await session.jobs.clear_due(cid, first.head_seq)
     await harness.log.append(TENANT, cid, batch)

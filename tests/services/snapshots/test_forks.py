@@ -619,7 +619,7 @@ async def test_outputs_outlive_the_source(
     for text, ref in zip(outputs, refs, strict=True):
         assert await process.read(whole.conversation_id, ref.id) == text.encode()
     originals = await process.transcript(whole.conversation_id, Content.FULL)
-    assert [item.piece["content"] for item in originals[1::2]] == outputs
+    assert [item.raw_message["content"] for item in originals[1::2]] == outputs
     await remove(process, whole.conversation_id)
     assert await process.store.keys() == []
 
