@@ -39,7 +39,7 @@ class BuildInput:
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
-    the strategy `compacted_for`. `other_streams` are the payload streams of the same format,
+    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
     if this one has no epoch yet. `pins` are the pinned seqs. With `has_rows`, `rows` are the
     visible messages that are not cached.
     """

@@ -195,7 +195,7 @@ class LogService:
                 async with self._database.session() as session:
                     await notify(session, after.conversation_id)
         except ServiceUnavailable:
-            _log.warning("worker_not_woken")
+            _log.warning("workers_not_notified")
 
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch

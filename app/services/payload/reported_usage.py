@@ -264,7 +264,7 @@ class UsageService:
             async with self._database.session() as session:
                 await make_compaction_due(session, conversation_id)
         except ServiceUnavailable:
-            _log.warning("worker_not_woken")
+            _log.warning("workers_not_notified")
 
 
 def _usage_json(usage: Mapping[str, Any]) -> str:

@@ -279,7 +279,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
     inner = found.log.append
 
     async def tells(*arguments: Any) -> Any:
-        logging.getLogger("app.log").warning("worker_not_woken")
+        logging.getLogger("app.log").warning("workers_not_notified")
         return await inner(*arguments)
 
     found.log.append = tells  # type: ignore[method-assign, assignment]
@@ -291,7 +291,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
             headers={"X-Request-Id": "abc"},
         )
         await append(client, path, user("again"))
-    first, second = lines.told("worker_not_woken")
+    first, second = lines.told("workers_not_notified")
     assert first["request_id"] == "abc"
     assert len(second["request_id"]) == UUID_LENGTH
 
