@@ -366,8 +366,8 @@ class Environment(EnvSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """Return the values by field, with the policy of `policy_from_env`."""
-        found = {name: text.strip() for name, text in super().__call__().items() if text.strip()}
-        return found | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
+        values = {name: text.strip() for name, text in super().__call__().items() if text.strip()}
+        return values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
 
 
 class Settings(
@@ -453,10 +453,10 @@ def _explain(error: Mapping[str, Any]) -> str:
     if not error["loc"]:
         return f"{message}."
     name = error["loc"][0]
-    return f"{variable(name)} is invalid: {message}. It sets: {about(name)}"
+    return f"{variable(name)} is invalid: {message}. It sets: {description_of(name)}"
 
 
-def about(name: str) -> str:
+def description_of(name: str) -> str:
     """Return the description of a field of `Settings`."""
     return Settings.model_fields[name].description or ""
 

@@ -39,14 +39,16 @@ _TYPES = {"array": "list", "object": "JSON object"}
 def markdown() -> str:
     """Return the page."""
     properties = Settings.model_json_schema(by_alias=False)["properties"]
-    heads: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
+    header: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
     parts = [_HEAD]
     for group in GROUPS:
         rows = [_setting_row(name, properties[name]) for name in group.model_fields]
-        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(heads, rows)}")
+        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(header, rows)}")
     schema = PolicyPatch.model_json_schema()
-    leaves = [_policy_row(name, path, schema) for name, path in policy_variables(DEFAULT_POLICY)]
-    parts.append(f"{_POLICY}\n{_table(('value', *heads), leaves)}")
+    policy_rows = [
+        _policy_row(name, path, schema) for name, path in policy_variables(DEFAULT_POLICY)
+    ]
+    parts.append(f"{_POLICY}\n{_table(('value', *header), policy_rows)}")
     return "\n".join(parts)
 
 
@@ -59,33 +61,40 @@ def _setting_row(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _policy_row(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
-    schema, shared = root, root["$defs"]
+    schema, definitions = root, root["$defs"]
     default: Any = DEFAULT_POLICY
     for key in path:
-        (schema,) = [kind["properties"][key] for kind in _alternatives(schema, shared)]
+        (schema,) = [kind["properties"][key] for kind in _alternatives(schema, definitions)]
         default = default[key]
     shown = _code(default if isinstance(default, str) else json.dumps(default))
-    about = schema["description"]
-    place = _code(".".join(path))
-    return (place, _code(name), _type(schema, shared), shown, _bounds(schema, shared), about)
+    description = schema["description"]
+    setting_path = _code(".".join(path))
+    return (
+        setting_path,
+        _code(name),
+        _type(schema, definitions),
+        shown,
+        _bounds(schema, definitions),
+        description,
+    )
 
 
 def _alternatives(
-    schema: Mapping[str, Any], shared: Mapping[str, Any]
+    schema: Mapping[str, Any], definitions: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the alternatives of a schema, without null and with references resolved."""
     if "$ref" in schema:
-        yield from _alternatives(shared[schema["$ref"].rpartition("/")[2]], shared)
+        yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "anyOf" in schema:
         for kind in schema["anyOf"]:
-            yield from _alternatives(kind, shared)
+            yield from _alternatives(kind, definitions)
     elif schema.get("type") != "null":
         yield schema
 
 
-def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     words: list[str] = []
-    for kind in _alternatives(schema, shared):
+    for kind in _alternatives(schema, definitions):
         if "enum" in kind or "const" in kind:
             words += map(_code, kind.get("enum") or [kind["const"]])
         else:
@@ -93,11 +102,11 @@ def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _bounds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _bounds(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     return ", ".join(
         f"{sign} {kind[name]}"
-        for kind in _alternatives(schema, shared)
+        for kind in _alternatives(schema, definitions)
         for name, sign in signs.items()
         if name in kind
     )
@@ -108,6 +117,10 @@ def _code(value: object) -> str:
     return f"`{text}`"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in r] for r in rows)]
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [
+        header,
+        ["---"] * len(header),
+        *([cell.replace("|", "\\|") for cell in r] for r in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

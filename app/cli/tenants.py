@@ -33,10 +33,10 @@ def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
     settings = read_settings()
     exists = has_database(settings)
     text = run_migrated(settings, partial(create, tenant, name, expires_in_days))
-    made = f"Made a key of tenant {tenant} in {location(settings)}"
+    message = f"Created a key of tenant {tenant} in {location(settings)}"
     if not exists:
-        made += ", which is new: services of other directories do not use it"
-    click.echo(f"{made}. Keep the key: it is not stored.", err=True)
+        message += ", which is new: services of other directories do not use it"
+    click.echo(f"{message}. Keep the key: it is not stored.", err=True)
     click.echo(text)
 
 

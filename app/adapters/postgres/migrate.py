@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
-"""The maximum of attempts after lock timeouts (rule 4)."""
+"""The maximum number of attempts, when each ends in a lock timeout (rule 4)."""
 
 _LOCK = 0x636F_6E74_6578_7400  # "context" in ASCII
 _PAUSE_SECONDS = 0.2

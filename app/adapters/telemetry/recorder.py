@@ -66,10 +66,10 @@ class Telemetry:
         self._tracing = tracing
         self._spans = Spans(tracing.tracer if tracing else None)
         self._registry = CollectorRegistry()
-        self._now = ScrapedMetrics(version)
+        self._scraped = ScrapedMetrics(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
         if self._directory is None:
-            self._registry.register(self._now)
+            self._registry.register(self._scraped)
             self._registry.register(_process_collector())
         self._metrics = Metrics(self._registry)
         self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
@@ -87,16 +87,16 @@ class Telemetry:
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count a request, and record its duration unless it was a stream."""
         key = method, route, status
-        found = self._request_metrics.get(key)
-        if found is None:
+        cached = self._request_metrics.get(key)
+        if cached is None:
             metrics = self._metrics
-            found = self._request_metrics[key] = (
+            cached = self._request_metrics[key] = (
                 metrics.requests.labels(*key),
                 metrics.request_seconds.labels(method, route),
             )
-        found[0].inc()
+        cached[0].inc()
         if seconds is not None:
-            found[1].observe(seconds)
+            cached[1].observe(seconds)
 
     def streaming(self, change: int) -> None:
         """Count an event stream that started (1) or ended (-1)."""
@@ -201,11 +201,11 @@ class Telemetry:
         self._pool, self._read_backlog = pool, read_backlog
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether an `Authorization` header may read the metrics, in constant time."""
+        """Return whether an `Authorization` header permits a scrape, in constant time."""
         if self._token is None:
             return True
-        given = bearer_of(authorization) or ""
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        token = bearer_of(authorization) or ""
+        return hmac.compare_digest(token.encode(), self._token.encode())
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
@@ -215,7 +215,7 @@ class Telemetry:
 
     async def refresh(self) -> None:
         """Update the metrics that are read on demand: the backlog and the pool."""
-        self._now.waiting = await self._waiting()
+        self._scraped.waiting = await self._waiting()
         self.sample()
 
     def registry(self) -> CollectorRegistry:
@@ -225,7 +225,7 @@ class Telemetry:
         _remove_dead_gauges(Path(self._directory))
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
-        registry.register(self._now)
+        registry.register(self._scraped)
         return registry
 
     def sample(self) -> None:
@@ -239,7 +239,7 @@ class Telemetry:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """During the block keep the gauges current that other processes of the directory serve."""
+        """During the block update the gauges that other processes of the directory serve."""
         sampling = None
         if self._directory is not None:
             sampling = asyncio.create_task(self._sample_periodically())
@@ -276,7 +276,7 @@ class Telemetry:
 
 
 class MeasuredGateway:
-    """A gateway that records each call and its cost, by the prices that the call carries."""
+    """A gateway that records each call, its tokens and its cost."""
 
     def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
         self._gateway = gateway

@@ -37,7 +37,8 @@ EXPORT_TIMEOUT_SECONDS = 5.0
 """How long one batch may take to be sent."""
 CLOSE_SECONDS = 2.0
 """How long the shutdown waits for spans that are not sent yet."""
-GIVE_UP_SECONDS = 1.0
+RETRY_CANCEL_SECONDS = 1.0
+"""How long the shutdown then waits for a cancelled retry."""
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
 
@@ -98,15 +99,15 @@ class Tracing:
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()  # a pending retry gives up, and logs it
-            await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
+            self._exporter.shutdown()  # cancels a pending retry, which is logged
+            await asyncio.to_thread(closing.join, RETRY_CANCEL_SECONDS)
 
 
 class LoggedExporter(SpanExporter):
-    """Sends spans; logs when sending starts to fail and when it works again."""
+    """Sends spans; logs the first failure, and the first success after it."""
 
     def __init__(self, address: str) -> None:
-        # The library's own lines would come with every batch.
+        # The library would log each failed batch.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
             address, timeout=EXPORT_TIMEOUT_SECONDS, meter_provider=NoOpMeterProvider()
@@ -131,11 +132,11 @@ class LoggedExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Stop trying."""
+        """Cancel a pending retry."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing: batches are sent as they come."""
+        """Do nothing: each batch is sent at once."""
         return True
 
 
@@ -160,7 +161,7 @@ class _RouteNamedApp:
 
 
 def _method(scope: Scope) -> str:
-    """Return the method as the conventions put it into a name."""
+    """Return the method for a span name, as OpenTelemetry's conventions write it."""
     method = sanitize_method(scope["method"])
     return "HTTP" if method == "_OTHER" else method
 

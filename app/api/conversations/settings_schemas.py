@@ -17,7 +17,12 @@ from app.api.http.fields import (
     StoredTools,
 )
 from app.api.prompt.policy_schemas import EffectivePolicy, PolicyPatch, policy_settings
-from app.api.prompt.section_schemas import ShownSection, StoredSections, given, shown
+from app.api.prompt.section_schemas import (
+    ShownSection,
+    StoredSections,
+    complete_sections,
+    sections_to_store,
+)
 from app.domain.common import json_text
 from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
@@ -56,7 +61,7 @@ class SettingsCreate(RequestSchema):
             "settings": OwnSettings(
                 model=self.model,
                 policy=policy_settings(self.policy) or {},
-                sections=given(self.sections),
+                sections=sections_to_store(self.sections),
                 tools=self.tools,
             ),
             "metadata": self.metadata,
@@ -126,7 +131,7 @@ def effective_settings(configured: Configured[Agent] | Configured[Conversation])
         "effective_model": configured.model,
         "policy": configured.policy,
         "policy_overrides": json_text.loads(settings.policy),
-        "sections": shown(json_text.loads(settings.sections)),
+        "sections": complete_sections(json_text.loads(settings.sections)),
         "sections_version": versions.sections,
         "tools": json_text.loads(settings.tools),
         "tools_version": versions.tools,

@@ -45,7 +45,7 @@ _Answer = TypeVar("_Answer")
 _LIMIT_VARIABLES = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
 CLIENT_CLOSED_REQUEST = 499
-"""The status recorded for a request whose client disconnected."""
+"""The status in logs and metrics of a request whose client disconnected before the response."""
 
 
 class MalformedJson(ValidationError):
@@ -161,11 +161,11 @@ async def require_small_messages(request: Request, messages: Sequence[Any]) -> N
 
 
 def _structure_error(excess: ExceededLimit) -> ContextError:
-    facts = {"limit": excess.limit, "found": excess.found}
+    facts = {"limit": excess.limit, "found": excess.count}
     if excess.what == "depth":
         return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)
     return PayloadTooLarge(
-        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.found:,} were counted"
+        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.count:,} were counted"
         " before the end",
         facts | {"setting": _LIMIT_VARIABLES[excess.what]},
     )

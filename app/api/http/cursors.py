@@ -22,7 +22,7 @@ def encode(*values: str | int) -> str:
 
 
 def decode_message(cursor: str) -> tuple[str, int]:
-    """Return the order and the last seq of a page of messages."""
+    """Return the order and the seq of the last message of a page."""
     match _values(cursor):
         case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MAX_SEQ:
             return order, seq
@@ -30,7 +30,7 @@ def decode_message(cursor: str) -> tuple[str, int]:
 
 
 def decode_agent_message(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
-    """Return the order and the last time, conversation and seq of a page of an agent's messages."""
+    """Return the order and the time, conversation and seq of an agent's last message."""
     match _values(cursor):
         case ["agent_messages", "asc" | "desc" as order, str(time), str(conversation_id), int(seq)]:
             at = _time(time)

@@ -32,7 +32,7 @@ from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.snapshots import SnapshotService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.uploads import BlobUploads

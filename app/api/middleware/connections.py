@@ -36,7 +36,7 @@ TIMEOUT_CODE = "REQUEST_TIMEOUT"
 _MAX_FRAMING_PER_BYTE = 1  # a chunk has five bytes of framing
 _HEADER_OVERHEAD_BYTES = len(": \r\n")
 _LINGER_SECONDS = 2.0
-_RESERVED_FILES = 64
+_RESERVED_FILES = 64  # file descriptors for the database, logs and files
 _RETRY_AFTER = {"Retry-After": "1"}
 
 
@@ -76,9 +76,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._is_refused = False
         self._head_bytes = self._headers = 0  # of the head that is read
-        self._received = self._body_bytes = self._counted_body_bytes = (
-            0  # since the head or body began
-        )
+        # Counts since the head or the body began
+        self._received = self._body_bytes = self._counted_body_bytes = 0
         self._was_paused = False
         self._dropped = 0
 

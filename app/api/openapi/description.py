@@ -71,10 +71,10 @@ _AUTHENTICATION_REFUSALS = {
         ("RateLimited", RateLimited),
     )
 }
-"""Responses of the authentication middleware, by component (rule 2)."""
+"""The error responses of the authentication middleware, by component (rule 2)."""
 
 _UNREAD_REFUSALS = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
-"""Refusals before a request is read, by component (rule 4)."""
+"""The errors of requests that are refused before their body is read, by component (rule 4)."""
 
 _INVALID_HTTP = {
     "description": "The request is not valid HTTP.",
@@ -136,8 +136,8 @@ def _complete(document: dict[str, Any]) -> None:
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
         name: response
-        for name, found in (_AUTHENTICATION_REFUSALS | _UNREAD_REFUSALS).items()
-        for response in found.values()
+        for name, responses in (_AUTHENTICATION_REFUSALS | _UNREAD_REFUSALS).items()
+        for response in responses.values()
     }
     components["securitySchemes"] = _SCHEMES
     document["info"] |= _INFO
@@ -168,9 +168,9 @@ def _add_refusals(operation: dict[str, Any], *, needs_key: bool) -> None:
             refused[UnknownParameter.__name__] = _UNREAD_REFUSALS[UnknownParameter.__name__]
         if "requestBody" in operation:
             refused[EncodedBody.__name__] = _UNREAD_REFUSALS[EncodedBody.__name__]
-        for name, found in refused.items():
+        for name, statuses in refused.items():
             responses |= {
-                str(status): {"$ref": f"#/components/responses/{name}"} for status in found
+                str(status): {"$ref": f"#/components/responses/{name}"} for status in statuses
             }
     else:
         operation["security"] = [{}, {METRICS_SCHEME: []}] if "401" in responses else []
@@ -182,8 +182,8 @@ def _add_refusals(operation: dict[str, Any], *, needs_key: bool) -> None:
 def _drop_fastapi_errors(responses: dict[str, Any]) -> None:
     """Drop the 422 that FastAPI adds to every operation with a parameter."""
     content = responses.get("422", {}).get("content", {})
-    found = content.get("application/json", {}).get("schema", {}).get("$ref", "")
-    if found.endswith("/HTTPValidationError"):
+    reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+    if reference.endswith("/HTTPValidationError"):
         del content["application/json"]
         if not content:
             del responses["422"]

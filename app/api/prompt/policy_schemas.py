@@ -161,7 +161,7 @@ _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_
 _SHARE = {"exclusiveMinimum": 0, "maximum": 1}
 _COUNT = {"minimum": 0}
 _POSITIVE = {"minimum": 1}
-_VIEW = {"minimum": 1, "maximum": MAX_PREVIEW_BYTES}
+_PREVIEW_SIZE = {"minimum": 1, "maximum": MAX_PREVIEW_BYTES}
 BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "sandwich.preserve_top": _COUNT,
     "sandwich.preserve_bottom": _POSITIVE,
@@ -182,8 +182,8 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "budget.hard_block": _SHARE,
     "tool_output.offload_threshold_bytes": _COUNT,
     "tool_output.context_budget_tokens": _COUNT,
-    "tool_output.max_message_bytes": _VIEW,
-    "tool_output.max_line_length": _VIEW,
+    "tool_output.max_message_bytes": _PREVIEW_SIZE,
+    "tool_output.max_line_length": _PREVIEW_SIZE,
     "tool_output.clear_at_least": _COUNT,
     "tool_deferral_threshold": _SHARE,
 }
@@ -194,18 +194,21 @@ def _model(kind: Any, path: str = "", *, is_request: bool) -> type[BaseModel]:
     """Return the schema of a dataclass of settings, with the schemas of those inside it."""
     members: dict[str, Any] = {}
     hints = get_type_hints(kind)
-    for name in (entry.name for entry in fields(kind)):
-        hint, place = hints[name], f"{path}.{name}".strip(".")
+    for name in (member.name for member in fields(kind)):
+        hint, setting_path = hints[name], f"{path}.{name}".strip(".")
         if is_dataclass(hint):
-            type_: Any = _model(hint, place, is_request=is_request)
+            type_: Any = _model(hint, setting_path, is_request=is_request)
         elif is_request:
-            type_ = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
+            type_ = _NAMES.get(setting_path, _request_type(hint, BOUNDS.get(setting_path)))
         else:
             type_ = _response_type(hint)
         if is_request:
-            members[name] = (type_ | None, Field(default=None, description=DESCRIPTIONS[place]))
+            members[name] = (
+                type_ | None,
+                Field(default=None, description=DESCRIPTIONS[setting_path]),
+            )
         else:
-            members[name] = (type_, Field(description=DESCRIPTIONS[place]))
+            members[name] = (type_, Field(description=DESCRIPTIONS[setting_path]))
     title = "".join(word.capitalize() for word in path.split("_")) + "Policy"
     base, suffix = (RequestSchema, "Patch") if is_request else (ResponseSchema, "")
     doc = DESCRIPTIONS.get(path, "Settings for the context of a conversation.")
@@ -223,7 +226,7 @@ def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
         return Annotated[hint, Field(strict=False)]
     if hint == int | Auto:
         return _request_type(int, bounds) | Auto
-    # A linter wants no `maximum` beside an `exclusiveMaximum`.
+    # Linters reject a `maximum` beside an `exclusiveMaximum`.
     is_below = bounds is not None and "exclusiveMaximum" in bounds
     limited = hint if is_below else _LIMITS.get(hint, hint)
     return Annotated[limited, Field(json_schema_extra=dict(bounds))] if bounds else limited
@@ -237,5 +240,5 @@ EffectivePolicy: Any = _model(Policy, is_request=False)
 
 
 def policy_settings(policy: BaseModel | None) -> dict[str, Any] | None:
-    """Return the settings in a request, nulls included; None for a null policy."""
+    """Return the settings that a request sets, nulls included; None for a null policy."""
     return None if policy is None else policy.model_dump(exclude_unset=True)

@@ -40,12 +40,12 @@ class StructureLimits:
 class ExceededLimit:
     """A limit that a text exceeds: `what` is `values`, `keys` or `depth`.
 
-    `found` is a lower bound, since counting ended there.
+    `count` is a lower bound of what the text has: counting ends at the first exceeded limit.
     """
 
     what: str
     limit: int
-    found: int
+    count: int
 
 
 def exceeded_limit(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
@@ -108,7 +108,7 @@ def _count_structure(text: bytes, limits: StructureLimits) -> ExceededLimit | No
 
 
 def _depths(text_slice: bytes, depth: int) -> tuple[int, int]:
-    """Return the maximum depth of a text_slice that begins at `depth`, and the depth at its end."""
+    """Return the maximum depth of a slice that begins at `depth`, and the depth at its end."""
     changes = memoryview(text_slice.translate(_DEPTH_CHANGES, _NOT_BRACKETS)).cast("b")
     max_depth = depth
     for level in accumulate(changes, initial=depth):

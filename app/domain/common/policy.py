@@ -294,9 +294,9 @@ def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str,
 
 def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     window, output = budget.context_window, budget.max_output_tokens
-    place = "/budget/context_window"
-    yield window is None or window > 0, place, "Context limit must be positive"
-    yield (window or 0) <= MAX_CONTEXT_WINDOW, place, f"must be at most {MAX_CONTEXT_WINDOW}"
+    pointer = "/budget/context_window"
+    yield window is None or window > 0, pointer, "Context limit must be positive"
+    yield (window or 0) <= MAX_CONTEXT_WINDOW, pointer, f"must be at most {MAX_CONTEXT_WINDOW}"
     yield output > 0, "/budget/max_output_tokens", "must be positive"
     is_smaller = window is None or window <= 0 or output < window
     detail = "max_output_tokens must be smaller than context_window"

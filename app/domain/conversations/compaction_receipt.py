@@ -84,8 +84,8 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class VisibleState:
-    """A view to store: the receipt it comes from, and what it hides of the log.
+class ViewState:
+    """What a conversation's state stores of its view: the receipt, and how much the view hides.
 
     `kept_seqs` are the seqs that it shows whole although the receipt hid or cleared them.
     """

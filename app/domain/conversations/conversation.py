@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
-from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, has_to_move
+from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
@@ -53,7 +53,7 @@ class ConversationState:
     is_resting: bool = False
     became_due: bool = False
     failures: int = 0
-    window: ActiveWindow = WHOLE_LOG
+    window: ActiveWindow = WHOLE_LOG_WINDOW
     outside_tokens: int = 0
     outside_messages: int = 0
     window_seconds: int | None = None

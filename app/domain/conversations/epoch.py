@@ -14,8 +14,8 @@ from app.domain.conversations.view import View
 class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `start_json` holds the view and the limits. `window` is the context window that the request
-    sets, 0 for none.
+    `start_json` holds the view and the limits. `window` is the context window in tokens that the
+    request sets, 0 for none.
     """
 
     epoch: int
@@ -38,7 +38,8 @@ class BuildInput:
 
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
-    one or if the cached epoch has it. `other_streams` are the payload streams of the same format,
+    one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
+    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
     if this one has no epoch yet. `pins` are the pinned seqs. With `has_rows`, `rows` are the
     visible messages that are not cached.
     """

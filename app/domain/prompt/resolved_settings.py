@@ -107,9 +107,9 @@ class ResolvedSettings:
     tools that are deferred while none has been used. `raw_dynamic` is the part for dynamic
     sections. `texts` has the JSON of sections, tools and policy by hash, for the epoch's record.
 
-    `limits` are the limits of this request; None if the context window is unknown, with the error
-    in `problem`. `policy_limits` ignore the request's own context window, model and output limit:
-    compaction uses them.
+    `limits` are the limits of this request; None if the context window is unknown, with the
+    error in `limits_error`. `policy_limits` ignore the request's own context window, model and
+    output limit: compaction uses them.
     """
 
     policy: Policy
@@ -117,7 +117,7 @@ class ResolvedSettings:
     info: ModelInfo | None
     limits: Limits | None
     policy_limits: Limits | None
-    problem: ContextError | None
+    limits_error: ContextError | None
     sections: tuple[PromptSection, ...]
     tools: tuple[ToolDefinition, ...]
     raw_fixed: Usage
@@ -132,10 +132,10 @@ class ResolvedSettings:
     _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
-        """Return the limits; raises `problem` without them."""
+        """Return the limits; raises `limits_error` without them."""
         if self.limits is None:
-            assert self.problem is not None
-            raise self.problem
+            assert self.limits_error is not None
+            raise self.limits_error
         return self.limits
 
     def compaction_limits(self) -> Limits:
@@ -143,7 +143,7 @@ class ResolvedSettings:
         return self.policy_limits or self.required_limits()
 
     def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
-        """Return the providers whose reasoning in Chat messages the model accepts."""
+        """Return the model families whose reasoning in Chat messages the model accepts."""
         return accepted_families(self.model or "", format)
 
     # --- tools ---------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ResolvedSettings:
             lambda: estimate_tool_defs_tokens(definitions, self.count),
         )
 
-    def defined(self, payload_tools: PayloadTools) -> frozenset[str]:
+    def defined_tool_names(self, payload_tools: PayloadTools) -> frozenset[str]:
         """Return the caller's tools that a payload defines, natively deferred ones included."""
 
         def names() -> frozenset[str]:
@@ -191,7 +191,7 @@ class ResolvedSettings:
             hidden = () if payload_tools.native else payload_tools.deferred
             return all_names.difference(hidden)
 
-        return self._memo.get_or_compute(("defined", payload_tools), names)
+        return self._memo.get_or_compute(("defined_tool_names", payload_tools), names)
 
     def with_usual_deferral(self, format: FormatName) -> ResolvedSettings:
         """Return these settings with the tool tokens of a payload before any tool call."""
@@ -222,8 +222,8 @@ class ResolvedSettings:
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
-        known = self.info is not None and self.info.tool_search
-        return known and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
+        can_search = self.info is not None and self.info.tool_search
+        return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
     @property
     def mentionable_agent_tools(self) -> frozenset[str]:

@@ -4,9 +4,9 @@
    provider's maximum number of tools.
 2. Otherwise tools are deferred until the rest, with the service's `tool_search`, is within both:
    first `mcp` tools, then `skill` tools; inside a category those never called, then those called
-   longest ago; among equals the last in the list. `builtin` and promoted tools stay, even if they
-   exceed the allowed tokens.
-3. No more tools are deferred than needed, so that a larger allowance never defers more.
+   longest ago; among equals, the last in the list first. `builtin` and promoted tools stay, even
+   if they exceed the allowed tokens.
+3. No more tools are deferred than needed, so that more allowed tokens never defer more tools.
 4. A provider with its own tool search gets all definitions, so that the list does not change when a
    tool is found [tools.native-deferral]. For other providers, deferred tools are absent until a
    search promotes them.

@@ -19,7 +19,7 @@ from app.domain.common.messages import FormatName, is_sendable
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.log.batch import batch_shape
-from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.formats import json_fields
 from app.domain.snapshots.copies import NAMESPACE, SourceMessage, without_ref
 from app.domain.snapshots.snapshots import SnapshotModel
@@ -94,7 +94,7 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
         ids.add((source_id, own["id"]))
         message = without_ref(message_of(entry), format)
         drafts.setdefault(source_id, []).extend(
-            draft(message, format, len, pointer, _NO_OFFLOADING)
+            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
         )
         imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
     for conversation in drafts.values():
@@ -168,7 +168,7 @@ def _check_pairs(drafts: Sequence[Draft]) -> None:
     unpaired = drafts[high - 1]
     (call_id,) = unpaired.call_ids
     detail = f"Tool result for call {call_id!r} answers no open call of its conversation"
-    raise ValidationError.at(unpaired.place, detail)
+    raise ValidationError.at(unpaired.pointer, detail)
 
 
 def _pairs(drafts: Sequence[Draft]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from app.domain.compaction.views import kept_seqs
-from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, after_clear
+from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry
@@ -61,7 +61,7 @@ def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWin
     if not restores_log(state, at_seq):
         return window
     # Restored after the clear, which would remove the log from the window otherwise.
-    return window.with_restored(log, after_clear(now, state.cleared_at))
+    return window.with_restored(log, time_after_clear(now, state.cleared_at))
 
 
 def oldest_before(state: ConversationState) -> datetime | None:

@@ -17,7 +17,7 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.lookup import lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
-from app.services.conversations.active_windows import ActiveWindows, shown_of
+from app.services.conversations.active_windows import ActiveWindows, view_state_of
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -189,7 +189,7 @@ class ReceiptService:
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
         with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
-        visible = await shown_of(session, self._resolver, with_kept, parent)
+        visible = await view_state_of(session, self._resolver, with_kept, parent)
         limits = resolved.policy_limits
         applied = await session.contexts.show(
             conversation_id,

@@ -18,7 +18,7 @@ from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
-from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.view import Span
 from app.services.common.lookup import lock_conversation
@@ -205,7 +205,7 @@ class CompactionRunner:
         changed after the compaction was planned.
         """
         conversation_id = run.conversation_id
-        visible = VisibleState(
+        visible = ViewState(
             receipt.view,
             receipt.compaction_id,
             receipt.summary_tokens,

@@ -161,7 +161,7 @@ def without_empty_objects(policy: Mapping[str, Any]) -> dict[str, Any]:
     return pruned
 
 
-def below_policy(error: ValidationError) -> ValidationError:
+def with_policy_pointers(error: ValidationError) -> ValidationError:
     """Return a policy's error with pointers that start at the request body."""
     problems = (Problem(f"/policy{problem.pointer}", problem.detail) for problem in error.problems)
     return replace(error, problems=tuple(problems))

@@ -108,7 +108,7 @@ def _render(
         resolved.count,
         resolved.mentionable_agent_tools,
         resolved.tail(texts_before_history if in_opening else ()),
-        resolved.defined(start.tools),
+        resolved.defined_tool_names(start.tools),
     )
     for row in rows:
         assembler.add(row)

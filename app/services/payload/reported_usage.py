@@ -14,7 +14,6 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.events import EventType
 from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
@@ -35,6 +34,7 @@ from app.domain.payload.reported_usage import (
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.services.common.due_compactions import make_compaction_due
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
@@ -262,9 +262,7 @@ class UsageService:
             return
         try:
             async with self._database.session() as session:
-                if await session.jobs.set_due(conversation_id):
-                    await session.events.add(conversation_id, EventType.DUE, "{}")
-                    await session.jobs.notify()
+                await make_compaction_due(session, conversation_id)
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
@@ -84,7 +84,7 @@ class ContextRepository(Protocol):
     async def show(
         self,
         conversation_id: str,
-        visible: VisibleState,
+        visible: ViewState,
         *,
         view_version: int,
         cause: str,

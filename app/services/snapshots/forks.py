@@ -33,11 +33,11 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
-from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.configurable_resources import claim_key
+from app.services.conversations.active_windows import ActiveWindows, view_state_of, with_window
+from app.services.conversations.configurable_resources import claim_idempotency_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 
 BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -233,7 +233,7 @@ class ForkService:
         fork, source = plan.fork, plan.source
         async with self._database.transaction() as session:
             if new.idempotency_key is not None:
-                existing = await claim_key(
+                existing = await claim_idempotency_key(
                     session,
                     tenant_id,
                     new.idempotency_key,
@@ -296,7 +296,7 @@ class ForkService:
         pinned = await session.contexts.pinned(fork_id)
         kept = kept_seqs_at(source_state, state.head_seq, receipt, pinned)
         with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
-        visible = await shown_of(session, self._resolver, with_kept, receipt)
+        visible = await view_state_of(session, self._resolver, with_kept, receipt)
         if visible.compaction_id is None:
             return
         applied = await session.contexts.show(

@@ -114,7 +114,7 @@ def _entry(original: Original, conversation_id: str) -> bytes:
         "content_truncated": original.is_truncated,
         "content_collected": original.is_collected,
     }
-    return json_text.dump_stored(entry_of(original.piece, own))
+    return json_text.dump_stored(entry_of(original.raw_message, own))
 
 
 def _changed_meanwhile() -> ServiceUnavailable:

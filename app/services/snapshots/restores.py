@@ -49,7 +49,7 @@ from app.services.conversations.log import LogService
 from app.services.conversations.own_settings import OwnSettings
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content, StoredResults
 
 MAX_BATCH_BYTES = 16 * 2**20
@@ -240,7 +240,7 @@ class RestoreService:
                     part.conversation_id,
                     message.id,
                     FormatName(message.format),
-                    original.piece,
+                    original.raw_message,
                     max(len(message.body), output.byte_size if output is not None else 0),
                 )
 

@@ -21,8 +21,7 @@ _CONVERSATION_BATCH = 500
 _LOWEST_ID = "00000000-0000-0000-0000-000000000000"
 
 RemoveIdle = Callable[[str, str, datetime], Awaitable[bool]]
-"""Deletes a conversation of a tenant if it is idle since a time."""
-
+"""Deletes a conversation of a tenant if it has been idle since a time."""
 
 _log = logging.getLogger("app.retention")
 
@@ -80,7 +79,7 @@ class RetentionService:
                     continue
                 try:
                     deleted += await self._remove_idle(tenant_id, conversation_id, before)
-                except ServiceUnavailable as error:  # the others go on
+                except ServiceUnavailable as error:  # continue with the next conversation
                     _log_failure(conversation_id, error)
             after = page[-1][1]
 

@@ -30,7 +30,7 @@ from app.domain.conversations.visibility import (
     SlidingWindow,
     State,
     Visibility,
-    last_from,
+    start_of_last,
     visibilities,
 )
 from tests.domain.histories import QUICK, entries, pinned_at
@@ -229,7 +229,7 @@ def test_a_sliding_window_shows_the_last_messages_and_pins() -> None:
 )
 def test_the_last_messages_of_spans(count: int, start: int) -> None:
     """They are counted back from the newest one, shown ones only."""
-    assert last_from((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
+    assert start_of_last((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
 
 
 # --- whole stories --------------------------------------------------------------------------

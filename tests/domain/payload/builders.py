@@ -257,7 +257,7 @@ def resolved_of(
         info=info,
         limits=LIMITS,
         policy_limits=LIMITS,
-        problem=None,
+        limits_error=None,
         sections=merged,
         tools=tools,
         raw_fixed=fixed_usage(merged, sum(costs), third),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, Restored
+from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import (
     ENDLESS,
@@ -137,5 +137,5 @@ def test_batches_are_bounded_in_number() -> None:
 
 def test_a_window_of_the_whole_log_stays() -> None:
     """A source without gaps in its window has forks without gaps. [forks.window]"""
-    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG
+    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG_WINDOW
     assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

@@ -19,7 +19,7 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.log.batch import batch_shape
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from app.domain.conversations.view import Span, count_in, spans_of
 from app.domain.formats import FORMATS
 from app.domain.snapshots.copies import (
@@ -226,7 +226,7 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
             source = SourceMessage("conversation", f"m{place}", format, timed)
             fresh = renamed_calls(source.own_calls, used, "origin") if not place else fresh
             copy = copy_of(source, copy_id("target", source), SESSION, fresh)
-            made = draft(copy, format, len, "")
+            made = make_drafts(copy, format, len, "")
             assert [item.id for item in made] == [
                 *split_ids(copy_id("target", source), source.split_count)
             ]

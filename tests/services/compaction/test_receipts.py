@@ -267,7 +267,7 @@ async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
     with pytest.raises(Conflict) as refused:
         await harness.receipts.undo(TENANT, cid, one)
     assert refused.value.facts["active"] is None
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds.count("undone") == 2
 
 
@@ -411,9 +411,9 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
     assert (await harness.stored(cid)).state == state
     assert statuses(await page(harness, cid)) == ["undone"]
     assert (await harness.build(cid)).text == before.text
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds == ["started", "compacted", "started", "undone", "failed"]
-    assert (await harness.told(cid))[-1][1]["reason"] == "context_changed"
+    assert (await harness.events_of(cid))[-1][1]["reason"] == "context_changed"
     async with harness.leases.held(cid) as is_mine:
         assert is_mine
     assert (await harness.compact(cid)).compacted
@@ -528,6 +528,6 @@ async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None
     with pytest.raises(Conflict):
         await running
     assert await page(harness, cid) == []
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert "compacted" not in kinds
     assert (await harness.build(cid)).text == before.text

@@ -468,7 +468,7 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
     stored = await harness.receipt(cid)
     assert (stored.trigger, stored.made, stored.calls) == ("proactive", (), 1)
     assert stored.degraded == ("summariser_unavailable",)
-    assert (await harness.told(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
+    assert (await harness.events_of(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
     await both(harness, cid)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
@@ -498,7 +498,7 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
     assert [build.text for build in await both(harness, cid)] == [build.text for build in before]
     assert (await harness.stored(cid)).state == state
     assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
-    type_, data = (await harness.told(cid))[-1]
+    type_, data = (await harness.events_of(cid))[-1]
     assert (type_, data["reason"]) == ("failed", "provider_error")
 
 

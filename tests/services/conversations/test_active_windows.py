@@ -153,7 +153,7 @@ async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
     await harness.append(cid, user("4"))
     assert await shown(harness, cid) == ["4"]
     assert await shown(harness, other) == ["0", "1", "2"]
-    assert [kind for kind, _ in await harness.told(cid)] == ["cleared"] * 3
+    assert [kind for kind, _ in await harness.events_of(cid)] == ["cleared"] * 3
 
 
 async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:

@@ -206,7 +206,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert reading is not None
     assert full.budget.used_tokens == receipt.before_tokens
     assert build["tokens_used"] <= reading.budget.used_tokens == receipt.after_tokens
-    (event,) = await harness.told(cid)
+    (event,) = await harness.events_of(cid)
     assert event[0] == "compacted"
     assert event[1]["trigger"] == "tool_output"
     assert event[1]["compaction_id"] == receipt.compaction_id
@@ -653,7 +653,7 @@ async def test_a_clearing_is_atomic(harness: Harness, sentence: str) -> None:
         await harness.build(cid)
     assert (await harness.stored(cid)).state == state
     assert await triggers(harness, cid) == []
-    assert await harness.told(cid) == []
+    assert await harness.events_of(cid) == []
     sentences.failing.clear()
     assert shown(await harness.build(cid)) == [3, 4, 5]
 

@@ -19,11 +19,11 @@ from app.services.conversations.own_settings import (
     ListVersion,
     OwnSettings,
     Patch,
-    below_policy,
     effective_policy,
     newest_version,
     sections_json,
     tools_json,
+    with_policy_pointers,
     with_version,
     without_empty_objects,
 )
@@ -104,7 +104,9 @@ def test_names_are_unique() -> None:
 
 def test_policy_pointers_start_at_the_request_body() -> None:
     """What is wrong in a policy is pointed at from the whole body. [api.limits]"""
-    error = below_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
+    error = with_policy_pointers(
+        ValidationError("no", problems=(Problem("/budget/notice_at", "no"),))
+    )
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
 
 

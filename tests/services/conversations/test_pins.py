@@ -176,7 +176,7 @@ async def test_the_next_compaction_may_hide_an_unpinned_message(
     for build in await both(harness, cid):
         assert "ferries at nine" not in build.contents and "nine and ten" not in build.contents
     assert await harness.unpin(cid, seqs["calls"]) != []
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert (kinds.count("pinned"), kinds.count("unpinned")) == (1, 1)
 
 
@@ -446,7 +446,7 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
     assert pinned == [1, 2, 3, 4]
     async with harness.database.session() as session:
         assert [entry.seq for entry in await session.contexts.pinned(cid)] == pinned
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds.count("pinned") == 4
     with pytest.raises(ValidationError):
         await harness.pin(cid, 5, turn=True)
@@ -494,7 +494,7 @@ async def test_pins_of_unknown_messages(harness: Harness) -> None:
                 await pins.pin(tenant, cid, message_id, whole_turn=turn)
             with pytest.raises(NotFound):
                 await pins.unpin(tenant, cid, message_id, whole_turn=turn)
-    assert await harness.told(one) == []
+    assert await harness.events_of(one) == []
 
 
 async def test_concurrent_pins(harness: Harness) -> None:

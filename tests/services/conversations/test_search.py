@@ -295,7 +295,7 @@ async def test_concurrent_searches_agree(
 
     [search.no-append-cost]
     """
-    monkeypatch.setattr(search, "BATCH", 5)
+    monkeypatch.setattr(search, "BATCH_MESSAGES", 5)
     other = SearchService(harness.database, harness.resolver)
     found = await asyncio.gather(
         *(seqs(each, with_sentence, "staging port") for each in (service, other) * 3),

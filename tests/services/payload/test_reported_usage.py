@@ -432,7 +432,7 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
     assert await is_due(harness, cid)
     again = await report(service, cid)
     assert again.should_compact
-    assert [kind for kind, _ in await harness.told(cid)] == ["due"]
+    assert [kind for kind, _ in await harness.events_of(cid)] == ["due"]
     async with harness.database.session() as session:
         found = await session.conversations.find(TENANT, cid, MODEL)
         assert found is not None

@@ -569,7 +569,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     assert (await harness.stored(copy)).versions.sections == 2
     await harness.conversations.clear(TENANT, cid)
     assert "look" in (await built(harness, copy)).contents
-    assert [kind for kind, _ in await harness.told(copy)] == ["pinned"]
+    assert [kind for kind, _ in await harness.events_of(copy)] == ["pinned"]
     nested = await fork(harness, copy, 4)
     assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
 
@@ -619,7 +619,7 @@ async def test_outputs_outlive_the_source(
     for text, ref in zip(outputs, refs, strict=True):
         assert await process.read(whole.conversation_id, ref.id) == text.encode()
     originals = await process.transcript(whole.conversation_id, Content.FULL)
-    assert [item.piece["content"] for item in originals[1::2]] == outputs
+    assert [item.raw_message["content"] for item in originals[1::2]] == outputs
     await remove(process, whole.conversation_id)
     assert await process.store.keys() == []
 

@@ -1,4 +1,4 @@
-"""Data past its retention time is deleted, and nothing else. [operation.retention]"""
+"""Rows that reached their age are deleted, and no others. [operation.retention]"""
 
 from __future__ import annotations
 

@@ -37,14 +37,14 @@ _UNAVAILABLE = (
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,  # its files cannot be read or written
     asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.TransactionRollbackError,  # a deadlock, or a standby that must go on
+    asyncpg.TransactionRollbackError,  # a deadlock, or a query conflict on a standby
     asyncpg.LockNotAvailableError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidCachedStatementError,  # a migration changed what it returns
-    asyncpg.InvalidCatalogNameError,  # no such database, or not yet
+    asyncpg.InvalidCatalogNameError,  # the database does not exist (yet)
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.UndefinedTableError,  # not migrated yet
-    asyncpg.UndefinedColumnError,  # the same
+    asyncpg.UndefinedColumnError,  # not migrated yet
 )
 _RETRY_SECONDS = 1
 _DISK_FULL_RETRY_SECONDS = 30
@@ -204,8 +204,8 @@ class PooledConnection(asyncpg.Connection):
 class Store:
     """The database; `session` autocommits each statement, `transaction` spans a block.
 
-    `failed` is called with the kind of error when a session fails. `is_full` returns whether the
-    disk is full: a server that cannot write its log ends without that error.
+    `failed` is called with the class name of the error when a session fails. `is_full` returns
+    whether the disk is full: a server that cannot write its log ends without that error.
     """
 
     def __init__(
@@ -321,8 +321,8 @@ class Store:
         """Return the connection options for the pooler."""
         match self._pooler:
             case Pooler.NONE:
-                named = {"application_name": "context-service"}
-                return {"server_settings": named | PLANNING | self._timeouts.settings}
+                name = {"application_name": "context-service"}
+                return {"server_settings": name | PLANNING | self._timeouts.settings}
             case Pooler.TRANSACTION:
                 return {"statement_cache_size": 0, "connection_class": PooledConnection}
             case Pooler.PREPARED:
@@ -358,4 +358,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 async def _skip_reset(connection: Any) -> None:
-    """Leave a returned connection as it is."""
+    """Replace asyncpg's reset of a returned connection."""

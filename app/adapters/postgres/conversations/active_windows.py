@@ -95,8 +95,8 @@ HAS_EPOCHS = Statement("""
 """)
 
 # Total tokens are running sums: two rows of the log give the sum between them.
-COUNT = Statement("""
-    SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
+COUNT_TOKENS = Statement("""
+    SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
     FROM (
         SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
         UNION ALL
@@ -106,7 +106,7 @@ COUNT = Statement("""
         SELECT m.total_tokens AS tokens FROM messages m
         WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
         ORDER BY m.seq DESC LIMIT 1
-    ) upto ON true
+    ) through ON true
 """)
 
 # Run it with the lock of the state.
@@ -240,7 +240,7 @@ class ActiveWindowRepository:
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         row = await self._session.first(
-            COUNT,
+            COUNT_TOKENS,
             conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],

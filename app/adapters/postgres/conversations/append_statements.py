@@ -12,9 +12,9 @@ from app.domain.conversations.active_window import OUT_OF_DATE
 _IS_UNCHANGED = """(
     c.updated_at = CAST(:cached_at AS timestamptz)
     AND (c.agent_id IS NULL OR EXISTS (
-        SELECT FROM agents held
-        WHERE held.tenant_id = c.tenant_id AND held.agent_id = c.agent_id
-            AND held.updated_at = CAST(:cached_agent_at AS timestamptz)
+        SELECT FROM agents a
+        WHERE a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
+            AND a.updated_at = CAST(:cached_agent_at AS timestamptz)
     ))
 )"""
 # The leading results of a batch answer earlier calls. If those are outside the active window, the

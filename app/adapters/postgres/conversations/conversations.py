@@ -25,7 +25,7 @@ from app.adapters.postgres.conversations.settings import (
     VersionStatements,
     change_parameters,
 )
-from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
+from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
@@ -104,7 +104,7 @@ IDS_OF_AGENT = Statement("""
 """)
 # Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
 # and then reads chunks that were stored meanwhile.
-PER_CONVERSATION = (
+CONVERSATION_TABLES = (
     "conversations",
     "heads",
     "messages",
@@ -127,11 +127,11 @@ PER_CONVERSATION = (
     "snapshot_parts",
 )
 """All tables with rows of a conversation, in the order of deletion."""
-REMOVALS = {
+DELETE_STATEMENTS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
     )
-    for table in PER_CONVERSATION
+    for table in CONVERSATION_TABLES
 }
 
 
@@ -216,9 +216,9 @@ class ConversationRepository(ConfigurableRepository):
         return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        forgotten = await forget_conversation(self._session, conversation_id)
+        snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
         deleted = {
-            name: await self._session.run(removal, conversation_id=conversation_id)
-            for name, removal in REMOVALS.items()
+            name: await self._session.run(statement, conversation_id=conversation_id)
+            for name, statement in DELETE_STATEMENTS.items()
         }
-        return deleted | forgotten
+        return deleted | snapshot_rows

@@ -66,7 +66,7 @@ class LogRepository:
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         if_unchanged: bool = False,
     ) -> Conversation | None:
-        totals, turns = _running(drafts)
+        totals, turns = _running_totals(drafts)
         times = batch_times(drafts, now)
         cached = self._settings_cache.get(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
@@ -249,11 +249,11 @@ class LogRepository:
         row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
-    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+    async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
-    async def add_answer(
+    async def store_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         await self._session.run(
@@ -276,7 +276,7 @@ def _mentions(drafts: Sequence[Draft]) -> list[str]:
     return sorted({name for output in outputs for name in output.mentions})
 
 
-def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+def _running_totals(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
     """Return each draft's running token sum and turn number, counted from the batch's start."""
     totals, turns, total, turn = [], [], 0, 0
     for draft in drafts:

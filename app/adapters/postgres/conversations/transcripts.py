@@ -78,7 +78,7 @@ _FIRST = "CAST(1 AS bigint)"
 _PAST = "conversation.head_seq + 1"
 
 
-def _unless_begun(bound: str, otherwise: str) -> str:
+def _unless_first_page(bound: str, otherwise: str) -> str:
     """Return a bound of the search that makes it empty on the first page."""
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
@@ -94,10 +94,10 @@ def _of_agent(order: str, low: str, high: str, before: str, **words: str) -> Sta
 
 OF_AGENT = {
     "asc": _of_agent(
-        "ASC", _FIRST, _unless_begun(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
+        "ASC", _FIRST, _unless_first_page(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
     ),
     "desc": _of_agent(
-        "DESC", _unless_begun(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
+        "DESC", _unless_first_page(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
     ),
 }
 

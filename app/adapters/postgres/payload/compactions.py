@@ -10,7 +10,7 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import compaction_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
 
 _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
@@ -134,7 +134,7 @@ class CompactionQueries:
     async def show(
         self,
         conversation_id: str,
-        visible: VisibleState,
+        visible: ViewState,
         *,
         view_version: int,
         cause: str,

@@ -77,7 +77,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
         resolved.count,
         resolved.mentionable_agent_tools,
         state.opening,
-        resolved.defined(state.tools),
+        resolved.defined_tool_names(state.tools),
     )
     rendered = CachedPayload("", "", state.view, assembler)
     for row in rows:
@@ -92,7 +92,7 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     return (
         assembler.mentionable_tools == resolved.mentionable_agent_tools
         and assembler.opening == state.opening
-        and assembler.defined_tools == resolved.defined(state.tools)
+        and assembler.defined_tools == resolved.defined_tool_names(state.tools)
     )
 
 

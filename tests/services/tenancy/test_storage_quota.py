@@ -17,7 +17,7 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
 from app.services.tenancy.quotas import QuotaService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from tests.conftest import execute
 from tests.services.fakes import (
     TENANT,
