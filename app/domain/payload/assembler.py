@@ -32,7 +32,7 @@ from app.domain.formats.openai_chat.reasoning_conversion import convert_reasonin
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
     StoredOutput,
@@ -83,7 +83,7 @@ class Assembler(ABC):
     view: View
     count: CountText
     mentionable_tools: Collection[str] = ALL_TOOLS
-    opening: Tail = NO_TAIL
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
     defined_tools: Collection[str] = NO_NAMES
     mentions: set[str] = field(default_factory=set, init=False)
     references: set[str] = field(default_factory=set, init=False)
@@ -305,14 +305,14 @@ class Assembler(ABC):
         """Add what follows all results of a call group."""
 
     @abstractmethod
-    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
+    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items of the rows so far, open calls closed, and a tail.
 
         More rows can be added afterwards.
         """
 
     def _payload_items(
-        self, wire_items: list[bytes], tokens: int, tail: Tail, tail_tokens: int
+        self, wire_items: list[bytes], tokens: int, tail: DynamicTexts, tail_tokens: int
     ) -> PayloadItems:
         return PayloadItems(
             wire_items=wire_items,

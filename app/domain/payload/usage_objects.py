@@ -16,9 +16,9 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.payload.reported_usage import CallUsage, TokenUsage
 
-MAX_REPORTED = 10**12
+MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
-_STEPS = ("message", "fallback_message")
+_STEP_TYPES = ("message", "fallback_message")
 _CACHE_READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
 
 
@@ -151,7 +151,7 @@ def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
             raise ValidationError.at(pointer, "An object is required")
-        if step.get("type") in _STEPS:
+        if step.get("type") in _STEP_TYPES:
             usages.append(_anthropic_step(step, pointer))
     return CallUsage(usages[-1] if usages else whole, len(steps) > 1 or _ran_own_tools(raw))
 
@@ -216,8 +216,10 @@ def _tokens(raw: Mapping[str, Any], *names: str, at: str = "/usage", required: b
         value = raw.get(name)
         if value is None:
             continue
-        if type(value) is not int or not 0 <= value <= MAX_REPORTED:
-            raise ValidationError.at(f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED}")
+        if type(value) is not int or not 0 <= value <= MAX_REPORTED_TOKENS:
+            raise ValidationError.at(
+                f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED_TOKENS}"
+            )
         return value
     if required:
         raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are required")

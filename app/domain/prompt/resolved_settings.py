@@ -28,9 +28,9 @@ from app.domain.models.tokens import (
 )
 from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.prompt.sections import (
+    DynamicTexts,
     PromptSection,
     SectionKind,
-    Tail,
     dynamic_texts,
     merge_sections,
     static_sections,
@@ -277,10 +277,10 @@ class ResolvedSettings:
         sections = (*self.sections, *request.dynamic)
         return all(section.kind is not SectionKind.STATUS for section in sections)
 
-    def tail(self, texts: tuple[str, ...]) -> Tail:
-        """Return texts as a tail, in a role that the model's provider accepts."""
+    def dynamic_texts_of(self, texts: tuple[str, ...]) -> DynamicTexts:
+        """Return texts in a role that the provider of the model accepts."""
         as_system = self.info is not None and self.info.mid_conversation_system
-        return Tail(texts, as_system)
+        return DynamicTexts(texts, as_system)
 
     def system_tokens(self, texts: Sequence[str]) -> int:
         """Return the tokens of texts, each in its own message, before the factor."""

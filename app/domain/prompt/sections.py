@@ -103,7 +103,7 @@ def prefix_end_indices(sections: Sequence[PromptSection]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class DynamicTexts:
     """Dynamic texts after the history, or before it.
 
     `as_system` is true if the provider accepts system messages inside a conversation.
@@ -113,4 +113,4 @@ class Tail:
     as_system: bool = False
 
 
-NO_TAIL = Tail()
+NO_DYNAMIC_TEXTS = DynamicTexts()

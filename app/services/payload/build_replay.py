@@ -107,13 +107,13 @@ def _render(
         start.view,
         resolved.count,
         resolved.mentionable_agent_tools,
-        resolved.tail(texts_before_history if in_opening else ()),
+        resolved.dynamic_texts_of(texts_before_history if in_opening else ()),
         resolved.defined_tool_names(start.tools),
     )
     for row in rows:
         assembler.add(row)
     assembler.finish()
-    items: PayloadItems = assembler.items(resolved.tail(_texts(texts, tail_hash)))
+    items: PayloadItems = assembler.items(resolved.dynamic_texts_of(_texts(texts, tail_hash)))
     request = RenderRequest(
         format, start.tools, conversation_id, () if in_opening else texts_before_history
     )

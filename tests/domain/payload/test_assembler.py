@@ -50,7 +50,7 @@ from app.domain.payload.assembler import (
 from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
 from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
 from app.domain.payload.payload_items import PayloadItems, with_breakpoints
-from app.domain.prompt.sections import Tail
+from app.domain.prompt.sections import DynamicTexts
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
@@ -472,7 +472,7 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
     """As system text it stands behind the history, and is counted. [sections.dynamic-position]"""
     assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
     before = assembler.items()
-    items = assembler.items(Tail(("one", "two"), as_system=True))
+    items = assembler.items(DynamicTexts(("one", "two"), as_system=True))
     assert items.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
     last = parsed(items)[-1]
     assert (last["role"], items.tail_items) == (role, 1)
@@ -484,7 +484,7 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
 @pytest.mark.parametrize("format", FormatName)
 def test_the_tail_as_a_users_words(format: FormatName) -> None:
     """Where a provider has no system text inside a conversation, the user says it."""
-    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(Tail(("one", "two")))
+    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(DynamicTexts(("one", "two")))
     assert parsed(items)[-1]["role"] == "user"
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.tail_tokens == counted

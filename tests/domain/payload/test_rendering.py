@@ -45,10 +45,10 @@ from app.domain.prompt.resolved_settings import (
     tools_from,
 )
 from app.domain.prompt.sections import (
-    NO_TAIL,
+    NO_DYNAMIC_TEXTS,
+    DynamicTexts,
     PromptSection,
     SectionKind,
-    Tail,
     dynamic_texts,
     merge_sections,
     static_sections,
@@ -71,7 +71,9 @@ from tests.domain.prompt.generated import sections
 
 EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
 MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
-TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
+TAILS = st.sampled_from(
+    [NO_DYNAMIC_TEXTS, DynamicTexts(("[note]", "more")), DynamicTexts(("[note]",), as_system=True)]
+)
 
 
 RESOLVED = st.builds(
@@ -138,7 +140,9 @@ def count_marks(value: Any) -> int:
 
 @given(cases(), RESOLVED, TAILS)
 @settings(max_examples=60, deadline=None)
-def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
+def test_payloads_are_valid_requests(
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
+) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules."""
     _, body = rendered(case, resolved, folded(case).items(tail))
     assert faults(case.format, body) == []
@@ -158,7 +162,7 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_cache_breakpoints_are_at_most_four(
-    case: Case, resolved: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless."""
     items = folded(case).items(tail)
@@ -188,7 +192,7 @@ def test_cache_breakpoints_are_at_most_four(
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_prefixes_of_an_epoch_stay_byte_identical(
-    case: Case, resolved: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart.
 
@@ -212,7 +216,11 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
 @given(cases(), RESOLVED, TAILS, TAILS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
-    case: Case, resolved: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
+    case: Case,
+    resolved: ResolvedSettings,
+    tail: DynamicTexts,
+    later_tail: DynamicTexts,
+    data: st.DataObject,
 ) -> None:
     """A client that keeps what a delta says and adds the rest has the full payload."""
     hidden = case.view.hidden
@@ -249,7 +257,7 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSetti
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_the_budget_counts_the_returned_payload(
-    case: Case, resolved: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
     """System, tools, messages and tail counted from scratch give the usage reported."""
     items = folded(case).items(tail)
@@ -319,12 +327,12 @@ def test_a_changed_prefix_changes_its_hash() -> None:
         ).prefix_hash
         for format in FormatName
         for changed in (resolved, fewer, replace(resolved, sections=(PromptSection("a", "two"),)))
-        for tail in (NO_TAIL, Tail(("note",)))
+        for tail in (NO_DYNAMIC_TEXTS, DynamicTexts(("note",)))
     }
     assert len(hashes) == 12
 
 
-def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
+def folded_empty(tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
     """Return the items of an empty view."""
     return ASSEMBLERS[CHAT](View(spans=(Span(1, 2),)), third).items(tail)
 

@@ -63,7 +63,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         parts = _with_sent_text(parts)
     elif message.role is Role.ASSISTANT:
         parts = _with_derived_ids(parts)
-    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+    return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
 def for_payload(
@@ -179,7 +179,7 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2:
         return parts
-    return [adapting.joined(texts), *(part for part in parts if not isinstance(part, Text))]
+    return [adapting.join_texts(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
 def _payload_parts(part: Part, keep_reasoning: bool) -> Iterable[Part]:

@@ -14,7 +14,7 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.formats import anthropic
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
-from app.domain.prompt.sections import Tail
+from app.domain.prompt.sections import DynamicTexts
 
 BREAKPOINT_JSON = b',"cache_control":{"type":"ephemeral"}'
 _THINKING = ("thinking", "redacted_thinking")
@@ -67,7 +67,7 @@ class AnthropicAssembler(MergingAssembler):
         )
         return replace(message, parts=tuple(parts))
 
-    def _tail_item(self, tail: Tail) -> bytes | None:
+    def _tail_item(self, tail: DynamicTexts) -> bytes | None:
         if not (tail.texts and tail.as_system):
             return None
         return self._item("system", [self._text_block(text) for text in tail.texts])

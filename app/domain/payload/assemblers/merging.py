@@ -16,7 +16,7 @@ from app.domain.common.messages import NO_RESULT
 from app.domain.models.tokens import MESSAGE_OVERHEAD
 from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 BREAKPOINT_INTERVAL = 15
 """Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
@@ -95,7 +95,7 @@ class MergingAssembler(Assembler):
         block, tokens = self._result_block(wire_id, text)
         self._put(USER, [Block(block)], tokens)
 
-    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
+    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items; the last one is the user's, as these providers require."""
         wire_items, tokens = list(self._stable_items), self.tokens
         role, blocks = self._role, list(self._blocks)
@@ -130,6 +130,6 @@ class MergingAssembler(Assembler):
         """Return the blocks, with their tokens, that close the open call group."""
         return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open_calls.values()]
 
-    def _tail_item(self, tail: Tail) -> bytes | None:
+    def _tail_item(self, tail: DynamicTexts) -> bytes | None:
         """Return the tail as an item of its own, None where it joins the last one."""
         return None

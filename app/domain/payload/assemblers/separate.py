@@ -13,7 +13,7 @@ from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT
 from app.domain.payload.assembler import Assembler
 from app.domain.payload.payload_items import PayloadItems
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 
 class SeparateAssembler(Assembler):
@@ -44,7 +44,7 @@ class SeparateAssembler(Assembler):
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
         self._put_item(*self._result_item(wire_id, text))
 
-    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
+    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items; open calls are closed after the stable ones."""
         wire_items, tokens = list(self._stable_items), self.tokens
         for wire_id in self._open_calls.values():

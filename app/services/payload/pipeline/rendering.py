@@ -165,7 +165,7 @@ def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
             texts = ()
         case _:
             assert_never(position)
-    tail, items = state.resolved.tail(texts), state.items
+    tail, items = state.resolved.dynamic_texts_of(texts), state.items
     if tail != state.tail and state.rendered is not None:
         items = state.rendered.assembler.items(tail)
     return replace(state, notes=notes, tail=tail, items=items)

@@ -31,7 +31,7 @@ from app.domain.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.summariser import Summariser
@@ -129,8 +129,8 @@ class BuildState:
     entries: Sequence[Entry] = ()
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     dynamic_texts: tuple[str, ...] = ()
-    opening: Tail = NO_TAIL
-    tail: Tail = NO_TAIL
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    tail: DynamicTexts = NO_DYNAMIC_TEXTS
     notes: Notes = field(default_factory=Notes)
     rendered: CachedPayload | None = None
     items: PayloadItems | None = None

@@ -110,9 +110,9 @@ def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: Vi
     )
     match resolved.policy.dynamic_position:
         case DynamicPosition.TAIL:
-            return replace(state, tail=resolved.tail(texts))
+            return replace(state, tail=resolved.dynamic_texts_of(texts))
         case DynamicPosition.BEFORE_WINDOW:
-            return replace(state, opening=resolved.tail(texts))
+            return replace(state, opening=resolved.dynamic_texts_of(texts))
         case DynamicPosition.SYSTEM:
             return state
 
