@@ -108,6 +108,8 @@ conversations = sa.Table(
     sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     _time("updated_at"),
+    # The id that its caller gave it; null if that is `conversation_id`.
+    sa.Column("own_id", sa.Text),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
 )

@@ -49,7 +49,8 @@ def job_json(job: Job) -> dict[str, Any]:
         "result": _NEW_FIELDS | json_text.loads(job.result) if job.result else None,
         "error": _problem(json_text.loads(job.error)) if job.error else None,
     }
-    return {name: getattr(job, name) for name in schemas.Job.model_fields} | ended
+    own = {name: getattr(job, name) for name in schemas.Job.model_fields}
+    return own | {"conversation_id": job.public_id} | ended
 
 
 def _problem(facts: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class ConversationPatch(SettingsPatch):
 class ConversationItem(ListedSettings):
     """A conversation in a list."""
 
-    conversation_id: str = Field(description="UUID of the conversation.")
+    conversation_id: str = Field(description="Id of the conversation.")
     agent_id: str | None = Field(description="The agent it belongs to.")
     head_seq: int = Field(description="Seq of the newest message; 0 for an empty log.")
     turns: int = Field(description="User messages so far.")
@@ -90,7 +90,7 @@ class ClearedConversation(ResponseSchema):
         }
     )
 
-    conversation_id: str = Field(description="UUID of the conversation.")
+    conversation_id: str = Field(description="Id of the conversation.")
     last_cleared_at: datetime = Field(description="Payloads show no message from before.")
     head_seq: int = Field(description="Seq of the newest message that was cleared.")
 

@@ -17,6 +17,7 @@ from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_lis
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson
+from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -58,14 +59,14 @@ async def create_conversation(
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """
     new = NewConversation(
-        conversation_id=body.conversation_id.lower() if body.conversation_id else None,
+        public_id=body.conversation_id,
         agent_id=body.agent_id,
         idempotency_key=idempotency_key,
         **body.creation(),
     )
     configured = await services(request).conversations.create(tenant_of(request), new)
-    location = f"/v1/conversations/{configured.resource.conversation_id}"
-    return Json(shown_conversation(configured), 201, headers={"Location": location})
+    headers = {"Location": path_of(configured.resource.public_id)}
+    return Json(shown_conversation(configured), 201, headers=headers)
 
 
 @page_router.get(
@@ -171,7 +172,7 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     state = await services(request).conversations.clear(tenant_of(request), conversation_id)
     return Json(
         {
-            "conversation_id": conversation_id,
+            "conversation_id": public_id_of(request),
             "last_cleared_at": state.cleared_at,
             "head_seq": state.cleared_seq,
         }
@@ -194,7 +195,7 @@ add_list_routes(
 def _item(conversation: Conversation) -> dict[str, Any]:
     state = conversation.state
     return {
-        "conversation_id": conversation.conversation_id,
+        "conversation_id": conversation.public_id,
         "agent_id": conversation.agent_id,
         "head_seq": state.head_seq,
         "turns": state.turns,

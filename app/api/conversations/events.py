@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from app.api.conversations.event_schemas import STREAM, FirstEventId, Follow, LastEventId
+from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
     caller_of,
@@ -75,7 +76,7 @@ async def stream_events(
         stream.end()
 
     return EventSourceResponse(
-        _encoded(stream, still_admits),
+        _encoded(stream, public_id_of(request), still_admits),
         ping=keep_alive_seconds,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
         data_sender_callable=end_when_inadmissible,
@@ -85,7 +86,7 @@ async def stream_events(
 
 
 async def _encoded(
-    stream: EventStream, still_admits: Callable[[], Awaitable[bool]]
+    stream: EventStream, public_id: str, still_admits: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[ServerSentEvent]:
     async with aclosing(stream.events()) as events:
         async for event in events:
@@ -93,7 +94,7 @@ async def _encoded(
                 return
             own = {
                 "type": event.type,
-                "conversation_id": stream.conversation_id,
+                "conversation_id": public_id,
                 "created_at": event.created_at.isoformat(),
             }
             # ASCII, because some clients split lines at U+2028, which the standard does not.

@@ -18,6 +18,7 @@ from app.api.conversations.message_schemas import (
 )
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -106,9 +107,8 @@ async def append_messages(
     await services(request).storage.take(tenant_of(request), len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
     appended = await services(request).log.append(tenant_of(request), conversation_id, batch)
-    return Json(
-        appended, 201, headers={"Location": f"/v1/conversations/{conversation_id}/messages"}
-    )
+    location = f"{path_of(public_id_of(request))}/messages"
+    return Json(appended, 201, headers={"Location": location})
 
 
 @page_router.get(
@@ -311,7 +311,7 @@ def _item(shown: TranscriptMessage) -> dict[str, Any]:
         "token_count": message.token_count,
         "format": message.format,
         "created_at": message.created_at,
-        "conversation_id": conversation.conversation_id,
+        "conversation_id": conversation.public_id,
         "agent_id": conversation.agent_id,
         "output_ref": message.output_ref,
         "content_truncated": shown.original.is_truncated,

@@ -92,8 +92,8 @@ def services(request: Request) -> Services:
 ConversationPath = Annotated[
     str,
     Path(
-        description="UUID of the conversation.",
-        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
+        description="Id of the conversation, percent-encoded.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "customer-42:ticket-7"],
     ),
 ]
 AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
@@ -118,7 +118,7 @@ Cursor = Annotated[
 
 
 def conversation_id_from(text: str) -> str:
-    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
+    """Return the key that the route has put in place of a path's id; raises NotFound."""
     if not UUID.fullmatch(text):
         raise NotFound.conversation(text)
     return text.lower()

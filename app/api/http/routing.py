@@ -5,6 +5,8 @@
 3. Unknown query parameters of paths under `/v1` are refused, like unknown fields of a body.
 4. A direct route reads its conversation id, body and idempotency key itself: FastAPI's handling of
    a request takes as long as the rest of an append.
+5. An endpoint gets the key of a conversation in place of the id in its path
+   (`app.api.http.conversation_ids`).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from app.api.http.bodies import (
     in_thread_if_long,
     require_json,
 )
+from app.api.http.conversation_ids import with_key
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.api.http.pacing import permitted
@@ -84,7 +87,7 @@ class WireRoute(_NamedRoute):
                     if len(whole := await request.body()) >= THREAD_BYTES:
                         # FastAPI would validate on the event loop, and create all error objects.
                         await in_thread_if_long(whole, validated, schema(), value)
-                return await handle(request)
+                return await with_key(request, handle)
             except (ContextError, HTTPException):
                 raise
             except RequestValidationError as error:
@@ -164,8 +167,12 @@ def _direct(
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}
-        conversation_id = request.path_params["conversation_id"]
-        return await endpoint(request, conversation_id, value, **arguments)
+
+        async def call(request: Request) -> Response:
+            conversation_id = request.path_params["conversation_id"]
+            return await endpoint(request, conversation_id, value, **arguments)
+
+        return await with_key(request, call)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = WireRequest(scope, receive)

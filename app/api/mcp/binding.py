@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from starlette.requests import Request
 
 from app.domain.common.errors import ValidationError
+from app.domain.conversations.own_ids import public_id_from
 
 CONVERSATION = "conversation_id"
 """The URL parameter of a bound client, and the tool argument of an unbound one."""
@@ -18,9 +21,10 @@ def conversation_of(request: Request) -> str | None:
     """
     named = [
         *request.query_params.getlist(CONVERSATION),
-        *request.headers.getlist(CONVERSATION_HEADER),
+        # A header holds ASCII only: its id is percent-encoded like that of a path.
+        *map(unquote, request.headers.getlist(CONVERSATION_HEADER)),
     ]
-    if len({text.lower() for text in named}) > 1:
+    if len({public_id_from(text) or text for text in named}) > 1:
         detail = f"{CONVERSATION} and {CONVERSATION_HEADER} name different conversations"
         raise ValidationError.at(f"/query/{CONVERSATION}", detail)
     return named[0] if named else None

@@ -30,7 +30,8 @@ from mcp_types import (
 )
 from starlette.requests import Request
 
-from app.api.http.dependencies import conversation_id_from, services, tenant_of
+from app.api.http.conversation_ids import call_with_key
+from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import CONVERSATION, conversation_of
 from app.domain.common.errors import ContextError, NotFound, ValidationError
@@ -41,6 +42,7 @@ from app.domain.prompt.agent_tools import (
     Parameter,
 )
 from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
+from app.services.payload.tool_calls import ToolCallResult
 
 INSTRUCTIONS: Final = (
     "Tools to look at what a conversation no longer shows: whole tool outputs, messages that were"
@@ -49,9 +51,9 @@ INSTRUCTIONS: Final = (
 )
 UNEXPECTED: Final = "Internal error; see the log of the service"
 
-_MAX_ID = 64
+_MAX_ID = 512
 _STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
-_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", minimum=1)
+_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation.", minimum=1)
 
 _Context = ServerRequestContext[Any, Request]
 
@@ -127,11 +129,13 @@ async def _execute(
     request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
 ) -> CallToolResult:
     """Execute a call in Anthropic's format, whose results have `is_error` like those of MCP."""
-    conversation_id = conversation_id_from(named[:_MAX_ID])
     call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
-    answer = await services(request).tool_calls.answer(
-        tenant_of(request), conversation_id, FormatName.ANTHROPIC, call
-    )
+
+    async def answered(key: str) -> ToolCallResult:
+        tool_calls = services(request).tool_calls
+        return await tool_calls.answer(tenant_of(request), key, FormatName.ANTHROPIC, call)
+
+    answer = await call_with_key(request, named[:_MAX_ID], answered)
     (result,) = answer.message["content"]
     return CallToolResult(content=[TextContent(text=result["content"])], is_error=answer.is_error)
 

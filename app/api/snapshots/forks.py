@@ -10,6 +10,7 @@ from pydantic import Field
 from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
 from app.api.conversations.conversations import shown_conversation
 from app.api.http.bodies import Json, MalformedJson
+from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
@@ -69,7 +70,7 @@ class ForkRequest(RequestSchema):
 class ForkedFrom(ResponseSchema):
     """The source of a fork."""
 
-    conversation_id: str = Field(description="UUID of the source conversation.")
+    conversation_id: str = Field(description="Id of the source conversation.")
     at_seq: int = Field(description="Seq of the last copied message.")
 
 
@@ -115,7 +116,7 @@ async def fork_conversation(
     fork = body if body is not None else ForkRequest()
     new = NewFork(
         at_seq=fork.at_seq,
-        conversation_id=fork.conversation_id.lower() if fork.conversation_id else None,
+        public_id=fork.conversation_id,
         metadata=fork.metadata,
         idempotency_key=idempotency_key,
         request=fork.model_dump(exclude_unset=True),
@@ -123,8 +124,8 @@ async def fork_conversation(
     source_id = conversation_id_from(conversation_id)
     created = await services(request).forks.fork(tenant_of(request), source_id, new)
     shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
-    source = {"conversation_id": created.source_id, "at_seq": created.at_seq}
-    location = f"/v1/conversations/{created.conversation_id}"
+    source = {"conversation_id": public_id_of(request), "at_seq": created.at_seq}
+    location = path_of(created.public_id)
     return Json(
         shown_conversation(shown) | {"forked_from": source}, 201, headers={"Location": location}
     )

@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
+from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -131,8 +132,7 @@ async def list_conversation_snapshots(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the snapshots that hold messages of the conversation, newest first."""
-    conversation_id = conversation_id_from(conversation_id)
-    return await _page(request, limit, cursor, conversation_id=conversation_id, must_exist=True)
+    return await _page(request, limit, cursor, public_id=public_id_of(request), must_exist=True)
 
 
 @page_router.get(
@@ -155,7 +155,7 @@ async def list_snapshots(
     cursor: Cursor = None,
 ) -> Response:
     """Return snapshots without their messages, newest first."""
-    return await _page(request, limit, cursor, agent_id=agent_id, conversation_id=conversation_id)
+    return await _page(request, limit, cursor, agent_id=agent_id, public_id=conversation_id)
 
 
 @router.post(
@@ -187,10 +187,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
         window_start=body.window_start,
         window_end=body.window_end,
         agent_id=body.agent_id,
-        models=[
-            (item.conversation_id.lower() if item.conversation_id else None, item.model)
-            for item in body.models or ()
-        ],
+        models=[(item.conversation_id, item.model) for item in body.models or ()],
     )
     return _created(await services(request).snapshots.add_import(tenant_of(request), new))
 
@@ -266,7 +263,6 @@ async def restore_snapshot(
     """
     session_id = _session_id_from(session_id)
     target_id = body.conversation_id if body is not None else None
-    target_id = target_id.lower() if target_id is not None else None
     return Json(
         await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
     )

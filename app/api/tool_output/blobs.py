@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson, require_uncoded
+from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -99,7 +100,7 @@ async def upload_blob(
             declared_bytes=_declared_bytes(request),
         )
     item = _item(uploaded.blob) | {"view": uploaded.preview.texts[0]}
-    location = f"/v1/conversations/{conversation_id}/blobs/{uploaded.blob.id}"
+    location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
     return Json(item, 201, headers={"Location": location})
 
 

@@ -7,6 +7,6 @@ from typing import NewType
 TenantId = NewType("TenantId", str)
 AgentId = NewType("AgentId", str)
 ConversationId = NewType("ConversationId", str)
-"""A UUID in lower case."""
+"""A UUID in lower case, the key of its rows; `app.domain.conversations.own_ids` tells more."""
 MessageId = NewType("MessageId", str)
 """Unique in its conversation."""

@@ -82,7 +82,8 @@ class Conversation:
     """A stored conversation with its state, its own settings and those of its `agent`.
 
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
-    `calibration` corrects token counts for that model by reported usage.
+    `calibration` corrects token counts for that model by reported usage. `own_id` is the id that
+    its caller gave it, None if that is `conversation_id`.
     """
 
     conversation_id: ConversationId
@@ -98,6 +99,12 @@ class Conversation:
     versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
     rolling_window_seconds: int | None = None
+    own_id: str | None = None
+
+    @property
+    def public_id(self) -> str:
+        """The id that callers use."""
+        return self.own_id or self.conversation_id
 
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before it is read."""

@@ -10,7 +10,8 @@ from datetime import datetime
 class Job:
     """Work that a caller can poll; `status` is queued, running, done or failed.
 
-    `request`, `result` and `error` are JSON texts.
+    `request`, `result` and `error` are JSON texts. `own_id` is the id that its caller gave the
+    conversation, None if that is `conversation_id`.
     """
 
     job_id: str
@@ -23,6 +24,12 @@ class Job:
     error: str | None
     created_at: datetime
     updated_at: datetime
+    own_id: str | None = None
+
+    @property
+    def public_id(self) -> str:
+        """The id of the conversation that callers use."""
+        return self.own_id or self.conversation_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,16 @@ _MAX_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The time of a conversation's newest message, and the tools it waits for."""
+    """The time of a conversation's newest message, and the tools it waits for.
+
+    `own_id` is the id that its caller gave it, None if that is `conversation_id`.
+    """
 
     conversation_id: str
     metadata: str
     newest_at: datetime
     waits_for: tuple[str, ...] = ()
+    own_id: str | None = None
 
 
 def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
@@ -42,7 +46,7 @@ def status_text(activities: Sequence[Activity], conversation_id: str) -> str | N
 
 def _line(activity: Activity) -> str:
     metadata = json_text.loads(activity.metadata)
-    name = _one_line(metadata, "title") or activity.conversation_id
+    name = _one_line(metadata, "title") or activity.own_id or activity.conversation_id
     parts = [f"last message {activity.newest_at:%Y-%m-%d %H:%M} UTC"]
     if (status := _one_line(metadata, "status")) is not None:
         parts.insert(0, status)

@@ -26,7 +26,7 @@ _GEMINI_RESPONSE = ("functionResponse", "function_response")
 
 @dataclass(frozen=True, slots=True)
 class SourceMessage:
-    """A message to restore, with its full content."""
+    """A message to restore, with its full content and the public id of its conversation."""
 
     conversation_id: str
     id: str
@@ -66,7 +66,7 @@ def copy_id(target_id: str, source: SourceMessage) -> str:
 
 
 def substitute_id(tenant_id: str, conversation_id: str) -> str:
-    """Return the id of the conversation for an import whose own conversation id is taken."""
+    """Return the id that an earlier release gave an import whose conversation id was taken."""
     return str(uuid5(NAMESPACE, f"{tenant_id}/{conversation_id}"))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
@@ -20,6 +20,7 @@ from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import Draft, make_drafts
+from app.domain.conversations.own_ids import RULE, public_id_from
 from app.domain.formats import json_fields
 from app.domain.snapshots.copies import NAMESPACE, SourceMessage, without_ref
 from app.domain.snapshots.snapshots import SnapshotModel
@@ -134,7 +135,7 @@ def _own_fields(entry: Mapping[str, Any], pointer: str) -> dict[str, Any]:
             raise ValidationError.at(f"{pointer}/id", "must be a string of 1 to 256 characters")
         own["id"] = None  # the provider's item id, of any length
     source = json_fields.optional_text_at(entry, "conversation_id", pointer)
-    own["conversation_id"] = _uuid(source, f"{pointer}/conversation_id")
+    own["conversation_id"] = _public_id(source, f"{pointer}/conversation_id")
     created = json_fields.optional_text_at(entry, "created_at", pointer)
     if created is not None and time_from(created) is None:
         raise ValidationError.at(f"{pointer}/created_at", "must be a time in ISO 8601")
@@ -150,11 +151,10 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
 
 
-def _uuid(text: str | None, pointer: str) -> str | None:
-    try:
-        return str(UUID(text)) if text is not None else None
-    except ValueError:
-        raise ValidationError.at(pointer, "must be a UUID") from None
+def _public_id(text: str | None, pointer: str) -> str | None:
+    if text is not None and (text := public_id_from(text)) is None:
+        raise ValidationError.at(pointer, RULE)
+    return text
 
 
 def _check_pairs(drafts: Sequence[Draft]) -> None:

@@ -29,7 +29,7 @@ MIN_SUMMARY_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class SnapshotModel:
-    """The model that a conversation's payloads were built for."""
+    """The model that a conversation's payloads were built for; the id is the public one."""
 
     conversation_id: str
     model: str
@@ -37,7 +37,10 @@ class SnapshotModel:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot without its messages; `models` leaves out conversations without a model."""
+    """A snapshot without its messages; `models` leaves out conversations without a model.
+
+    `conversation_ids` are public ids.
+    """
 
     session_id: str
     timestamp: datetime
@@ -62,6 +65,7 @@ class SnapshotPart:
     """The messages of one conversation in a snapshot: ascending spans of seqs, each with an end."""
 
     conversation_id: str
+    public_id: str
     spans: tuple[Span, ...]
 
     @property

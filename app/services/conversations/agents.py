@@ -55,7 +55,7 @@ class AgentService(ConfigurableService[Agent]):
         """
         settings = new.settings.stored()
 
-        async def add(repositories: Repositories, agent_id: str) -> bool:
+        async def add(repositories: Repositories, agent_id: str) -> str | None:
             self._policy(settings.policy)
             agent = Agent(
                 AgentId(agent_id),
@@ -66,7 +66,7 @@ class AgentService(ConfigurableService[Agent]):
                 updated_at=_SET_BY_DATABASE,
                 rolling_window_seconds=new.rolling_window_seconds,
             )
-            return await repositories.agents.add(tenant_id, agent)
+            return agent_id if await repositories.agents.add(tenant_id, agent) else None
 
         return await self._create(tenant_id, new.agent_id, new, add)
 

@@ -7,7 +7,7 @@ and `ConversationService` add how their resource is found, added and checked.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic
@@ -145,12 +145,12 @@ class ConfigurableService(ABC, Generic[Resource]):
         tenant_id: str,
         resource_id: str | None,
         new: Creation,
-        add: Callable[[Repositories, str], Any],
+        add: Callable[[Repositories, str], Awaitable[str | None]],
     ) -> Configured[Resource]:
         """Create a resource, or return the one that an equal request with its key created.
 
-        `add` stores the resource with an id and returns False when the id is taken. Raises
-        Conflict for that, and whatever `add` raises.
+        `add` stores the resource with an id and returns its key, None when the id is taken.
+        Raises Conflict for that, and whatever `add` raises.
         """
         check_summariser(new.settings.policy, self._check_model)
         resource_id = resource_id or self._new_id()
@@ -163,14 +163,20 @@ class ConfigurableService(ABC, Generic[Resource]):
                 )
                 if created_id is not None:
                     try:
-                        created = await self._get(repositories, tenant_id, created_id)
+                        created_key = await self._key_of(repositories, tenant_id, created_id)
+                        created = await self._get(repositories, tenant_id, created_key)
                     except NotFound:
                         message = "What the Idempotency-Key created has been deleted"
                         raise Conflict(message, {id_name: created_id}) from None
                     return self._configured(created)
-            if not await add(repositories, resource_id):
+            key = await add(repositories, resource_id)
+            if key is None:
                 raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
-            return self._configured(await self._get(repositories, tenant_id, resource_id))
+            return self._configured(await self._get(repositories, tenant_id, key))
+
+    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
+        """Return the key of the resource that callers know by this id; raises NotFound."""
+        return resource_id
 
     def _configured(self, resource: Resource) -> Configured[Resource]:
         model = resource.model or self._resolver.default_model

@@ -19,15 +19,19 @@ from app.services.conversations.configurable_resources import (
     Configured,
     Creation,
 )
+from app.services.conversations.own_ids import find_key, free_key, own_id_of
 from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
+
+_MAX_KEYS = 2
+"""The keys that a conversation may have by its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewConversation(Creation):
     """A request to create a conversation."""
 
-    conversation_id: str | None = None
+    public_id: str | None = None
     agent_id: str | None = None
 
 
@@ -44,18 +48,30 @@ class ConversationService(ConfigurableService[Conversation]):
         """
         settings = new.settings.stored()
 
-        async def add(repositories: Repositories, conversation_id: str) -> bool:
+        async def add(repositories: Repositories, public_id: str) -> str | None:
+            key = public_id
+            if new.public_id is not None:
+                await repositories.conversations.lock_id(tenant_id, public_id)
+                key = await free_key(repositories, tenant_id, public_id)
             agent = await self._agent_settings(repositories, tenant_id, new.agent_id)
-            return await repositories.conversations.add(
-                tenant_id,
-                conversation_id,
-                new.agent_id,
-                self._policy(agent.policy, settings.policy).budget.counter,
-                settings,
-                json_text.dumps(new.metadata),
-            )
+            counter = self._policy(agent.policy, settings.policy).budget.counter
+            metadata = json_text.dumps(new.metadata)
+            for _ in range(_MAX_KEYS):
+                own_id = own_id_of(key, public_id)
+                if await repositories.conversations.add(
+                    tenant_id, key, new.agent_id, counter, settings, metadata, own_id
+                ):
+                    return key
+                # Another tenant has created a conversation with this UUID meanwhile.
+                key = await free_key(repositories, tenant_id, public_id)
+            return None
 
-        return await self._create(tenant_id, new.conversation_id, new, add)
+        return await self._create(tenant_id, new.public_id, new, add)
+
+    async def find_key(self, tenant_id: str, public_id: str) -> str | None:
+        """Return the key of the conversation with this id, None if the tenant has none."""
+        async with self._database.session() as repositories:
+            return await find_key(repositories, tenant_id, public_id)
 
     async def list(
         self,
@@ -116,6 +132,12 @@ class ConversationService(ConfigurableService[Conversation]):
         if agent is None:
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent.settings
+
+    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
+        key = await find_key(repositories, tenant_id, resource_id)
+        if key is None:
+            raise NotFound.conversation(resource_id)
+        return key
 
     def _repository(self, repositories: Repositories) -> ConversationRepository:
         return repositories.conversations

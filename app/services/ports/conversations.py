@@ -49,8 +49,17 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_id: str | None = None,
     ) -> bool:
-        """Create one with an empty log; False when the id is taken."""
+        """Create one with an empty log; False when the key is taken."""
+
+    async def stored_keys(
+        self, tenant_id: str, public_id: str, keys: Sequence[str]
+    ) -> Mapping[str, bool]:
+        """Return which of these keys any tenant has, each with whether this is its conversation."""
+
+    async def lock_id(self, tenant_id: str, public_id: str) -> None:
+        """Make other creations of a tenant with this id wait until the transaction ends."""
 
     async def find(
         self,

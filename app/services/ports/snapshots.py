@@ -46,11 +46,15 @@ class SnapshotRepository(Protocol):
         tenant_id: str,
         agent_id: str | None,
         conversation_id: str | None,
+        public_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first, after the time and id in `before`."""
+        """Return a page, newest first, after the time and id in `before`.
+
+        Logs have the messages of a conversation by its key, imports by its public id.
+        """
         ...
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
@@ -88,10 +92,17 @@ class SnapshotRepository(Protocol):
 class ForkRepository(Protocol):
     """Copies of the rows of a conversation."""
 
-    async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
+    async def add(
+        self,
+        tenant_id: str,
+        source_id: str,
+        fork_id: str,
+        metadata: str | None,
+        own_id: str | None = None,
+    ) -> bool:
         """Create a conversation with an empty log and the settings of the source.
 
-        `metadata` replaces the metadata of the source. Returns False for a used id; raises
+        `metadata` replaces the metadata of the source. Returns False for a used key; raises
         NotFound for an unknown source.
         """
         ...

@@ -5,7 +5,8 @@
 2. The source is not locked, and appends to it do not wait: its rows up to a seq never change.
 3. Blobs in an object store are copied before the transaction, with no session open. The collection
    of orphans deletes copies that no row refers to [tool-output.orphans].
-4. If a blob was collected meanwhile, or the agent was cleared, the fork is planned again.
+4. If a blob was collected meanwhile, the agent was cleared or the key was taken by another
+   tenant, the fork is planned again.
 5. Copied bytes count as bytes that the tenant sends.
 """
 
@@ -35,6 +36,7 @@ from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
 from app.services.conversations.active_windows import ActiveWindows, view_state_of, with_window
 from app.services.conversations.configurable_resources import claim_idempotency_key
+from app.services.conversations.own_ids import find_key, free_key, id_taken, own_id_of
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.storage_quota import StorageQuota
@@ -55,7 +57,7 @@ class NewFork:
     """
 
     at_seq: int | None = None
-    conversation_id: str | None = None
+    public_id: str | None = None
     metadata: Mapping[str, Any] | None = None
     idempotency_key: str | None = None
     request: Any = None
@@ -66,6 +68,7 @@ class Fork:
     """A created fork, and its source."""
 
     conversation_id: str
+    public_id: str
     source_id: str
     at_seq: int
 
@@ -81,7 +84,7 @@ class _Plan:
 
 
 class _SourceChanged(Exception):
-    """The source has changed since it was read (rule 4)."""
+    """The source has changed since it was read, or the key was taken (rule 4)."""
 
 
 class ForkService:
@@ -111,11 +114,11 @@ class ForkService:
         existing = await self._existing_fork(tenant_id, conversation_id, new)
         if existing is not None:
             return existing
-        fork_id = new.conversation_id or self._new_id()
+        public_id = new.public_id or self._new_id()
         await self._take_storage(tenant_id, conversation_id, new.at_seq)
         for _ in range(_MAX_ATTEMPTS):
             try:
-                plan = await self._make_plan(tenant_id, conversation_id, fork_id, new.at_seq)
+                plan = await self._make_plan(tenant_id, conversation_id, public_id, new.at_seq)
                 return await self._copy(tenant_id, plan, new)
             except _SourceChanged:
                 continue
@@ -150,25 +153,26 @@ class ForkService:
         self, session: Repositories, tenant_id: str, conversation_id: str, resource_id: str
     ) -> Fork:
         """Return the fork that an idempotency key created; `resource_id` is its id and its seq."""
-        fork_id, at_seq = resource_id.split()
-        if await self._find(session, tenant_id, fork_id) is None:
+        public_id, at_seq = resource_id.rsplit(maxsplit=1)
+        fork_id = await find_key(session, tenant_id, public_id)
+        if fork_id is None:
             raise Conflict(
                 "The resource that the Idempotency-Key created was deleted",
-                {"conversation_id": fork_id},
+                {"conversation_id": public_id},
             )
-        return Fork(fork_id, conversation_id, int(at_seq))
+        return Fork(fork_id, public_id, conversation_id, int(at_seq))
 
     async def _make_plan(
-        self, tenant_id: str, conversation_id: str, fork_id: str, at_seq: int | None
+        self, tenant_id: str, conversation_id: str, public_id: str, at_seq: int | None
     ) -> _Plan:
         """Read the source, and copy its blobs in the object store (rule 3)."""
         async with self._database.session() as session:
             source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
         source = await self._active.updated(tenant_id, source)
-        fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
+        at_seq = _seq_in(source.state, at_seq)
         async with self._database.session() as session:
-            if await self._find(session, tenant_id, fork_id) is not None:
-                raise _id_taken(fork_id)
+            fork_id = await free_key(session, tenant_id, public_id)
+            fork = Fork(fork_id, public_id, conversation_id, at_seq)
             receipt = await self._receipt_to_copy(session, source, fork.at_seq)
             refs = await session.forks.refs(conversation_id, fork.at_seq)
             blobs = await session.blobs.find_all(conversation_id, refs)
@@ -238,15 +242,20 @@ class ForkService:
                     tenant_id,
                     new.idempotency_key,
                     _request(fork.source_id, new),
-                    f"{fork.conversation_id} {fork.at_seq}",
+                    f"{fork.public_id} {fork.at_seq}",
                 )
                 if existing is not None:
                     return await self._fork_of_key(session, tenant_id, fork.source_id, existing)
             metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
+            if new.public_id is not None:
+                await session.conversations.lock_id(tenant_id, fork.public_id)
+                if await find_key(session, tenant_id, fork.public_id) is not None:
+                    raise id_taken(fork.public_id)
+            own_id = own_id_of(fork.conversation_id, fork.public_id)
             if not await session.forks.add(
-                tenant_id, fork.source_id, fork.conversation_id, metadata
+                tenant_id, fork.source_id, fork.conversation_id, metadata, own_id
             ):
-                raise _id_taken(fork.conversation_id)
+                raise _SourceChanged  # another tenant has created one with this UUID
             await self._copy_rows(session, plan)
             await self._set_state(session, tenant_id, plan)
             await _check_agent(session, tenant_id, source)
@@ -308,13 +317,6 @@ class ForkService:
         )
         assert applied, "no other transaction sees the fork, and the view shows every pin"
 
-    async def _find(
-        self, session: Repositories, tenant_id: str, conversation_id: str
-    ) -> Conversation | None:
-        return await session.conversations.find(
-            tenant_id, conversation_id, self._resolver.default_model
-        )
-
 
 def _request(conversation_id: str, new: NewFork) -> list[Any]:
     return ["fork", conversation_id, new.request]
@@ -326,10 +328,6 @@ def _seq_in(state: ConversationState, at_seq: int | None) -> int:
     if at_seq > state.head_seq:
         raise ValidationError.at("/at_seq", f"The log's head is {state.head_seq}")
     return at_seq
-
-
-def _id_taken(conversation_id: str) -> Conflict:
-    return Conflict(f"The id {conversation_id} is taken", {"conversation_id": conversation_id})
 
 
 async def _state_in_window(

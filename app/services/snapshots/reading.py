@@ -44,7 +44,7 @@ async def log_entries(
     """Yield the messages of the parts as entries."""
     for part in parts:
         async for page in originals_of(database, outputs, part, content, read):
-            entries = [_entry(original, part.conversation_id) for original in page]
+            entries = [_entry(original, part.public_id) for original in page]
             page.clear()
             yield entries
 
@@ -102,11 +102,11 @@ async def _messages(
         return await session.log.page(conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound)
 
 
-def _entry(original: Original, conversation_id: str) -> bytes:
+def _entry(original: Original, public_id: str) -> bytes:
     message, ref = original.message, original.message.output_ref
     own = {
         "id": message.id,
-        "conversation_id": conversation_id,
+        "conversation_id": public_id,
         "seq": message.seq,
         "format": message.format,
         "created_at": message.created_at.isoformat(),

@@ -10,8 +10,8 @@
    than a batch or has several formats.
 4. The next build of a conversation with new copies starts an epoch [epochs.reasons] and replays no
    reasoning that was bound to the source's prefix [reasoning.unchanged-prefix].
-5. The conversation of an import is created if it does not exist, under its own id if that is free.
-   It gets the model of the import, unless its agent or the service has the same as default.
+5. The conversation of an import is created under its id if it does not exist. It gets the model of
+   the import, unless its agent or the service has the same as default.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ _MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class RestoredConversation:
-    """The number of restored messages of a conversation, and of those active before."""
+    """The number of restored messages of a conversation, and of those active before.
+
+    Both ids are public ids.
+    """
 
     conversation_id: str
     source_conversation_id: str
@@ -72,6 +75,7 @@ class _Target:
     """The conversation to restore into: call ids of its window, added copies, counts."""
 
     conversation_id: str
+    public_id: str
     used_calls: frozenset[str] = frozenset()
     added: set[str] = field(default_factory=set)
     restored: int = 0
@@ -119,18 +123,17 @@ class RestoreService:
         tenant_id: str,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart],
-        target_id: str | None,
+        target: str | None,
     ) -> list[RestoredConversation]:
-        """Restore all conversations of a snapshot, or its only one into the target.
+        """Restore all conversations of a snapshot, or its only one into the one with this id.
 
         Raises NotFound for an unknown target, ValidationError for several conversations and one
         target, Conflict for too many concurrent writes to a target.
         """
-        if target_id is not None:
-            await self._find(tenant_id, target_id)
-            if len(snapshot.conversation_ids) > 1:
-                detail = "The snapshot has several conversations, which cannot be restored into one"
-                raise ValidationError.at("/conversation_id", detail)
+        target_id = await self._known_key(tenant_id, target) if target is not None else None
+        if target_id is not None and len(snapshot.conversation_ids) > 1:
+            detail = "The snapshot has several conversations, which cannot be restored into one"
+            raise ValidationError.at("/conversation_id", detail)
         if not snapshot.imported:
             return [
                 await self._restore_part(tenant_id, snapshot, part, target_id) for part in parts
@@ -139,21 +142,20 @@ class RestoreService:
         for source_id in snapshot.conversation_ids:
             known_id = target_id or await self._own_conversation(tenant_id, snapshot, source_id)
             messages = self._imported_messages(tenant_id, snapshot.session_id, source_id)
-            target = await self._copy(tenant_id, snapshot, messages, known_id)
-            restored.append(await self._record(snapshot, source_id, target))
+            filled = await self._copy(tenant_id, snapshot, messages, known_id)
+            restored.append(await self._record(snapshot, source_id, filled))
         return restored
 
     async def _restore_part(
         self, tenant_id: str, snapshot: Snapshot, part: SnapshotPart, target_id: str | None
     ) -> RestoredConversation:
-        source_id = part.conversation_id
-        if target_id is None or target_id == source_id:
-            target = _Target(source_id)
-            outside = await self._rejoin(tenant_id, source_id, part.spans)
+        if target_id is None or target_id == part.conversation_id:
+            target = _Target(part.conversation_id, part.public_id)
+            outside = await self._rejoin(tenant_id, part.conversation_id, part.spans)
             target.count(count_in(outside), part.message_count)
         else:
             target = await self._copy(tenant_id, snapshot, self._log_messages(part), target_id)
-        return await self._record(snapshot, source_id, target)
+        return await self._record(snapshot, part.public_id, target)
 
     async def _record(
         self, snapshot: Snapshot, source_id: str, target: _Target
@@ -168,9 +170,7 @@ class RestoreService:
             await session.events.add(
                 target.conversation_id, EventType.RESTORED, json_text.dumps(event)
             )
-        return RestoredConversation(
-            target.conversation_id, source_id, target.restored, target.skipped
-        )
+        return RestoredConversation(target.public_id, source_id, target.restored, target.skipped)
 
     # --- targets ----------------------------------------------------------------------------
 
@@ -184,13 +184,14 @@ class RestoreService:
         spans = spans_through(state.window.spans, state.head_seq)
         async with self._database.session() as session:
             used = await session.snapshots.calls_in(conversation_id, spans)
-        return _Target(conversation_id, used)
+        return _Target(conversation_id, conversation.public_id, used)
 
     async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
-        """Return the conversation of an import's messages, created if missing (rule 5)."""
-        candidates = (source_id, substitute_id(tenant_id, source_id))
-        for known_id in candidates:
-            if await self._exists(tenant_id, known_id):
+        """Return the key of the conversation of an import, created if missing (rule 5)."""
+        # Earlier releases used the substitute if another tenant had the id.
+        for public_id in (source_id, substitute_id(tenant_id, source_id)):
+            known_id = await self._conversations.find_key(tenant_id, public_id)
+            if known_id is not None:
                 return known_id
         agent, model = None, snapshot.model_of(source_id)
         if snapshot.agent_id is not None:
@@ -198,22 +199,18 @@ class RestoreService:
                 agent = await session.agents.find(tenant_id, snapshot.agent_id)
         inherited = (agent.model if agent is not None else None) or self._default_model
         own = OwnSettings(model=model if model != inherited else None)
-        for known_id in candidates:
-            new = NewConversation(known_id, agent.agent_id if agent else None, settings=own)
-            try:
-                await self._conversations.create(tenant_id, new)
-            except Conflict:  # of another tenant, or created by a concurrent restore
-                if not await self._exists(tenant_id, known_id):
-                    continue
-            return known_id
-        raise Conflict(f"The id {source_id} is taken", {"conversation_id": source_id})
-
-    async def _exists(self, tenant_id: str, conversation_id: str) -> bool:
+        new = NewConversation(source_id, agent.agent_id if agent else None, settings=own)
         try:
-            await self._find(tenant_id, conversation_id)
-        except NotFound:
-            return False
-        return True
+            created = await self._conversations.create(tenant_id, new)
+        except Conflict:  # a concurrent restore has created it
+            return await self._known_key(tenant_id, source_id)
+        return created.resource.conversation_id
+
+    async def _known_key(self, tenant_id: str, public_id: str) -> str:
+        key = await self._conversations.find_key(tenant_id, public_id)
+        if key is None:
+            raise NotFound.conversation(public_id)
+        return key
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
@@ -237,7 +234,7 @@ class RestoreService:
             for original in page:
                 message, output = original.message, original.message.output
                 yield SourceMessage(
-                    part.conversation_id,
+                    part.public_id,
                     message.id,
                     FormatName(message.format),
                     original.raw_message,
@@ -265,7 +262,7 @@ class RestoreService:
         """Copy messages into a conversation, except those that it has."""
         target = await self._target(tenant_id, target_id)
         async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
-            copies = [_copy_of(target.conversation_id, source) for source in batch]
+            copies = [_copy_of(target.public_id, source) for source in batch]
             existing: Mapping[str, Sequence[int]] = {}
             for remaining_attempts in range(_MAX_ATTEMPTS)[::-1]:
                 existing = await self._existing_seqs(target, copies)

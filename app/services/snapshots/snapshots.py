@@ -18,12 +18,14 @@ from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import Policy
 from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.own_ids import keys_of
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
 from app.services.common.lookup import get_agent
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.own_ids import find_key
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.reading import complete, imported_entries, log_entries
@@ -142,7 +144,7 @@ class SnapshotService:
                 continue  # deleted meanwhile
             spans = spans_through(updated.state.window.spans, updated.state.head_seq)
             if spans:
-                part = SnapshotPart(updated.conversation_id, tuple(spans))
+                part = SnapshotPart(updated.conversation_id, updated.public_id, tuple(spans))
                 windows.append(SnapshotWindow(updated, part))
         return windows
 
@@ -176,10 +178,9 @@ class SnapshotService:
             existing = await session.snapshots.lock_conversations(tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
             if not saved:
-                raise NotFound.conversation(ids[0])
+                raise NotFound.conversation(windows[0].part.public_id)
             models = (
-                (item.part.conversation_id, item.conversation.model or default_model)
-                for item in saved
+                (item.part.public_id, item.conversation.model or default_model) for item in saved
             )
             snapshot = Snapshot(
                 session_id=self._new_id(),
@@ -190,7 +191,7 @@ class SnapshotService:
                 window_start=start,
                 window_end=now,
                 agent_id=agent_id,
-                conversation_ids=tuple(window.part.conversation_id for window in saved),
+                conversation_ids=tuple(window.part.public_id for window in saved),
                 models=tuple(SnapshotModel(each, model) for each, model in models if model),
             )
             await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
@@ -239,7 +240,7 @@ class SnapshotService:
         before: tuple[datetime, str] | None,
         *,
         agent_id: str | None = None,
-        conversation_id: str | None = None,
+        public_id: str | None = None,
         must_exist: bool = False,
         read: ReadPermit = UNLIMITED,
     ) -> Page[Snapshot]:
@@ -251,10 +252,15 @@ class SnapshotService:
         async with self._database.session() as session:
             if must_exist and agent_id is not None:
                 await get_agent(session, tenant_id, agent_id)
-            if must_exist and conversation_id is not None:
-                await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            key = None
+            if public_id is not None:
+                key = await find_key(session, tenant_id, public_id)
+                if key is None and must_exist:
+                    raise NotFound.conversation(public_id)
+                # No conversation is stored under its first key; imports may have its messages.
+                key = key or keys_of(tenant_id, public_id)[0]
             return await session.snapshots.page(
-                tenant_id, agent_id, conversation_id, limit, before, Bound(read.max_bytes)
+                tenant_id, agent_id, key, public_id, limit, before, Bound(read.max_bytes)
             )
 
     async def read(
@@ -275,15 +281,15 @@ class SnapshotService:
     # --- restoring and deleting -----------------------------------------------------------
 
     async def restore(
-        self, tenant_id: str, session_id: str, conversation_id: str | None = None
+        self, tenant_id: str, session_id: str, public_id: str | None = None
     ) -> Restored:
-        """Restore the messages into their own conversations, or all into another one.
+        """Restore the messages into their own conversations, or all into the one with this id.
 
         Messages that are active there are skipped. Raises NotFound for an unknown snapshot or
         conversation, ValidationError for several conversations that would go into one.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
-        conversations = await self._restores.restore(tenant_id, snapshot, parts, conversation_id)
+        conversations = await self._restores.restore(tenant_id, snapshot, parts, public_id)
         return Restored(
             session_id,
             sum(item.restored for item in conversations),

@@ -760,7 +760,7 @@ async def test_a_failed_fork_leaves_no_rows(
     """A failed fork leaves no rows, and its id and key can be used again [log.durable]."""
     cid = await compacted(harness)
     own = new_id()
-    asked: dict[str, Any] = {"conversation_id": own, "idempotency_key": "k", "request": {}}
+    asked: dict[str, Any] = {"public_id": own, "idempotency_key": "k", "request": {}}
 
     async def fail(*_: Any) -> None:
         raise ServiceUnavailable("The database does not answer")
@@ -859,7 +859,7 @@ async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harnes
     await harness.talk(cid, 2)
     asked: dict[str, Any] = {"idempotency_key": "k", "request": {}}
     first = await make(harness, cid, **asked)
-    assert first == Fork(first.conversation_id, cid, 4)
+    assert first == Fork(first.conversation_id, first.conversation_id, cid, 4)
     await harness.talk(cid, 1)
     assert await make(harness, cid, **asked) == first
     with pytest.raises(Conflict):
@@ -889,11 +889,10 @@ async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
     cid, other = await harness.conversation(), await harness.conversation()
     for own in (cid, other):
         with pytest.raises(Conflict, match="is taken"):
-            await fork(harness, cid, conversation_id=own)
-    with pytest.raises(Conflict, match="is taken"):
-        await forks_of(harness).fork(
-            TENANT, cid, NewFork(conversation_id=await of_another_tenant(harness))
-        )
+            await fork(harness, cid, public_id=own)
+    used = await of_another_tenant(harness)
+    made = await forks_of(harness).fork(TENANT, cid, NewFork(public_id=used))
+    assert made.public_id == used != made.conversation_id
     with pytest.raises(NotFound):
         await fork(harness, new_id())
     with pytest.raises(NotFound):

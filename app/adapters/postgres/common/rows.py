@@ -34,7 +34,7 @@ def _unless_cached(column: str, name: str) -> str:
 
 
 _SMALL_COLUMNS = (
-    "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
+    "c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at",
     "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
     "c.sections_version, c.tools_version",
     "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
@@ -212,6 +212,7 @@ def conversation_from(row: Any) -> Conversation:
         versions=_versions_from(row),
         calibration=_calibration_from(row),
         rolling_window_seconds=row["rolling_window_seconds"],
+        own_id=row["own_id"],
     )
 
 

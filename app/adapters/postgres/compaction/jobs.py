@@ -174,8 +174,10 @@ ADD_JOB = Statement(
 )
 FIND_JOB = Statement(
     """
-        SELECT * FROM jobs
-        WHERE job_id = CAST(:job_id AS uuid) AND tenant_id = CAST(:tenant_id AS text)
+        SELECT j.*, c.own_id
+        FROM jobs j
+        JOIN conversations c ON c.conversation_id = j.conversation_id
+        WHERE j.job_id = CAST(:job_id AS uuid) AND j.tenant_id = CAST(:tenant_id AS text)
         """
 )
 CHANGE_JOB = Statement(

@@ -131,8 +131,8 @@ MOVE = Statement("""
 
 # The newest conversations of an agent with recent messages in their windows.
 ACTIVITIES = Statement("""
-    SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
-        h.open_calls
+    SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
+        calling.call_names, h.open_calls
     FROM (
         SELECT * FROM conversations
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
@@ -308,8 +308,14 @@ class ActiveWindowRepository:
         for row in rows:
             calls = named_calls(row["call_ids"], row["call_names"])
             waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
-            conversation_id, metadata = str(row["conversation_id"]), row["metadata"]
-            activities.append(Activity(conversation_id, metadata, row["newest_at"], waits_for))
+            item = Activity(
+                str(row["conversation_id"]),
+                row["metadata"],
+                row["newest_at"],
+                waits_for,
+                row["own_id"],
+            )
+            activities.append(item)
         return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:

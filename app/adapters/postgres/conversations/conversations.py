@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -35,12 +35,12 @@ ADD_CONVERSATION = Statement(f"""
     WITH added AS (
         INSERT INTO conversations (
             conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-            metadata, sections_version, tools_version
+            metadata, sections_version, tools_version, own_id
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
             CAST(:model AS text), CAST(:policy AS text),
             CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-            {FIRST_VERSIONS}
+            {FIRST_VERSIONS}, CAST(:own_id AS text)
         ) ON CONFLICT (conversation_id) DO NOTHING
         RETURNING conversation_id
     ), versions AS (
@@ -65,6 +65,18 @@ _FIND = f"""
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
 FIND_CONVERSATION = Statement(_FIND)
+STORED_KEYS = Statement("""
+    SELECT conversation_id,
+        tenant_id = CAST(:tenant_id AS text)
+            AND coalesce(own_id, CAST(conversation_id AS text)) = CAST(:public_id AS text) AS is_own
+    FROM conversations
+    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+""")
+# Two creations of one id wait for each other, although they may choose different keys.
+LOCK_ID = Statement("""
+    SELECT pg_advisory_xact_lock(
+        hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
+""")
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
 LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
 LIST_CONVERSATIONS = Statement(
@@ -82,7 +94,7 @@ LIST_CONVERSATIONS = Statement(
             LIMIT CAST(:limit AS bigint)
         """,
         ("*",),
-        lengths("metadata"),
+        lengths("metadata", "own_id"),
         "created_at DESC, conversation_id DESC",
     )
 )
@@ -151,6 +163,7 @@ class ConversationRepository(ConfigurableRepository):
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_id: str | None = None,
     ) -> bool:
         added = await self._session.run(
             ADD_CONVERSATION,
@@ -159,9 +172,21 @@ class ConversationRepository(ConfigurableRepository):
             agent_id=agent_id,
             counter=counter,
             metadata=metadata,
+            own_id=own_id,
             **asdict(settings),
         )
         return added == 1
+
+    async def stored_keys(
+        self, tenant_id: str, public_id: str, keys: Sequence[str]
+    ) -> Mapping[str, bool]:
+        rows = await self._session.all(
+            STORED_KEYS, tenant_id=tenant_id, public_id=public_id, keys=list(keys)
+        )
+        return {str(row["conversation_id"]): row["is_own"] for row in rows}
+
+    async def lock_id(self, tenant_id: str, public_id: str) -> None:
+        await self._session.all(LOCK_ID, tenant_id=tenant_id, public_id=public_id)
 
     async def find(
         self,

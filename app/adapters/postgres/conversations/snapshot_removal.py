@@ -38,7 +38,7 @@ LOCK_SNAPSHOTS = Statement("""
         SELECT m.tenant_id, m.session_id
         FROM conversations c
         JOIN snapshot_messages m ON m.tenant_id = c.tenant_id
-            AND m.source_id = CAST(c.conversation_id AS text)
+            AND m.source_id = coalesce(c.own_id, CAST(c.conversation_id AS text))
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
     ) AS naming
     JOIN snapshots s ON s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
@@ -51,7 +51,8 @@ REMOVE_CONVERSATION = Statement(f"""
     WITH removed_messages AS (
         DELETE FROM snapshot_messages m USING conversations c
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.tenant_id = c.tenant_id AND m.source_id = CAST(c.conversation_id AS text)
+            AND m.tenant_id = c.tenant_id
+            AND m.source_id = coalesce(c.own_id, CAST(c.conversation_id AS text))
         RETURNING m.tenant_id, m.session_id
     ), removed_parts AS (
         DELETE FROM snapshot_parts

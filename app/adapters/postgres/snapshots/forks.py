@@ -61,6 +61,7 @@ def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
 
 
 _METADATA = ("metadata", "coalesce(CAST(:metadata AS text), source.metadata)")
+_OWN_ID = ("own_id", "CAST(:own_id AS text)")
 ADD = Statement(
     f"""
         WITH source AS (
@@ -68,7 +69,7 @@ ADD = Statement(
             WHERE conversation_id = CAST(:source_id AS uuid)
                 AND tenant_id = CAST(:tenant_id AS text)
         ), added AS (
-            {_copied("conversations", "source", _METADATA)} FROM source
+            {_copied("conversations", "source", _METADATA, _OWN_ID)} FROM source
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         ), versions AS (
@@ -210,13 +211,21 @@ class ForkRepository:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
+    async def add(
+        self,
+        tenant_id: str,
+        source_id: str,
+        fork_id: str,
+        metadata: str | None,
+        own_id: str | None = None,
+    ) -> bool:
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
             source_id=UUID(source_id),
             fork_id=UUID(fork_id),
             metadata=metadata,
+            own_id=own_id,
         )
         if row is None or not row["is_there"]:
             raise NotFound.conversation(source_id)

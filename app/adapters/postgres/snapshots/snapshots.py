@@ -85,7 +85,7 @@ _COLUMNS = """
         WHERE m.tenant_id = s.tenant_id AND m.session_id = s.session_id
         GROUP BY m.source_id ORDER BY min(m.position)
     ) ELSE ARRAY(
-        SELECT CAST(p.conversation_id AS text) FROM snapshot_parts p
+        SELECT coalesce(c.own_id, CAST(c.conversation_id AS text)) FROM snapshot_parts p
         JOIN conversations c ON c.conversation_id = p.conversation_id
         WHERE p.tenant_id = s.tenant_id AND p.session_id = s.session_id
         ORDER BY c.created_at, c.conversation_id
@@ -108,7 +108,7 @@ _BEFORE = """
 
 def _list(source: str) -> Statement:
     """Return a statement for a page of snapshots; `source` is the text from FROM on."""
-    ids = {"conversation_ids": "40 * cardinality(conversation_ids)"}
+    ids = {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"}
     large = lengths("description", "summary", "models") | ids
     rows = f"SELECT {_COLUMNS} {source} AND {_BEFORE}"
     columns = (*_STORED, "models", "conversation_ids")
@@ -127,7 +127,7 @@ LIST_OF_CONVERSATION = _list(
             UNION
             SELECT session_id FROM snapshot_messages
             WHERE tenant_id = CAST(:tenant_id AS text)
-                AND source_id = CAST(CAST(:conversation_id AS uuid) AS text)
+                AND source_id = CAST(:public_id AS text)
         ) AS held
         JOIN snapshots s ON s.tenant_id = CAST(:tenant_id AS text)
             AND s.session_id = held.session_id
@@ -136,7 +136,9 @@ LIST_OF_CONVERSATION = _list(
 )
 PARTS = Statement(
     """
-        SELECT p.conversation_id, p.spans FROM snapshot_parts p
+        SELECT p.conversation_id, p.spans,
+            coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+        FROM snapshot_parts p
         JOIN conversations c ON c.conversation_id = p.conversation_id
         WHERE p.tenant_id = CAST(:tenant_id AS text)
             AND p.session_id = CAST(:session_id AS text)
@@ -236,6 +238,7 @@ class SnapshotRepository:
         tenant_id: str,
         agent_id: str | None,
         conversation_id: str | None,
+        public_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
@@ -249,6 +252,7 @@ class SnapshotRepository:
             tenant_id=tenant_id,
             agent_id=agent_id,
             conversation_id=UUID(conversation_id) if conversation_id is not None else None,
+            public_id=public_id,
             before=before_time,
             before_id=before_id,
             **limits(limit, bound),
@@ -257,7 +261,10 @@ class SnapshotRepository:
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
         rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
-        return [SnapshotPart(str(row["conversation_id"]), _spans(row["spans"])) for row in rows]
+        return [
+            SnapshotPart(str(row["conversation_id"]), row["public_id"], _spans(row["spans"]))
+            for row in rows
+        ]
 
     async def messages(
         self,
