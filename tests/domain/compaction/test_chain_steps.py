@@ -13,9 +13,9 @@ from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
 from app.domain.compaction.strategies.chain import (
     GROUPS_KEPT,
-    MIN_GROUPS_KEPT,
     LONG_TURN_MESSAGES,
     MAX_FAILURES,
+    MIN_GROUPS_KEPT,
     ConversationSignals,
     PlannedStep,
     plan_steps,
