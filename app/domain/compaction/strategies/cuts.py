@@ -81,8 +81,8 @@ class CutSearch:
     def shown_to_fit(self, top: int, bottom: int) -> tuple[list[Entry], bool] | None:
         """Return the entries to show, and whether preserved messages are hidden so that they fit.
 
-        Of preserved messages the whole top is hidden first, then the oldest of the bottom. None when
-        the last call group and the pinned messages do not fit.
+        Of preserved messages the whole top is hidden first, then the oldest of the bottom. None
+        when the last call group and the pinned messages do not fit.
         """
         if self.fits(top, bottom):
             return self.shown(top, bottom), False
