@@ -9,7 +9,13 @@ from itertools import chain
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
@@ -28,7 +34,7 @@ from app.domain.payload.reported_usage import (
     unlike,
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
-from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
@@ -52,7 +58,9 @@ class Report:
     """A report of a call's usage; without `usage` the last report is judged again.
 
     `epoch` and `through_seq` are those of the build that was sent, by default of the newest one.
-    `build_id` stands for them and for the payload stream and the tail.
+    `build_id` stands for them and for the payload stream and the tail. `head_seq` is the newest
+    message that the call can have seen, by default that of the log. A repeated `idempotency_key`
+    stores nothing and judges the last report again.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -62,6 +70,8 @@ class Report:
     through_seq: int | None = None
     build_id: str | None = None
     tail: tuple[str, ...] | None = None
+    head_seq: int | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,10 @@ class UsageService:
         async with self._database.transaction() as session:
             report = await self._with_build(session, tenant_id, conversation_id, report)
             conversation = await self._get(session, tenant_id, conversation_id, report)
+            if report.usage is not None and await _is_repeated(
+                session, conversation_id, report, usage_json
+            ):
+                report = replace(report, usage=None)
             settings = RequestSettings(
                 await self._format(session, conversation_id, report), report.model
             )
@@ -242,7 +256,8 @@ class UsageService:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
-        through = state.head_seq if report.through_seq is None else report.through_seq
+        head_seq = state.head_seq if report.head_seq is None else report.head_seq
+        through = head_seq if report.through_seq is None else report.through_seq
         new_report = UsageReport(
             self._new_id(), model, format, epoch, through, call.usage, usage_json
         )
@@ -268,6 +283,24 @@ class UsageService:
                     await session.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
+
+
+async def _is_repeated(
+    session: Repositories, conversation_id: str, report: Report, usage_json: str
+) -> bool:
+    """Whether the report was stored under its key; claims a new key, raises Conflict for another
+    usage.
+    """
+    if report.idempotency_key is None:
+        return False
+    # An append may have the same key; a blank is in no key of a request.
+    key, request_hash = f"usage {report.idempotency_key}", digest(usage_json)
+    if await session.log.claim_key(conversation_id, key, request_hash):
+        return False
+    stored = await session.log.find_answer(conversation_id, key)
+    if stored is not None and stored[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another usage")
+    return True
 
 
 def _text(usage: Mapping[str, Any]) -> str:
