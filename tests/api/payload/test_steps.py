@@ -1,4 +1,4 @@
-"""A step of an agent loop in one request: `append` and `usage` in `/context` [context.one-step]."""
+"""A step of an agent loop in one request: `append` and `usage` in `/context` [payload.step]."""
 
 from __future__ import annotations
 
