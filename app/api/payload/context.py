@@ -30,7 +30,7 @@ from app.api.payload.context_schemas import (
     StateShown,
 )
 from app.api.payload.reported_usage import shown_report
-from app.api.prompt.section_schemas import given
+from app.api.prompt.section_schemas import sections_to_store
 from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
@@ -209,7 +209,7 @@ async def overflow(
 
 
 def _settings(body: CallSettings) -> RequestSettings:
-    sections = given(body.sections)
+    sections = sections_to_store(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     # A stored section of this name is replaced, whatever its kind.

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.domain.common.errors import ContextError, Problem
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.services.payload.context import ContextService
@@ -64,8 +64,8 @@ class StepService:
         return built | answer
 
 
-def _positions(stored: Appended | Mapping[str, Any]) -> dict[str, int]:
-    if isinstance(stored, Appended):
+def _positions(stored: AppendAnswer | Mapping[str, Any]) -> dict[str, int]:
+    if isinstance(stored, AppendAnswer):
         seqs, head_seq = [message.seq for message in stored.messages], stored.head_seq
     else:
         seqs = [message["seq"] for message in stored["messages"]]
