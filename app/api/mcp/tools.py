@@ -36,6 +36,7 @@ from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import CONVERSATION, conversation_of
 from app.domain.common.errors import ContextError, NotFound, ValidationError
 from app.domain.common.messages import FormatName
+from app.domain.conversations.own_ids import MAX_CHARS
 from app.domain.prompt.agent_tools import (
     AGENT_TOOLS,
     AgentTool,
@@ -51,7 +52,7 @@ INSTRUCTIONS: Final = (
 )
 UNEXPECTED: Final = "Internal error; see the log of the service"
 
-_MAX_ID = 512
+_CUT_CHARS = MAX_CHARS + 1  # a text that is cut is too long for an id
 _STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
 _CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation.", minimum=1)
 
@@ -135,7 +136,7 @@ async def _execute(
         tool_calls = services(request).tool_calls
         return await tool_calls.answer(tenant_of(request), key, FormatName.ANTHROPIC, call)
 
-    answer = await call_with_key(request, named[:_MAX_ID], answered)
+    answer = await call_with_key(request, named[:_CUT_CHARS], answered)
     (result,) = answer.message["content"]
     return CallToolResult(content=[TextContent(text=result["content"])], is_error=answer.is_error)
 

@@ -168,6 +168,7 @@ SPREAD = {
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
     "conversations.LIST_CONVERSATIONS": "a tenant's list, a page at a time",
+    "conversations.STORED_KEYS": "an id is created or not found: the two keys that it may have",
     "events.NEWEST_OF": "one look for all streams that a process holds",
     "forks.ADD": "a fork: two conversations",
     "forks.COPY_BLOBS": "a fork: two conversations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -17,8 +18,10 @@ async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> dict[s
     return found
 
 
-async def full_conversation(client: httpx.AsyncClient, agent_id: str) -> str:
-    """Return a conversation with a row in every table."""
+async def full_conversation(
+    client: httpx.AsyncClient, agent_id: str, conversation_id: str | None = None
+) -> str:
+    """Return the path of a conversation with a row in every table."""
     made = await post(
         client,
         "/v1/conversations",
@@ -26,9 +29,10 @@ async def full_conversation(client: httpx.AsyncClient, agent_id: str) -> str:
             "agent_id": agent_id,
             "sections": [{"name": "base", "content": "You help."}],
             "policy": {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}},
+            **({"conversation_id": conversation_id} if conversation_id is not None else {}),
         },
     )
-    path = f"/v1/conversations/{made['conversation_id']}"
+    path = f"/v1/conversations/{quote(made['conversation_id'], safe='')}"
     key = {"Idempotency-Key": "once"}
     await client.post(f"{path}/messages", json={"messages": talk(8)}, headers=key)
     await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9000))

@@ -46,7 +46,7 @@ async def test_an_id_by_the_client(client: httpx.AsyncClient) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"conversation_id": "nonsense"}, "/conversation_id"),
+    ({"conversation_id": "a/b"}, "/conversation_id"),
     ({"conversation_id": ID + "\n"}, "/conversation_id"),
     ({"conversation_id": "\x00"}, "/conversation_id"),
     ({"agent_id": "nobody"}, "/agent_id"),

@@ -251,7 +251,7 @@ async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
 @pytest.mark.parametrize("named", [NOWHERE, "nothing", "%00", "é", "a" * 4000])
 async def test_an_unknown_conversation_is_an_error(served: str, named: str) -> None:
     """An invalid id has the error of an unknown one, for every tool [agent-tools.model-errors]."""
-    words = f"No conversation {named[:64]}"
+    words = f"No conversation {named[:257]}"
     calls: dict[str, dict[str, Any]] = {
         name: dict.fromkeys(tool.definition.parameters["required"], "x")
         for name, tool in AGENT_TOOLS.items()

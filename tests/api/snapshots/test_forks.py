@@ -108,7 +108,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"at_seq": "1"}, "/at_seq"),
     ({"at_seq": 1.5}, "/at_seq"),
     ({"at_seq": True}, "/at_seq"),
-    ({"conversation_id": "nonsense"}, "/conversation_id"),
+    ({"conversation_id": ".."}, "/conversation_id"),
     ({"metadata": []}, "/metadata"),
     ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
     ({"seq": 1}, "/seq"),

@@ -508,7 +508,8 @@ async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:
     at = f"/v1/snapshots/{(await save(client, path))['session_id']}/restore"
     unknown = await client.post(at, json={"conversation_id": str(uuid4())})
     assert_problem(unknown, 404, "NOT_FOUND")
-    for body in ({"conversation_id": "x"}, {"conversation_id": 1}, {"target": "x"}):
+    assert_problem(await client.post(at, json={"conversation_id": "x"}), 404, "NOT_FOUND")
+    for body in ({"conversation_id": " x"}, {"conversation_id": 1}, {"target": "x"}):
         assert_problem(await client.post(at, json=body), 422, "VALIDATION_ERROR")
 
 
@@ -703,7 +704,7 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"messages": ["hello"]}, "/messages/0"),
     ({"messages": [{"role": "system", "content": "x"}]}, "/messages/0/role"),
     ({"messages": [user("x", format="morse")]}, "/messages/0/format"),
-    ({"messages": [user("x", conversation_id="x")]}, "/messages/0/conversation_id"),
+    ({"messages": [user("x", conversation_id="x ")]}, "/messages/0/conversation_id"),
     ({"messages": [user("x", given="y")]}, "/messages/0/given"),
     ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
     ({"messages": [user("x", id=7)]}, "/messages/0/id"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
+from urllib.parse import quote, unquote
 
 import asyncpg
 import httpx
@@ -74,7 +75,7 @@ class World:
         more = {"content": b"raw"} if body is RAW else {"json": body} if body is not None else {}
         return await self.client.request(
             method,
-            re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], path),
+            re.sub(r"\{(\w+)\}", lambda found: quote(ids[found[1]], safe=""), path),
             params=query,
             headers=self.headers(tenant),
             **more,
@@ -109,10 +110,12 @@ def body_of(operation: Mapping[str, Any], ids: Mapping[str, str]) -> Any:
     return body
 
 
-async def ids_of(client: httpx.AsyncClient, agent_id: str) -> dict[str, str]:
+async def ids_of(
+    client: httpx.AsyncClient, agent_id: str, conversation_id: str | None = None
+) -> dict[str, str]:
     """Make everything of which there are ids, and return those."""
     await post(client, "/v1/agents", {"agent_id": agent_id, "name": "Agent"})
-    path = await full_conversation(client, agent_id)
+    path = await full_conversation(client, agent_id, conversation_id)
     answered = await append(
         client, path, user("look"), calling("c2"), result("c2", f"{agent_id} " * 900)
     )
@@ -121,33 +124,42 @@ async def ids_of(client: httpx.AsyncClient, agent_id: str) -> dict[str, str]:
     built = await post(client, f"{path}/context", {"status": ""})
     compactions = (await client.get(f"{path}/compactions")).json()["data"]
     snapshot = await post(client, f"{path}/snapshots")
-    await client.put(f"/v1/models/model-{path[-6:]}", json={"context_window": 9000})
+    await client.put(f"/v1/models/model-of-{agent_id[:3]}", json={"context_window": 9000})
     return {
         "agent_id": agent_id,
-        "conversation_id": path.rpartition("/")[2],
+        "conversation_id": unquote(path.rpartition("/")[2]),
         "message_id": answered["messages"][0]["id"],
         "ref": blobs[0]["id"],
         "compaction_id": compactions[0]["compaction_id"],
         "job_id": job["job_id"],
         "session_id": snapshot["session_id"],
-        "model": f"model-{path[-6:]}",
+        "model": f"model-of-{agent_id[:3]}",
         "build_id": built["build_id"],
     }
 
 
-@pytest_asyncio.fixture
-async def world(settings: Settings) -> AsyncIterator[World]:
-    """Two tenants in one service."""
+@asynccontextmanager
+async def two_tenants(
+    settings: Settings, conversation_id: str | None = None
+) -> AsyncIterator[World]:
+    """Yield two tenants in one service, whose conversations may have the same id."""
     keys = {name: await create(name, "", None, settings) for name in ("alice", "bob")}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(started(create_app(settings)))
         ids = {}
         for tenant, key in keys.items():
             client.headers["Authorization"] = f"Bearer {key}"
-            ids[tenant] = await ids_of(client, f"{tenant}s-agent")
+            ids[tenant] = await ids_of(client, f"{tenant}s-agent", conversation_id)
         del client.headers["Authorization"]
         assert settings.database_url is not None
         yield World(client, settings.database_url, keys, ids)
+
+
+@pytest_asyncio.fixture
+async def world(settings: Settings) -> AsyncIterator[World]:
+    """Two tenants in one service."""
+    async with two_tenants(settings) as made:
+        yield made
 
 
 async def everything(url: str, tenant: str, ids: Mapping[str, str]) -> dict[str, Any]:
@@ -305,19 +317,25 @@ async def test_two_tenants_can_use_the_same_agent_id(world: World) -> None:
     assert kept.status_code == 200
 
 
-async def test_a_used_conversation_id_does_not_disclose_its_owner(world: World) -> None:
-    """The 409 for another tenant's id equals the one for an own id. [log.client-ids]"""
-    answers = [
-        await world.client.post(
-            "/v1/conversations",
-            json={"conversation_id": world.ids[owner]["conversation_id"]},
-            headers=world.headers("bob"),
-        )
-        for owner in ("alice", "bob")
-    ]
-    first, second = (
-        comparable_answer(answer, {"conversation_id": world.ids[owner]["conversation_id"]})
-        for answer, owner in zip(answers, ("alice", "bob"), strict=True)
-    )
-    assert first == second
-    assert first[0] == 409
+async def test_an_id_of_another_tenant_is_free(world: World) -> None:
+    """A creation or a fork with another tenant's id is like one with an id that nobody has.
+
+    Only an own id is taken. [log.client-ids]
+    """
+    own = world.ids["bob"]["conversation_id"]
+    for path in ("/v1/conversations", f"/v1/conversations/{own}/fork"):
+        answers = []
+        for used in (world.ids["alice"], UNKNOWN, world.ids["bob"]):
+            conversation_id = used["conversation_id"]
+            answer = await world.client.post(
+                path, json={"conversation_id": conversation_id}, headers=world.headers("bob")
+            )
+            answers.append(answer)
+            if answer.status_code == 201:
+                where = answer.headers["Location"]
+                assert where == f"/v1/conversations/{conversation_id}"
+                removed = await world.client.delete(where, headers=world.headers("bob"))
+                assert removed.json()["deleted"]["conversations"] == 1
+        assert [answer.status_code for answer in answers] == [201, 201, 409]
+        taken = answers[-1].json()
+        assert taken["detail"] == f"The id {own!r} is taken"

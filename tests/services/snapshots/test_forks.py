@@ -243,7 +243,7 @@ async def test_a_fork_has_the_log_of_its_source(
 def test_every_column_is_copied() -> None:
     """A column that is added later is copied, or left out on purpose."""
     own = {
-        "conversations": {"metadata", "created_at", "updated_at"},
+        "conversations": {"metadata", "own_id", "created_at", "updated_at"},
         "compactions": {"undone_at"},
         "blobs": {"object_key"},
     }

@@ -466,7 +466,7 @@ async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     for expected in (1, 0):
         done = await snapshots.restore("another", made.session_id)
         assert done.restored == expected
-        assert done.conversations[0].conversation_id != theirs
+        assert done.conversations[0].conversation_id == theirs
     assert len(await harness.bodies(theirs)) == 2
     await harness.conversations.remove(TENANT, theirs)
     _, pages = await snapshots.read("another", made.session_id, Content.AUTO)

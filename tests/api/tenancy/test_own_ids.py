@@ -1,0 +1,235 @@
+"""Ids of conversations that callers choose: in every operation, and between tenants.
+
+[log.client-ids]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+from app.settings import Settings
+from tests.api.talk import assert_problem, user
+from tests.api.tenancy.test_tenants import CALLS, Call, everything, two_tenants
+
+STRANGE = ". Kunde 42?&=%2e#'\"<>;+:@漢é🙂 ~ .."
+PLAIN_UUID = "6f1e2d3c-4b5a-4978-8695-a4b3c2d1e0f9"
+RESERVED_UUID = "6f1e2d3c-4b5a-8978-8695-a4b3c2d1e0f9"
+LAST = {"delete_agent", "delete_conversation", "delete_snapshot", "delete_blob", "delete_model"}
+MADE = {"create_conversation", "create_agent", "fork_conversation", "import_snapshot"}
+"""Operations whose answer is about something new."""
+
+
+async def keys_of(url: str, tenant: str) -> list[str]:
+    """Return the keys of a tenant's conversations that have an own id, as the database has them."""
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(
+            "SELECT conversation_id FROM conversations WHERE tenant_id = $1 AND own_id IS NOT NULL",
+            tenant,
+        )
+    finally:
+        await connection.close()
+    return [str(row["conversation_id"]) for row in rows]
+
+
+def conversations_in(answer: Any) -> Iterator[str]:
+    """Yield every id of a conversation in an answer."""
+    match answer:
+        case dict():
+            for name, value in answer.items():
+                if name in ("conversation_id", "source_conversation_id"):
+                    yield value
+                elif name == "conversation_ids":
+                    yield from value
+                else:
+                    yield from conversations_in(value)
+        case list():
+            for item in answer:
+                yield from conversations_in(item)
+
+
+def in_order(call: Call) -> tuple[bool, bool]:
+    """Order operations: those that delete what others need come last."""
+    name = call[2]["operationId"]
+    return name in LAST, name in ("delete_conversation", "delete_agent")
+
+
+@pytest.mark.parametrize("own", [STRANGE, PLAIN_UUID, RESERVED_UUID])
+async def test_every_operation_takes_an_own_id(settings: Settings, own: str) -> None:
+    """Two tenants use one id, and each operation of one finds and shows that id and no key.
+
+    Nothing of the other tenant changes.
+    """
+    async with two_tenants(settings, own) as world:
+        theirs = world.ids["alice"]
+        (key, *_) = [*await keys_of(world.url, "alice"), own]
+        stored = dict(theirs) | {"conversation_id": key}
+        before = await everything(world.url, "alice", stored)
+        assert sum(map(len, before.values())) > 50
+        ids = world.ids["bob"]
+        assert ids["conversation_id"] == own
+        (hidden,) = await keys_of(world.url, "bob")
+        assert hidden not in (own, key)
+        seen = 0
+        for call in sorted(CALLS, key=in_order):
+            name = call[2]["operationId"]
+            answer = await world.send("bob", call, ids)
+            assert answer.status_code not in (404, 500), f"{name}: {answer.text}"
+            for text in (answer.text, str(answer.headers)):
+                assert hidden not in text.replace(f'"prompt_cache_key":"{hidden}', ""), name
+            if "{conversation_id}" in call[1] and "location" in answer.headers and name not in MADE:
+                assert quote(own, safe="") in answer.headers["location"]
+            if "json" in answer.headers["content-type"] and name not in MADE:
+                found = [item for item in conversations_in(answer.json()) if item == own]
+                seen += bool(found)
+        assert seen > 8
+        assert await everything(world.url, "alice", stored) == before
+
+
+async def read_events(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
+    """Return the data of the events of a conversation."""
+    text = (await client.get(f"{path}/events?follow=false&last_event_id=0.0")).text
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+
+async def test_an_own_id_is_shown_everywhere(client: httpx.AsyncClient) -> None:
+    """Creation, events, lists, transcripts, snapshots, restores, forks and errors name the id."""
+    made = await client.post("/v1/conversations", json={"conversation_id": STRANGE})
+    assert (made.status_code, made.json()["conversation_id"]) == (201, STRANGE)
+    path = f"/v1/conversations/{quote(STRANGE, safe='')}"
+    assert made.headers["Location"] == path
+    stored = await client.post(f"{path}/messages", json={"messages": [user("hello")]})
+    assert stored.headers["Location"] == f"{path}/messages"
+    assert {event["conversation_id"] for event in await read_events(client, path)} == {STRANGE}
+    assert (await client.get("/v1/conversations")).json()["data"][0]["conversation_id"] == STRANGE
+    transcript = (await client.get(f"{path}/messages")).json()["data"]
+    assert transcript[0]["conversation_id"] == STRANGE
+
+    other = {"conversation_id": "Fork 1", "at_seq": 1}
+    fork = (await client.post(f"{path}/fork", json=other)).json()
+    assert fork["conversation_id"] == "Fork 1"
+    assert fork["forked_from"] == {"conversation_id": STRANGE, "at_seq": 1}
+    saved = (await client.post("/v1/conversations/Fork%201/snapshots")).json()
+    assert saved["conversation_ids"] == ["Fork 1"]
+    whole = (await client.get(f"/v1/snapshots/{saved['session_id']}?download=true")).json()
+    assert whole["messages"][0]["conversation_id"] == "Fork 1"
+    for listed in ("/v1/conversations/Fork%201/snapshots", "/v1/snapshots?conversation_id=Fork 1"):
+        data = (await client.get(listed)).json()["data"]
+        assert [item["session_id"] for item in data] == [saved["session_id"]], listed
+    at = f"/v1/snapshots/{saved['session_id']}/restore"
+    (done,) = (await client.post(at, json={"conversation_id": STRANGE})).json()["conversations"]
+    assert (done["conversation_id"], done["source_conversation_id"]) == (STRANGE, "Fork 1")
+    copied = (await client.get(f"{path}/messages")).json()["data"][-1]
+    assert copied["restored_from"]["conversation_id"] == "Fork 1"
+
+    # A download is imported by its ids, and restored into the conversations that have them.
+    imported = whole | {"session_id": str(uuid4())}
+    for body in (imported, imported | {"session_id": str(uuid4())}):
+        assert (await client.post("/v1/snapshots", json=body)).status_code == 201
+        again = f"/v1/snapshots/{body['session_id']}/restore"
+        (done,) = (await client.post(again)).json()["conversations"]
+        assert done["conversation_id"] == "Fork 1"
+        removed = await client.delete("/v1/conversations/Fork%201")
+        assert removed.json()["deleted"]["conversations"] == 1
+    assert_problem(await client.get(f"/v1/snapshots/{imported['session_id']}"), 404, "NOT_FOUND")
+
+    cleared = (await client.post(f"{path}/clear")).json()
+    assert cleared["conversation_id"] == STRANGE
+    (await client.delete(path)).raise_for_status()
+    problem = assert_problem(await client.get(f"{path}/budget"), 404, "NOT_FOUND")
+    assert problem["detail"] == f"No conversation {STRANGE}"
+    assert problem["conversation_id"] == STRANGE
+
+
+REFUSED = ["", ".", "..", "a/b", "a\\b", " a", "a ", "a\tb", "a\u0000", "\u200b", "a" * 257]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+async def test_other_texts_are_refused(client: httpx.AsyncClient, text: str) -> None:
+    """A creation or an import says why; in a path the text names no conversation."""
+    created = await client.post("/v1/conversations", json={"conversation_id": text})
+    problem = assert_problem(created, 422, "VALIDATION_ERROR", "/conversation_id")
+    assert "must" in problem["detail"] or "should" in problem["detail"]
+    message = user("x") | {"conversation_id": text}
+    imported = await client.post("/v1/snapshots", json={"messages": [message]})
+    assert_problem(imported, 422, "VALIDATION_ERROR", "/messages/0/conversation_id")
+    if text.strip("./"):
+        found = await client.get(f"/v1/conversations/{quote(text, safe='')}")
+        assert_problem(found, 404, "NOT_FOUND")
+
+
+async def test_case_counts_in_own_ids_and_not_in_uuids(client: httpx.AsyncClient) -> None:
+    """Two own ids that differ in case are two conversations; a UUID is in lower case."""
+    for conversation_id in ("Thread", "thread"):
+        answer = await client.post("/v1/conversations", json={"conversation_id": conversation_id})
+        assert (answer.status_code, answer.json()["conversation_id"]) == (201, conversation_id)
+    for conversation_id, status in ((PLAIN_UUID.upper(), 201), (PLAIN_UUID, 409)):
+        answer = await client.post("/v1/conversations", json={"conversation_id": conversation_id})
+        assert (answer.status_code, answer.json()["conversation_id"]) == (status, PLAIN_UUID)
+    for named in (PLAIN_UUID, PLAIN_UUID.upper()):
+        found = (await client.get(f"/v1/conversations/{named}")).json()
+        assert found["conversation_id"] == PLAIN_UUID
+
+
+async def test_a_key_is_no_id(client: httpx.AsyncClient, database_url: str) -> None:
+    """A conversation with an own id is not found by its key, and the key can be an id too."""
+    await client.post("/v1/conversations", json={"conversation_id": "own"})
+    (key,) = await keys_of(database_url, "default")
+    assert_problem(await client.get(f"/v1/conversations/{key}"), 404, "NOT_FOUND")
+    made = await client.post("/v1/conversations", json={"conversation_id": key})
+    assert (made.status_code, made.json()["conversation_id"]) == (201, key)
+    assert len((await client.get("/v1/conversations")).json()["data"]) == 2
+
+
+@pytest.mark.parametrize("own", ["a thread", PLAIN_UUID])
+async def test_one_of_several_creations_succeeds(settings: Settings, own: str) -> None:
+    """Concurrent creations and forks of one id make one conversation.
+
+    It makes no difference that another tenant deletes its conversation with that id meanwhile.
+    """
+    async with two_tenants(settings) as world:
+        source = world.ids["bob"]["conversation_id"]
+
+        async def send(tenant: str, method: str, path: str, **body: Any) -> httpx.Response:
+            headers = world.headers(tenant)
+            return await world.client.request(method, path, json=body or None, headers=headers)
+
+        where = f"/v1/conversations/{quote(own, safe='')}"
+        for path in ("/v1/conversations", f"/v1/conversations/{source}/fork") * 3:
+            taken = await send("alice", "POST", "/v1/conversations", conversation_id=own)
+            assert taken.status_code == 201
+            creations = (send("bob", "POST", path, conversation_id=own) for _ in range(4))
+            answers = await asyncio.gather(*creations, send("alice", "DELETE", where))
+            statuses = sorted(answer.status_code for answer in answers)
+            assert statuses == [200, 201, 409, 409, 409], [answer.text for answer in answers]
+            assert (await send("bob", "DELETE", where)).status_code == 200
+            assert (await send("bob", "GET", where)).status_code == 404
+
+
+async def test_a_repeated_key_returns_the_conversation(settings: Settings) -> None:
+    """An Idempotency-Key finds a conversation whose key is not its id, until it is deleted."""
+    async with two_tenants(settings) as world:
+        used = world.ids["alice"]["conversation_id"]
+        source = world.ids["bob"]["conversation_id"]
+        for path in ("/v1/conversations", f"/v1/conversations/{source}/fork"):
+            headers = world.headers("bob") | {"Idempotency-Key": f"once{len(path)}"}
+
+            async def create(path: str, headers: dict[str, str]) -> httpx.Response:
+                body = {"conversation_id": used}
+                return await world.client.post(path, json=body, headers=headers)
+
+            first, again = await create(path, headers), await create(path, headers)
+            assert (first.status_code, again.json()) == (201, first.json())
+            where = first.headers["Location"]
+            assert (await world.client.delete(where, headers=headers)).status_code == 200
+            problem = assert_problem(await create(path, headers), 409, "CONFLICT")
+            assert problem["conversation_id"] == used
