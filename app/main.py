@@ -36,6 +36,7 @@ from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
+from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.transcripts import TranscriptService
@@ -211,6 +212,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.summariser.check_model,
         ),
         conversations=parts.conversations,
+        conversation_keys=ConversationKeys(database),
         log=log,
         blobs=parts.blobs,
         uploads=parts.uploads,

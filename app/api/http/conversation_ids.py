@@ -3,8 +3,8 @@
 1. Before an endpoint runs, its route replaces the public id in the path by the key. An endpoint
    needs the public id only for its answer, from `public_id_of`.
 2. If the likeliest key is not found, the conversation may have another one, because another tenant
-   has this UUID: then the endpoint runs again with that key. So only a `404` costs a lookup, and a
-   tenant's `404` is the same whether another tenant has the id or nobody has it.
+   has this UUID: then the endpoint runs again with that key, which is cached. So only a `404` costs
+   a lookup, and it is the same whether another tenant has the id or nobody has it.
 3. Errors name the public id.
 """
 
@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from app.api.http.dependencies import services, tenant_of
 from app.domain.common.errors import ContextError, NotFound
-from app.domain.conversations.own_ids import keys_of, public_id_from
+from app.domain.conversations.own_ids import public_id_from
 
 _PARAMETER = "conversation_id"
 _Answer = TypeVar("_Answer")
@@ -50,20 +50,21 @@ async def call_with_key(
         raise NotFound.conversation(named)
     request.scope["public_id"] = public_id
     tenant_id = tenant_of(request)
-    keys = keys_of(tenant_id, public_id)
+    keys = services(request).conversation_keys
+    key = keys.likeliest(tenant_id, public_id)
     try:
         try:
-            return await call(keys[0])
+            return await call(key)
         except NotFound as error:
-            if len(keys) == 1 or error.facts.get(_PARAMETER) != keys[0]:
+            if error.facts.get(_PARAMETER) != key:
                 raise
-            key = await services(request).conversations.find_key(tenant_id, public_id)
-            if key is None or key == keys[0]:
+            other = await keys.find_other(tenant_id, public_id, key)
+            if other is None:
                 raise
+            key = other
         return await call(key)
     except ContextError as error:
-        for key in keys:
-            _show_public_id(error, key, public_id)
+        _show_public_id(error, key, public_id)
         raise
 
 

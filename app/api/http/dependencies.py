@@ -19,6 +19,7 @@ from app.services.conversations.agents import AgentService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
+from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
 from app.services.conversations.search import SearchService
 from app.services.conversations.transcripts import TranscriptService
@@ -50,6 +51,7 @@ class Services:
     uploads: BlobUploads
     blob_collector: BlobCollector
     conversations: ConversationService
+    conversation_keys: ConversationKeys
     log: LogService
     context: ContextService
     build_replay: BuildReplayService

@@ -68,11 +68,6 @@ class ConversationService(ConfigurableService[Conversation]):
 
         return await self._create(tenant_id, new.public_id, new, add)
 
-    async def find_key(self, tenant_id: str, public_id: str) -> str | None:
-        """Return the key of the conversation with this id, None if the tenant has none."""
-        async with self._database.session() as repositories:
-            return await find_key(repositories, tenant_id, public_id)
-
     async def list(
         self,
         tenant_id: str,

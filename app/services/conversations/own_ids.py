@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from cachetools import LRUCache
+
 from app.domain.common.errors import Conflict
 from app.domain.conversations.own_ids import keys_of
-from app.services.ports import Repositories
+from app.services.ports import Database, Repositories
+
+_MAX_CACHED = 10_000
+
+
+class ConversationKeys:
+    """Returns keys for requests: mostly without a lookup.
+
+    The keys of conversations that are not stored under their likeliest one are cached, so that
+    only the first request for each takes a second attempt.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cached: LRUCache[tuple[str, str], str] = LRUCache(_MAX_CACHED)
+
+    def likeliest(self, tenant_id: str, public_id: str) -> str:
+        """Return the key under which a conversation with this id is, if it exists."""
+        return self._cached.get((tenant_id, public_id)) or keys_of(tenant_id, public_id)[0]
+
+    async def find_other(self, tenant_id: str, public_id: str, key: str) -> str | None:
+        """Return the key of the conversation if it is another one than this, which is unknown."""
+        if len(keys_of(tenant_id, public_id)) == 1:
+            return None
+        async with self._database.session() as session:
+            found = await find_key(session, tenant_id, public_id)
+        if found is None or found == key:
+            return None
+        self._cached[tenant_id, public_id] = found
+        return found
 
 
 async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -> str | None:

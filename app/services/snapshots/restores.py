@@ -46,6 +46,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
+from app.services.conversations.own_ids import find_key
 from app.services.conversations.own_settings import OwnSettings
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
@@ -190,7 +191,7 @@ class RestoreService:
         """Return the key of the conversation of an import, created if missing (rule 5)."""
         # Earlier releases used the substitute if another tenant had the id.
         for public_id in (source_id, substitute_id(tenant_id, source_id)):
-            known_id = await self._conversations.find_key(tenant_id, public_id)
+            known_id = await self._find_key(tenant_id, public_id)
             if known_id is not None:
                 return known_id
         agent, model = None, snapshot.model_of(source_id)
@@ -207,10 +208,14 @@ class RestoreService:
         return created.resource.conversation_id
 
     async def _known_key(self, tenant_id: str, public_id: str) -> str:
-        key = await self._conversations.find_key(tenant_id, public_id)
+        key = await self._find_key(tenant_id, public_id)
         if key is None:
             raise NotFound.conversation(public_id)
         return key
+
+    async def _find_key(self, tenant_id: str, public_id: str) -> str | None:
+        async with self._database.session() as session:
+            return await find_key(session, tenant_id, public_id)
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]

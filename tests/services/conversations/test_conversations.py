@@ -21,6 +21,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Val
 from app.domain.conversations.settings import SettingsList
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
+from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
 from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -95,6 +96,28 @@ async def test_an_id_is_generated_only_if_none_is_given(conversations: Conversat
     assert made.resource.conversation_id == own_id
     with pytest.raises(Conflict):
         await conversations.create("t", NewConversation(own_id))
+
+
+async def test_another_key_is_found_once(
+    conversations: ConversationService, database: PostgresDatabase
+) -> None:
+    """The key of an id that another tenant has is looked up once, and again when it changes."""
+    shared = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+    keys = ConversationKeys(database)
+    await conversations.create("one", NewConversation(shared))
+    made = await conversations.create("two", NewConversation(shared))
+    own_key = made.resource.conversation_id
+    assert (made.resource.public_id, keys.likeliest("two", shared)) == (shared, shared)
+    assert await keys.find_other("two", shared, shared) == own_key != shared
+    assert keys.likeliest("two", shared) == own_key
+    assert await keys.find_other("two", shared, own_key) is None
+    assert await keys.find_other("three", shared, shared) is None
+    for tenant in ("one", "two"):
+        key = keys.likeliest(tenant, shared)
+        await conversations.remove(tenant, key)
+    made = await conversations.create("two", NewConversation(shared))
+    assert await keys.find_other("two", shared, own_key) == shared == keys.likeliest("two", shared)
+    assert made.resource.conversation_id == shared
 
 
 async def test_tenants_do_not_see_each_other(
