@@ -71,8 +71,8 @@ class ContextServiceError(Exception):
 class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """All threads of an agent, each with a conversation of the service.
 
-    A `thread_id` that is no UUID is made into one: choose ids that no other tenant has. `settings`
-    are those of a new conversation: `model`, `policy`, `agent_id`.
+    A `thread_id` that is no UUID is made into one. `settings` are those of a new conversation:
+    `model`, `policy`, `agent_id`.
     """
 
     def __init__(

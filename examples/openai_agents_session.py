@@ -94,10 +94,10 @@ class ContextClient(httpx.AsyncClient):
 class ContextSession:
     """One conversation of the service, as a `Session` of the SDK that can compact as well.
 
-    A `session_id` that is no UUID is made into one: choose ids that no other tenant has. `settings`
-    are those of a new conversation: `model`, `policy`, `agent_id`. `request_id` names what the user
-    asks for: a run that is repeated with the same one appends its input once, also in another
-    process. Without it, a run that failed goes on with the input `[]`.
+    A `session_id` that is no UUID is made into one. `settings` are those of a new conversation:
+    `model`, `policy`, `agent_id`. `request_id` names what the user asks for: a run that is repeated
+    with the same one appends its input once, also in another process. Without it, a run that failed
+    goes on with the input `[]`.
     """
 
     session_settings: SessionSettings | None = None

@@ -99,7 +99,7 @@ class ContextClient(httpx.AsyncClient):
 class ContextHistory(AbstractCapability[Any]):
     """The history of all runs of an agent, each in the conversation that its run names.
 
-    A `conversation_id` that is no UUID is made into one: choose ids that no other tenant has.
+    A `conversation_id` that is no UUID is made into one.
     `settings` are those of a new conversation: `model`, `policy`, `agent_id`. A run that is
     repeated with the same `metadata={"request_id": …}` appends its prompt once; one that failed
     goes on without a prompt, too.

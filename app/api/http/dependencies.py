@@ -11,6 +11,7 @@ from fastapi import Header, Path, Query, Request
 from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS, UUID
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
+from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
 from app.domain.tenancy.api_keys import Caller
 from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
@@ -98,6 +99,7 @@ ConversationPath = Annotated[
     Path(
         description="Id of the conversation, percent-encoded.",
         examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "customer-42:ticket-7"],
+        json_schema_extra={"pattern": PATTERN, "minLength": 1, "maxLength": MAX_CHARS},
     ),
 ]
 AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]

@@ -167,6 +167,14 @@ async def test_other_texts_are_refused(client: httpx.AsyncClient, text: str) -> 
         assert_problem(found, 404, "NOT_FOUND")
 
 
+def test_no_path_hides_an_id() -> None:
+    """No operation has a fixed path in the place of an id, which an own id could equal."""
+    for _, path, _ in CALLS:
+        match path.split("/"):
+            case ["", "v1", "conversations", segment, *_]:
+                assert segment == "{conversation_id}", path
+
+
 async def test_case_counts_in_own_ids_and_not_in_uuids(client: httpx.AsyncClient) -> None:
     """Two own ids that differ in case are two conversations; a UUID is in lower case."""
     for conversation_id in ("Thread", "thread"):
