@@ -218,7 +218,12 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
     ({"model": 5}, "/model", "must be a valid string"),
     ({"model": "a\nb"}, "/model", "must be one line of text, without control characters"),
     ({"model": "a" * 257}, "/model", "must have at most 256 characters"),
-    ({"conversation_id": "mine"}, "/conversation_id", "must be a UUID"),
+    (
+        {"conversation_id": "a/b"},
+        "/conversation_id",
+        "must be a UUID or 1 to 256 printable characters without / and \\, not . or .., and without a"
+        " space at its start or end",
+    ),
     ({"metadata": []}, "/metadata", "must be an object"),
     ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
     ({"sections": {}}, "/sections", "must be a valid list"),
