@@ -1,4 +1,4 @@
-"""Reported usage: stores it, calibrates its model, and decides whether to compact."""
+"""Reported usage: stored, added to totals, used for calibration, judged for compaction."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
+from app.services.payload.usage_entries import SentCall, usage_entry
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
@@ -97,6 +98,16 @@ class _Counted:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A new report as stored, its call, the newest epoch of its stream, and its count."""
+
+    report: UsageReport
+    call: CallUsage
+    newest: Epoch | None
+    counted: _Counted
+
+
 class UsageService:
     """Stores reported usage, calibrates its model, and decides whether to compact."""
 
@@ -126,20 +137,29 @@ class UsageService:
                 await self._format(session, conversation_id, report), report.model
             )
             resolved = await self._resolved(conversation, settings)
+            new, entry, counted = None, None, _Counted(None, None)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
-                counted = _Counted(None, None)
             else:
-                stored, counted = await self._store(
+                new = await self._store(
                     session, conversation, resolved, report, settings.format, usage_json
                 )
+                stored, counted = new.report, new.counted
             reported, visible_tokens = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(session, resolved, conversation)
+            if new is not None:
+                info = self._resolver.model_info(conversation, new.report.model)
+                sent = SentCall(new.report, new.call.billed, new.newest)
+                shown = visible_tokens if resolved is not None else None
+                factor = resolved.factor if resolved is not None else 1.0
+                entry = await usage_entry(session, conversation, info, sent, shown, factor)
+                await session.usage_totals.add_to_conversation(conversation_id, [entry])
+            # Other reports of the model, and of the tenant, wait for the end of this transaction
+            # from here on.
             if stored is not None and counted.tokens is not None and counted.reason is None:
-                # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
@@ -149,6 +169,8 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
+            if entry is not None:
+                await session.usage_totals.add_to_tenant(tenant_id, conversation.agent_id, [entry])
         result = _result(conversation, resolved, visible_tokens, reported, counted)
         if resolved is not None and result.should_compact:
             await self._make_due(conversation_id, resolved)
@@ -225,7 +247,7 @@ class UsageService:
         report: Report,
         format: FormatName,
         usage_json: str,
-    ) -> tuple[UsageReport, _Counted]:
+    ) -> _Stored:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
         model = report.model or conversation.model or self._resolver.default_model
@@ -255,7 +277,7 @@ class UsageService:
         new_report = replace(new_report, estimated_tokens=counted.tokens)
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return new_report, counted
+        return _Stored(new_report, call, newest, counted)
 
     async def _make_due(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""

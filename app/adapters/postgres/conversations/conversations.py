@@ -123,6 +123,8 @@ PER_CONVERSATION = (
     "blob_chunks",
     "conversation_versions",
     "usage_reports",
+    "conversation_usage",
+    "offloaded_totals",
     "message_words",
     "snapshot_parts",
 )
