@@ -160,11 +160,13 @@ def saved_by(
     as much as a read from the cache where the call used a cache, because a history that only grows
     would have been cached; else as much as other input.
     """
-    sent = call.input_tokens + call.cache_creation_tokens + call.cache_read_tokens
+    compacted, offloaded = max(0, compacted_tokens), max(0, offloaded_tokens)
     room = info.input_room if info is not None else None
-    left = max(0, room - sent) if room is not None else compacted_tokens + offloaded_tokens
-    compacted = min(max(0, compacted_tokens), left)
-    offloaded = min(max(0, offloaded_tokens), left - compacted)
+    if room is not None:
+        sent = call.input_tokens + call.cache_creation_tokens + call.cache_read_tokens
+        left = max(0, room - sent)
+        compacted = min(compacted, left)
+        offloaded = min(offloaded, left - compacted)
     if info is None or call.unpriced_calls:
         return Savings(compacted, offloaded)
     is_cached = call.cache_creation_tokens + call.cache_read_tokens > 0

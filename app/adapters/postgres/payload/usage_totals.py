@@ -142,14 +142,17 @@ OFFLOADED_TOKENS = Statement("""
         ) AS seq
         FROM last
     ), measured AS (
-        SELECT m.seq, round(
-            m.tokens * greatest(0, CAST(substring(m.output FROM '"bytes":([0-9]+)') AS bigint)
-                - octet_length(m.body)) / CAST(octet_length(m.body) AS numeric)
-        ) AS tokens
-        FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq > (SELECT seq FROM last) AND m.seq <= (SELECT seq FROM past)
-            AND m.output LIKE '%"view":%'
+        (
+            SELECT m.seq, round(
+                m.tokens * greatest(0, CAST(substring(m.output FROM '"bytes":([0-9]+)') AS bigint)
+                    - octet_length(m.body)) / CAST(octet_length(m.body) AS numeric)
+            ) AS tokens
+            FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq > (SELECT seq FROM last) AND m.seq <= (SELECT seq FROM past)
+                AND m.output LIKE '%"view":%'
+            ORDER BY m.seq LIMIT CAST(:max_measured AS bigint)
+        )
         UNION ALL
         SELECT past.seq, 0 FROM past, last
         WHERE past.seq >= last.seq + CAST(:unmarked AS bigint)
