@@ -28,7 +28,7 @@ class SentCall:
 
     report: UsageReport
     billed: TokenUsage
-    newest: Epoch | None
+    newest_epoch: Epoch | None
 
 
 async def usage_entry(
@@ -44,7 +44,7 @@ async def usage_entry(
     `visible_tokens` are the tokens of the log in the next build, None for those that the view
     shows. `factor` is the calibration's.
     """
-    report, billed, newest = sent.report, sent.billed, sent.newest
+    report, billed, newest = sent.report, sent.billed, sent.newest_epoch
     call = call_totals(
         info,
         billed.input_tokens,

@@ -191,12 +191,11 @@ async def test_another_tenants_usage_is_not_shown(settings: Settings) -> None:
     """Equal agent ids are two agents, and each tenant reads its own usage."""
     keys = {name: await create(name, "", None, settings) for name in ("alice", "bob")}
     async with started(create_app(settings)) as client:
-        for calls, (_, key) in enumerate(keys.items()):
+        for key in keys.values():
             client.headers["Authorization"] = f"Bearer {key}"
             await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-            path = await new_conversation(client, agent_id="a")
-            for _ in range(calls):
-                await report(client, path, "openai_chat")
+        path = await new_conversation(client, agent_id="a")
+        await report(client, path, "openai_chat")
         client.headers["Authorization"] = f"Bearer {keys['alice']}"
         assert_problem(await client.get(f"{path}/usage"), 404, "NOT_FOUND")
         for owner in ("/v1", "/v1/agents/a"):
@@ -324,7 +323,7 @@ async def test_summaries_are_part_of_the_bill(with_model: Settings, fake_llm: Fa
         await append(client, path, *talk(60, "word " * 60))
         receipt = (await client.post(f"{path}/compact", json={})).json()
         assert receipt["compacted"]
-        assert await calls_of(client, path) == (1, 100, 20, pytest.approx(0.00036))
+        assert await calls_of(client, path) == (1, 100, 20, 0.00036)
         assert receipt["cost_usd"] == pytest.approx(0.00036)
         await append(client, path, *talk(60, "word " * 60))
         fake_llm.always(behave.no_tags())
@@ -353,7 +352,8 @@ async def calls_of(client: httpx.AsyncClient, path: str) -> tuple[int, int, int,
     assert told["totals"]["reported"] == NOTHING
     calls = told["totals"]["summaries"]
     assert told["totals"]["cost_usd"] == calls["cost_usd"]
-    return calls["calls"], calls["input_tokens"], calls["output_tokens"], calls["cost_usd"]
+    cost_usd = round(calls["cost_usd"], 10)
+    return calls["calls"], calls["input_tokens"], calls["output_tokens"], cost_usd
 
 
 async def test_what_compaction_and_offloading_saved(client: httpx.AsyncClient) -> None:
