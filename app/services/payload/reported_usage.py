@@ -17,6 +17,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.models.usage_totals import UsageEntry
 from app.domain.payload.epochs import (
     BuildId,
     EpochStart,
@@ -164,11 +165,7 @@ class UsageService:
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(session, resolved, conversation)
             if new is not None:
-                info = self._resolver.model_info(conversation, new.report.model)
-                sent = SentCall(new.report, new.call.billed, new.newest_epoch)
-                shown = visible_tokens if resolved is not None else None
-                factor = resolved.factor if resolved is not None else 1.0
-                entry = await usage_entry(session, conversation, info, sent, shown, factor)
+                entry = await self._entry(session, conversation, resolved, new, visible_tokens)
                 await session.usage_totals.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
@@ -277,6 +274,23 @@ class UsageService:
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
         return _Stored(new_report, call, newest_epoch, payload_count)
+
+    async def _entry(
+        self,
+        session: Repositories,
+        conversation: Conversation,
+        resolved: ResolvedSettings | None,
+        new: _Stored,
+        visible_tokens: int,
+    ) -> UsageEntry:
+        """Return what a new report adds to the usage totals."""
+        info = self._resolver.model_info(conversation, new.report.model)
+        sent = SentCall(new.report, new.call.billed, new.newest_epoch)
+        if resolved is None:
+            shown_tokens, factor = conversation.state.shown_tokens, 1.0
+        else:
+            shown_tokens, factor = visible_tokens, resolved.factor
+        return await usage_entry(session, conversation, info, sent, shown_tokens, factor)
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""

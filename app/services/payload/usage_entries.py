@@ -36,13 +36,12 @@ async def usage_entry(
     conversation: Conversation,
     info: ModelInfo | None,
     sent: SentCall,
-    visible_tokens: int | None,
+    shown_tokens: int,
     factor: float,
 ) -> UsageEntry:
     """Return what a new report adds.
 
-    `visible_tokens` are the tokens of the log in the next build, None for those that the view
-    shows. `factor` is the calibration's.
+    `shown_tokens` are the tokens of the log in the next build, `factor` is the calibration's.
     """
     report, billed, newest = sent.report, sent.billed, sent.newest_epoch
     call = call_totals(
@@ -56,8 +55,8 @@ async def usage_entry(
     if newest is not None:
         state = conversation.state
         if (newest.epoch, newest.view_version) == (report.epoch, state.view_version):
-            shown = state.shown_tokens if visible_tokens is None else visible_tokens
-            compacted = state.tokens - state.outside_tokens - shown - state.summary_tokens
+            in_window = state.tokens - state.outside_tokens
+            compacted = in_window - shown_tokens - state.summary_tokens
         spans = spans_through(state.window.spans, report.through_seq)
         offloaded = await session.usage_totals.offloaded_tokens(
             conversation.conversation_id, spans, report.through_seq
