@@ -31,7 +31,7 @@ from app.api.payload.usage_total_schemas import (
 )
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.models.usage_totals import CallTotals, GroupBy, UsageRow
-from app.services.payload.usage_totals import UsageRequest, UsageTotals
+from app.services.payload.usage_totals import UsageTotals, UsageTotalsRequest
 
 router = APIRouter(route_class=WireRoute, tags=["usage"])
 
@@ -117,9 +117,9 @@ async def get_usage(
 
 def _request(
     first: Any, last: Any, group_by: GroupBy, model: str | None, limit: int, cursor: str | None
-) -> UsageRequest:
+) -> UsageTotalsRequest:
     after = cursors.decode_usage(cursor, group_by) if cursor else None
-    return UsageRequest(first, last, group_by, model, limit, after)
+    return UsageTotalsRequest(first, last, group_by, model, limit, after)
 
 
 def _answer(found: UsageTotals) -> dict[str, Any]:

@@ -167,10 +167,9 @@ def saved_by(
         left = max(0, room - sent)
         compacted = min(compacted, left)
         offloaded = min(offloaded, left - compacted)
-    if info is None or call.unpriced_calls:
+    if info is None:
         return Savings(compacted, offloaded)
     is_cached = call.cache_creation_tokens + call.cache_read_tokens > 0
-    cost = info.cost(0, 0, 0, compacted + offloaded) if is_cached else None
-    if cost is None:
-        cost = info.cost(compacted + offloaded, 0)
+    read = compacted + offloaded if is_cached else 0
+    cost = info.cost(compacted + offloaded - read, 0, 0, read)
     return Savings(compacted, offloaded, cost or 0.0)

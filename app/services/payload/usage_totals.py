@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from app.domain.common.pages import Page
-from app.domain.models.usage_totals import (
-    DayRange,
-    GroupBy,
-    UsageQuery,
-    UsageRow,
-    day_range,
-)
+from app.domain.models.usage_totals import DayRange, GroupBy, UsageQuery, UsageRow, day_range
 from app.services.common.lookup import get_agent, get_conversation
 from app.services.ports import Database
 
 
 @dataclass(frozen=True, slots=True)
-class UsageRequest:
+class UsageTotalsRequest:
     """Which totals are requested, as in `UsageQuery`; the days are optional."""
 
     first: date | None = None
@@ -48,7 +42,7 @@ class UsageTotalService:
         self._now = now
 
     async def of_conversation(
-        self, tenant_id: str, conversation_id: str, request: UsageRequest
+        self, tenant_id: str, conversation_id: str, request: UsageTotalsRequest
     ) -> UsageTotals:
         """Return the totals of a conversation; raises NotFound or ValidationError."""
         query = self._query(request)
@@ -57,7 +51,9 @@ class UsageTotalService:
             totals, rows = await session.usage_totals.of_conversation(conversation_id, query)
         return UsageTotals(query.days, query.group_by, totals, rows)
 
-    async def of_agent(self, tenant_id: str, agent_id: str, request: UsageRequest) -> UsageTotals:
+    async def of_agent(
+        self, tenant_id: str, agent_id: str, request: UsageTotalsRequest
+    ) -> UsageTotals:
         """Return the totals of an agent; raises NotFound or ValidationError.
 
         They include those of its conversations that were deleted.
@@ -68,7 +64,7 @@ class UsageTotalService:
             totals, rows = await session.usage_totals.of_tenant(tenant_id, agent_id, query)
         return UsageTotals(query.days, query.group_by, totals, rows)
 
-    async def of_tenant(self, tenant_id: str, request: UsageRequest) -> UsageTotals:
+    async def of_tenant(self, tenant_id: str, request: UsageTotalsRequest) -> UsageTotals:
         """Return the totals of a tenant; raises ValidationError.
 
         They include those of agents and conversations that were deleted.
@@ -78,6 +74,6 @@ class UsageTotalService:
             totals, rows = await session.usage_totals.of_tenant(tenant_id, None, query)
         return UsageTotals(query.days, query.group_by, totals, rows)
 
-    def _query(self, request: UsageRequest) -> UsageQuery:
+    def _query(self, request: UsageTotalsRequest) -> UsageQuery:
         days = day_range(request.first, request.last, self._now().date())
         return UsageQuery(days, request.group_by, request.model, request.limit, request.after)

@@ -396,6 +396,14 @@ async def test_what_compaction_and_offloading_saved(client: httpx.AsyncClient) -
     last = (await read(client, path, model=UNPRICED))["totals"]["saved"]
     assert (last["tokens"], last["cost_usd"]) == (0, None)
 
+    # What a clear leaves out was not compacted.
+    before = (await read(client, path))["totals"]["saved"]["tokens"]
+    assert (await client.post(f"{path}/clear")).status_code == 200
+    await append(client, path, user("go on"))
+    built = (await client.post(f"{path}/context")).json()
+    await report_sent(client, path, built, 1_000)
+    assert (await read(client, path))["totals"]["saved"]["tokens"] == before
+
 
 async def report_sent(
     client: httpx.AsyncClient, path: str, built: dict[str, Any], sent: int, cached: int = 0
