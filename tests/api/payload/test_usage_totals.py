@@ -173,6 +173,22 @@ async def test_prices_are_those_of_the_time_of_the_report(client: httpx.AsyncCli
     assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.4035)
 
 
+async def test_a_repeated_report_counts_once(client: httpx.AsyncClient) -> None:
+    """One with a used key, and one without usage, add nothing; nor does one that is refused."""
+    path = await new_conversation(client)
+    body = {"usage": OPENAI.model_dump(mode="json"), "model": MODEL}
+    headers = {"Idempotency-Key": "k"}
+    for answer in await asyncio.gather(
+        *(client.post(f"{path}/usage", json=body, headers=headers) for _ in range(3)),
+        client.post(f"{path}/usage", json={"model": MODEL}),
+    ):
+        assert answer.status_code == 200, answer.text
+    wrong = body | {"epoch": 7}
+    assert_problem(await client.post(f"{path}/usage", json=wrong), 422, "VALIDATION_ERROR")
+    for owner in (path, "/v1"):
+        assert (await read(client, owner))["totals"]["reported"]["calls"] == 1
+
+
 async def test_reports_at_once_are_all_in_the_totals(client: httpx.AsyncClient) -> None:
     """Reports of several conversations of one tenant at the same time: no update is lost."""
     await client.put(f"/v1/models/{MODEL}", json=PRICES)
