@@ -221,8 +221,8 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
     (
         {"conversation_id": "a/b"},
         "/conversation_id",
-        "must be a UUID or 1 to 256 printable characters without / and \\, not . or .., and without a"
-        " space at its start or end",
+        "must be a UUID or 1 to 256 printable characters without / and \\, not . or .., and"
+        " without a space at its start or end",
     ),
     ({"metadata": []}, "/metadata", "must be an object"),
     ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
