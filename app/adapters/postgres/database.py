@@ -12,6 +12,7 @@ from app.adapters.postgres.conversations.active_windows import ActiveWindowRepos
 from app.adapters.postgres.conversations.agents import AgentRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
+from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
@@ -43,6 +44,10 @@ class PostgresRepositories:
     @property
     def conversations(self) -> ConversationRepository:
         return ConversationRepository(self._session)
+
+    @property
+    def conversation_list(self) -> ConversationListRepository:
+        return ConversationListRepository(self._session)
 
     @property
     def log(self) -> LogRepository:

@@ -29,6 +29,7 @@ _ITEM: dict[str, Any] = {
     "tokens": 1840,
     "rolling_window_seconds": 86_400,
     "last_cleared_at": None,
+    "last_message_at": "2026-01-05T09:41:12.654321+00:00",
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -77,6 +78,9 @@ class ConversationItem(ListedSettings):
     last_cleared_at: datetime | None = Field(
         description="When it was last cleared, alone or with its agent; null if it never was."
     )
+    last_message_at: datetime | None = Field(
+        description="When its newest message was received; null without messages."
+    )
 
 
 class ClearedConversation(ResponseSchema):
@@ -96,7 +100,7 @@ class ClearedConversation(ResponseSchema):
 
 
 class ConversationPage(Page[ConversationItem]):
-    """Conversations, newest first."""
+    """Conversations, newest first in the requested order."""
 
     model_config = examples({"data": [_ITEM], "next_cursor": None})
 

@@ -39,13 +39,25 @@ def decode_moment(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
     raise _invalid()
 
 
+def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
+    """Return the last time and conversation of a page of `kind` with filters of this digest."""
+    match _values(cursor):
+        case [str(cursor_kind), str(other), str(time), str(conversation_id)] if cursor_kind == kind:
+            at = _time(time)
+            if at is not None and UUID.fullmatch(conversation_id):
+                if other != digest:
+                    detail = "belongs to a list with other filters or another order"
+                    raise ValidationError.at("/query/cursor", detail)
+                return at, conversation_id.lower()
+    raise _invalid()
+
+
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     """Return the last creation time and id of a page of `kind`."""
     match _values(cursor):
         case [str(cursor_kind), str(time), str(resource_id)] if cursor_kind == kind:
-            pattern = UUID if kind == "conversations" else AGENT_ID
             created = _time(time)
-            if created is not None and pattern.fullmatch(resource_id):
+            if created is not None and AGENT_ID.fullmatch(resource_id):
                 return created, resource_id
     raise _invalid()
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.conversations.event_schemas import StreamedEvent
+from app.api.conversations.list_filters import METADATA_FILTER
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
 from app.api.http.fields import TOOL_FUNCTION, RequestSchema, ResponseSchema
@@ -124,6 +125,7 @@ def _complete(document: dict[str, Any]) -> None:
     )
     schemas.update(definitions["$defs"])
     schemas["ToolFunction"] = TOOL_FUNCTION
+    schemas["MetadataFilter"] = METADATA_FILTER
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     _restore_examples(schemas)

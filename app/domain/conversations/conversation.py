@@ -80,7 +80,8 @@ class Conversation:
     """A stored conversation with its state, its own settings and those of its `agent`.
 
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
-    `calibration` corrects token counts for that model by reported usage.
+    `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
+    the newest message was received, where it was read.
     """
 
     conversation_id: ConversationId
@@ -96,6 +97,7 @@ class Conversation:
     versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
     rolling_window_seconds: int | None = None
+    last_message_at: datetime | None = None
 
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before it is read."""

@@ -9,8 +9,14 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import Bound
 from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.listing import (
+    EVERY_CONVERSATION,
+    ConversationFilter,
+    ListOrder,
+    Place,
+)
 from app.domain.conversations.settings import StoredSettings
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -19,6 +25,7 @@ from app.services.conversations.configurable_resources import (
     Configured,
     Creation,
 )
+from app.services.conversations.listing import ConversationPage, list_conversations
 from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
 
@@ -60,16 +67,19 @@ class ConversationService(ConfigurableService[Conversation]):
     async def list(
         self,
         tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[datetime, str] | None,
+        wanted: ConversationFilter = EVERY_CONVERSATION,
+        order: ListOrder = ListOrder.CREATED,
+        limit: int = 50,
+        before: Place | None = None,
         read: ReadPermit = UNLIMITED,
-    ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
+    ) -> ConversationPage:
+        """Return a page, newest first; `before` is the place to start after."""
         async with self._database.session() as repositories:
-            return await repositories.conversations.page(
+            return await list_conversations(
+                repositories.conversation_list,
                 tenant_id,
-                agent_id,
+                wanted,
+                order,
                 limit,
                 before,
                 self._resolver.default_model,

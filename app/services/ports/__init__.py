@@ -4,6 +4,7 @@ from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
     ConfigurableRepository,
+    ConversationListRepository,
     ConversationRepository,
     SearchRepository,
     TranscriptRepository,
@@ -31,6 +32,7 @@ __all__ = [
     "BlobWriter",
     "ConfigurableRepository",
     "ContextRepository",
+    "ConversationListRepository",
     "ConversationRepository",
     "Database",
     "EventRepository",

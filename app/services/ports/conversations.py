@@ -11,6 +11,13 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.listing import (
+    ConversationFilter,
+    Lead,
+    ListOrder,
+    Place,
+    Places,
+)
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Candidate, Postings
 from app.domain.conversations.search.texts import SearchedMessage
@@ -61,22 +68,41 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
     ) -> Conversation | None:
         """Return one with inherited settings, or None."""
 
-    async def page(
-        self,
-        tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[Any, str] | None,
-        default_model: str | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
-
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; returns deleted rows by table."""
+
+
+class ConversationListRepository(Protocol):
+    """Reads pages of a tenant's conversations."""
+
+    async def count(self, tenant_id: str, wanted: ConversationFilter, lead: Lead) -> int:
+        """Return how many entries of an index match, at most one more than MAX_SCANNED."""
+
+    async def places(
+        self,
+        tenant_id: str,
+        wanted: ConversationFilter,
+        order: ListOrder,
+        lead: Lead,
+        before: Place | None,
+        limit: int,
+    ) -> Places:
+        """Return up to `limit` places that match, after the place `before`, by an index.
+
+        An index in another order than the list must have at most MAX_SCANNED entries.
+        """
+
+    async def by_ids(
+        self,
+        tenant_id: str,
+        conversation_ids: Sequence[str],
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
+        """Return the existing ones of these, without sections, tools and policies."""
 
 
 class AgentRepository(ConfigurableRepository[Agent], Protocol):

@@ -9,6 +9,7 @@ from app.domain.conversations.conversation import Conversation
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
+    ConversationListRepository,
     ConversationRepository,
     SearchRepository,
     TranscriptRepository,
@@ -36,6 +37,11 @@ class Repositories(Protocol):
     @property
     def conversations(self) -> ConversationRepository:
         """Conversations and their settings."""
+        ...
+
+    @property
+    def conversation_list(self) -> ConversationListRepository:
+        """Pages of a tenant's conversations."""
         ...
 
     @property

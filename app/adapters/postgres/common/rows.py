@@ -73,6 +73,11 @@ HEAD_COLUMNS = """
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
+LAST_MESSAGE_AT = """(
+    SELECT newest.created_at FROM messages newest WHERE newest.conversation_id = h.conversation_id
+    ORDER BY newest.seq DESC LIMIT 1
+) AS last_message_at"""
+"""When the newest message of a head `h` was received, for what shows it."""
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
 LAYER_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
@@ -209,6 +214,7 @@ def conversation_from(row: Any) -> Conversation:
         versions=_versions_from(row),
         calibration=_calibration_from(row),
         rolling_window_seconds=row["rolling_window_seconds"],
+        last_message_at=row.get("last_message_at"),
     )
 
 

@@ -8,12 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
+    LAST_MESSAGE_AT,
     LAYER_JOINS,
-    LISTED_COLUMNS,
     NOTHING_HELD,
     conversation_from,
 )
@@ -27,7 +26,6 @@ from app.adapters.postgres.conversations.settings import (
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
 from app.domain.common.ids import ConversationId
-from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import StoredSettings
 
@@ -57,35 +55,17 @@ ADD_CONVERSATION = Statement(f"""
         AND a.agent_id = CAST(:agent_id AS text)
 """)
 _FIND = f"""
-    SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
     {LAYER_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
-FIND_CONVERSATION = Statement(_FIND)
-# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
-LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
-LIST_CONVERSATIONS = Statement(
-    bounded(
-        f"""
-            SELECT {LISTED_COLUMNS}, {HEAD_COLUMNS}
-            FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
-            {LAYER_JOINS}
-            WHERE c.tenant_id = CAST(:tenant_id AS text)
-                AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
-                AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
-                    < (CAST(:before AS timestamptz), CAST(:before_id AS uuid)))
-            ORDER BY c.created_at DESC, c.conversation_id DESC
-            LIMIT CAST(:limit AS bigint)
-        """,
-        ("*",),
-        lengths("metadata"),
-        "created_at DESC, conversation_id DESC",
-    )
+FIND_CONVERSATION = Statement(
+    f"SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, {LAST_MESSAGE_AT} {_FIND}"
 )
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
+LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
         UPDATE heads SET counter = CAST(:counter AS text)
@@ -125,6 +105,8 @@ PER_CONVERSATION = (
     "usage_reports",
     "message_words",
     "snapshot_parts",
+    "conversation_labels",
+    "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""
 REMOVALS = {
@@ -179,27 +161,6 @@ class ConversationRepository(ConfigurableRepository):
             **NOTHING_HELD,
         )
         return conversation_from(row) if row is not None else None
-
-    async def page(
-        self,
-        tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[Any, str] | None,
-        default_model: str | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Conversation]:
-        rows = await self._session.all(
-            LIST_CONVERSATIONS,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            before=before[0] if before else None,
-            before_id=before[1] if before else None,
-            model=None,
-            default_model=default_model,
-            **limits(limit, bound),
-        )
-        return page_of(rows, conversation_from)
 
     async def change(self, tenant_id: str, conversation: Conversation) -> None:
         await self._session.run(

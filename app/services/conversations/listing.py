@@ -1,0 +1,55 @@
+"""Pages of a tenant's conversations (rules in `app.domain.conversations.listing`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.common.pages import Bound
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.listing import (
+    ConversationFilter,
+    ListOrder,
+    Place,
+    chosen_lead,
+    leads,
+)
+from app.services.ports import ConversationListRepository
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPage:
+    """A page of a list; the list continues after the place `end`, None on the last page."""
+
+    items: tuple[Conversation, ...]
+    end: Place | None = None
+
+
+async def list_conversations(
+    repository: ConversationListRepository,
+    tenant_id: str,
+    wanted: ConversationFilter,
+    order: ListOrder,
+    limit: int,
+    before: Place | None,
+    default_model: str | None,
+    bound: Bound,
+) -> ConversationPage:
+    """Return the page after the place `before`; it may have fewer items than `limit`."""
+    possible = leads(wanted, order)
+    lead = possible[-1]
+    if len(possible) > 1:
+        counts = {lead: await repository.count(tenant_id, wanted, lead) for lead in possible}
+        lead = chosen_lead(counts, order)
+    # One more place shows whether the list continues.
+    found = await repository.places(tenant_id, wanted, order, lead, before, limit + 1)
+    places = found.items[:limit]
+    end = found.end
+    if len(found.items) > limit:
+        end = places[-1]
+    page = await repository.by_ids(
+        tenant_id, [conversation_id for _, conversation_id in places], default_model, bound
+    )
+    if page.has_more:
+        shown = {item.conversation_id: item for item in page}
+        end = next(place for place in reversed(places) if place[1] in shown)
+    return ConversationPage(tuple(page), end)
