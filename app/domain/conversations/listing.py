@@ -2,9 +2,11 @@
 
 1. A conversation is active at the time of its newest append; before the first one, and after a
    fork, at its creation.
-2. A page is read from one index and compared with the other filters row by row. A filter that few
-   conversations match is read first. Otherwise the page is read in its order, up to MAX_SCANNED
-   rows: then it may have fewer items than its limit, and the list continues after it.
+2. A page is read from one index, and each row is compared with the other filters. First an index
+   in the order of the list is tried for a few rows. If these do not fill the page, the index of the
+   filter that the fewest conversations match is read, unless it has more than MAX_SCANNED entries.
+   Then the ordered index is read, up to MAX_SCANNED rows: the page may have fewer items than its
+   limit, and the list continues after it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
 MAX_LABEL_VALUE_CHARS: Final = 512
 MAX_SCANNED: Final = 5_000
-"""Conversations that are read for one page."""
+"""Rows of an index that are read for one page."""
+TRIED_PER_ITEM: Final = 4
+"""Rows of the ordered index that are tried first, for each item of the page."""
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
@@ -107,32 +111,31 @@ class Places:
     end: Place | None = None
 
 
-def leads(wanted: ConversationFilter, order: ListOrder) -> list[Lead]:
-    """Return the indexes that a page can be read from; the last one is always possible."""
+def ordered_lead(wanted: ConversationFilter, order: ListOrder) -> Lead:
+    """Return the index in the order of the list that the fewest filters are left to check for."""
+    if order is ListOrder.ACTIVE:
+        return Lead(ListIndex.ACTIVE)
+    return next(
+        (lead for lead in other_leads(wanted, order) if lead.index.is_ordered_by(order)),
+        Lead(ListIndex.CREATED),
+    )
+
+
+def other_leads(wanted: ConversationFilter, order: ListOrder) -> list[Lead]:
+    """Return the indexes of filters, which few conversations may match."""
     found = [Lead(ListIndex.LABEL, key) for key in wanted.labels]
     if wanted.agent_id is not None:
         found.append(Lead(ListIndex.AGENT))
     if wanted.model is not None:
         found.append(Lead(ListIndex.MODEL))
-    if order is ListOrder.ACTIVE:
-        if wanted.created:
-            found.append(Lead(ListIndex.CREATED))
-        found.append(Lead(ListIndex.ACTIVE))
-        return found
-    if wanted.active:
-        found.append(Lead(ListIndex.ACTIVE))
-    if not any(lead.index.is_ordered_by(order) for lead in found):
+    if order is ListOrder.ACTIVE and wanted.created:
         found.append(Lead(ListIndex.CREATED))
+    if order is ListOrder.CREATED and wanted.active:
+        found.append(Lead(ListIndex.ACTIVE))
     return found
 
 
-def chosen_lead(counts: Mapping[Lead, int], order: ListOrder) -> Lead:
-    """Return the index to read from, by the number of entries that match in each (rule 2).
-
-    A number above MAX_SCANNED stands for any such number.
-    """
-    rarest = min(counts, key=lambda lead: counts[lead])
-    if counts[rarest] <= MAX_SCANNED:
-        return rarest
-    ordered = [lead for lead in counts if lead.index.is_ordered_by(order)]
-    return ordered[0]
+def rarest(counts: Mapping[Lead, int]) -> Lead | None:
+    """Return the index with the fewest entries that match, None if each has many (rule 2)."""
+    few = [lead for lead, count in counts.items() if count <= MAX_SCANNED]
+    return min(few, key=lambda lead: counts[lead], default=None)

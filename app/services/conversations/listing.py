@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from app.domain.common.pages import Bound
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
+    MAX_SCANNED,
+    TRIED_PER_ITEM,
     ConversationFilter,
     ListOrder,
     Place,
-    chosen_lead,
-    leads,
+    Places,
+    ordered_lead,
+    other_leads,
+    rarest,
 )
 from app.services.ports import ConversationListRepository
 
@@ -35,13 +39,8 @@ async def list_conversations(
     bound: Bound,
 ) -> ConversationPage:
     """Return the page after the place `before`; it may have fewer items than `limit`."""
-    possible = leads(wanted, order)
-    lead = possible[-1]
-    if len(possible) > 1:
-        counts = {lead: await repository.count(tenant_id, wanted, lead) for lead in possible}
-        lead = chosen_lead(counts, order)
     # One more place shows whether the list continues.
-    found = await repository.places(tenant_id, wanted, order, lead, before, limit + 1)
+    found = await _places(repository, tenant_id, wanted, order, before, limit + 1)
     places = found.items[:limit]
     end = found.end
     if len(found.items) > limit:
@@ -53,3 +52,29 @@ async def list_conversations(
         shown = {item.conversation_id: item for item in page}
         end = next(place for place in reversed(places) if place[1] in shown)
     return ConversationPage(tuple(page), end)
+
+
+async def _places(
+    repository: ConversationListRepository,
+    tenant_id: str,
+    wanted: ConversationFilter,
+    order: ListOrder,
+    before: Place | None,
+    limit: int,
+) -> Places:
+    """Return up to `limit` places, by the index that rule 2 chooses."""
+    lead = ordered_lead(wanted, order)
+    others = other_leads(wanted, order)
+    if others in ([], [lead]):
+        return await repository.places(tenant_id, wanted, order, lead, before, limit, MAX_SCANNED)
+    tried = TRIED_PER_ITEM * limit
+    found = await repository.places(tenant_id, wanted, order, lead, before, limit, tried)
+    if found.end is None:
+        return found
+    counts = {}
+    for other in others:
+        counts[other] = await repository.count(tenant_id, wanted, other)
+        if counts[other] <= limit:
+            break
+    lead = rarest(counts) or lead
+    return await repository.places(tenant_id, wanted, order, lead, before, limit, MAX_SCANNED)

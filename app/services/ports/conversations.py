@@ -89,10 +89,12 @@ class ConversationListRepository(Protocol):
         lead: Lead,
         before: Place | None,
         limit: int,
+        scanned: int,
     ) -> Places:
         """Return up to `limit` places that match, after the place `before`, by an index.
 
-        An index in another order than the list must have at most MAX_SCANNED entries.
+        Up to `scanned` rows of the index are read if it has the order of the list. Otherwise it
+        must have at most MAX_SCANNED entries, which are all read.
         """
 
     async def by_ids(

@@ -175,6 +175,7 @@ class ConversationListRepository:
         lead: Lead,
         before: Place | None,
         limit: int,
+        scanned: int,
     ) -> Places:
         is_ordered = lead.index.is_ordered_by(order)
         at, conversation_id = before or (LATEST, FIRST_ID)
@@ -185,8 +186,8 @@ class ConversationListRepository:
             before=at,
             before_id=UUID(conversation_id),
             limit=limit,
-            # An index in another order was counted: it is read whole.
-            scanned=MAX_SCANNED if is_ordered else 2 * MAX_SCANNED,
+            # An index in another order was counted, and may have grown a little since.
+            scanned=scanned if is_ordered else 2 * MAX_SCANNED,
         )
         if row is None:
             return Places(())
