@@ -39,9 +39,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 FILL = """
     SET session_replication_role = replica;
     CREATE TEMP TABLE made AS
-    SELECT n, gen_random_uuid() AS conversation_id, TIMESTAMPTZ '{start}' + n * interval '1 s' AS at,
+    SELECT n, gen_random_uuid() AS conversation_id,
+        TIMESTAMPTZ '{start}' + n * interval '1 s' AS at,
         TIMESTAMPTZ '{start}' + (n + (n * 7919) % 500000) * interval '1 s' AS active_at
-    FROM generate_series(1, {count}) AS n;
+    FROM generate_series(CAST(1 AS bigint), {count}) AS n;
     INSERT INTO conversations (
         conversation_id, tenant_id, agent_id, model, metadata, created_at, updated_at)
     SELECT conversation_id, '{tenant}', 'agent-' || n % 100,

@@ -25,6 +25,7 @@ async def full_conversation(client: httpx.AsyncClient, agent_id: str) -> str:
         {
             "agent_id": agent_id,
             "sections": [{"name": "base", "content": "You help."}],
+            "metadata": {"kind": "full"},
             "policy": {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}},
         },
     )
