@@ -69,9 +69,9 @@ async def create_conversation(
         idempotency_key=idempotency_key,
         **body.creation(),
     )
-    made = await services(request).conversations.create(tenant_of(request), new)
-    location = f"/v1/conversations/{made.resource.conversation_id}"
-    return Json(shown_conversation(made), 201, headers={"Location": location})
+    configured = await services(request).conversations.create(tenant_of(request), new)
+    location = f"/v1/conversations/{configured.resource.conversation_id}"
+    return Json(shown_conversation(configured), 201, headers={"Location": location})
 
 
 @page_router.get(
@@ -99,8 +99,8 @@ async def list_conversations(
     page = await services(request).conversations.list(
         tenant_of(request), wanted, list_order, limit, before, read_of(request)
     )
-    following = cursor_at(page.end, wanted, list_order) if page.end is not None else None
-    return Json({"data": [_item(found) for found in page.items], "next_cursor": following})
+    next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None
+    return Json({"data": [_item(found) for found in page.items], "next_cursor": next_cursor})
 
 
 @router.get(

@@ -10,10 +10,10 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
     LAST_MESSAGE_AT,
-    LAYER_JOINS,
-    NOTHING_HELD,
+    NO_CACHED_SETTINGS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     conversation_from,
 )
 from app.adapters.postgres.conversations.settings import (
@@ -24,7 +24,7 @@ from app.adapters.postgres.conversations.settings import (
     VersionStatements,
     change_parameters,
 )
-from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
+from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
 from app.domain.common.ids import ConversationId
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import StoredSettings
@@ -57,15 +57,15 @@ ADD_CONVERSATION = Statement(f"""
 _FIND = f"""
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    {LAYER_JOINS}
+    {SETTINGS_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
 FIND_CONVERSATION = Statement(
-    f"SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, {LAST_MESSAGE_AT} {_FIND}"
+    f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT} {_FIND}"
 )
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
-LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS} {_FIND} FOR UPDATE OF h, c")
+LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
         UPDATE heads SET counter = CAST(:counter AS text)
@@ -84,7 +84,7 @@ IDS_OF_AGENT = Statement("""
 """)
 # Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
 # and then reads chunks that were stored meanwhile.
-PER_CONVERSATION = (
+CONVERSATION_TABLES = (
     "conversations",
     "heads",
     "messages",
@@ -109,11 +109,11 @@ PER_CONVERSATION = (
     "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""
-REMOVALS = {
+DELETE_STATEMENTS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
     )
-    for table in PER_CONVERSATION
+    for table in CONVERSATION_TABLES
 }
 
 
@@ -158,7 +158,7 @@ class ConversationRepository(ConfigurableRepository):
             conversation_id=conversation_id,
             model=model,
             default_model=default_model,
-            **NOTHING_HELD,
+            **NO_CACHED_SETTINGS,
         )
         return conversation_from(row) if row is not None else None
 
@@ -177,9 +177,9 @@ class ConversationRepository(ConfigurableRepository):
         return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        forgotten = await forget_conversation(self._session, conversation_id)
+        snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
         deleted = {
-            name: await self._session.run(removal, conversation_id=conversation_id)
-            for name, removal in REMOVALS.items()
+            name: await self._session.run(statement, conversation_id=conversation_id)
+            for name, statement in DELETE_STATEMENTS.items()
         }
-        return deleted | forgotten
+        return deleted | snapshot_rows

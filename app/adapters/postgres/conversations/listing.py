@@ -16,10 +16,10 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
-    HEAD_COLUMNS,
     LAST_MESSAGE_AT,
-    LAYER_JOINS,
     LISTED_COLUMNS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     conversation_from,
 )
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -130,7 +130,7 @@ COUNT = {
 BY_IDS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {HEAD_COLUMNS}, {LAST_MESSAGE_AT}, requested.position
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT}, requested.position
             FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
                 AS requested (conversation_id, position)
             CROSS JOIN LATERAL (
@@ -140,7 +140,7 @@ BY_IDS = Statement(
             CROSS JOIN LATERAL (
                 SELECT * FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
             ) h
-            {LAYER_JOINS}
+            {SETTINGS_JOINS}
             WHERE c.tenant_id = CAST(:tenant_id AS text)
             ORDER BY requested.position
             LIMIT CAST(:limit AS bigint)
