@@ -14,6 +14,7 @@ from app.adapters.postgres.readiness import Readiness
 from app.adapters.tool_ranking import Bm25Ranking
 from app.api.compaction import compactions, jobs, strategies
 from app.api.conversations import agents, conversations, events, messages
+from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
@@ -38,6 +39,7 @@ from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
+from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
@@ -61,6 +63,7 @@ ROUTERS = (
     context.hot_router,
     messages.router,
     messages.page_router,
+    message_search.router,
     context.router,
     blobs.router,
     blob_reading.router,
@@ -237,6 +240,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         ),
         registry=parts.models,
         search=parts.search,
+        tenant_search=TenantSearchService(database, parts.search),
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),

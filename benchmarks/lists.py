@@ -102,13 +102,14 @@ class Statements:
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, list[Any]]] = []
-        execute = Session._execute
+        run = Session._execute
+        ran = self.ran
 
         async def noting(
-            session: Session, run: Any, statement: Statement, values: dict[str, Any]
+            self: Session, execute: Any, statement: Statement, values: dict[str, Any]
         ) -> Any:
-            self.ran.append((statement.sql, statement.arguments(values)))
-            return await execute(session, run, statement, values)
+            ran.append((statement.sql, statement.arguments(values)))
+            return await run(self, execute, statement, values)
 
         Session._execute = noting  # type: ignore[method-assign]
 

@@ -15,6 +15,7 @@ from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.search import SearchRepository
+from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
@@ -85,6 +86,10 @@ class PostgresRepositories:
     @property
     def search(self) -> SearchRepository:
         return SearchRepository(self._session)
+
+    @property
+    def tenant_search(self) -> TenantSearchRepository:
+        return TenantSearchRepository(self._session)
 
     @property
     def transcripts(self) -> TranscriptRepository:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import Depends, Query, Request
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
@@ -165,5 +163,5 @@ def cursor_at(place: Place, wanted: ConversationFilter, order: ListOrder) -> str
 def _digest(wanted: ConversationFilter, order: ListOrder) -> str:
     """Return a hash of filters and order, which a cursor belongs to."""
     times = (wanted.created.after, wanted.created.before, wanted.active.after, wanted.active.before)
-    parts = [order, sorted(wanted.labels.items()), wanted.agent_id, wanted.model, times]
-    return blake2b(orjson.dumps(parts), digest_size=8).hexdigest()
+    labels = sorted(wanted.labels.items())
+    return cursors.digest_of(order, labels, wanted.agent_id, wanted.model, times)

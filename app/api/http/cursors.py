@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -45,10 +46,19 @@ def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
         case [str(cursor_kind), str(other), str(time), str(conversation_id)] if cursor_kind == kind:
             at = _time(time)
             if at is not None and UUID.fullmatch(conversation_id):
-                if other != digest:
-                    detail = "belongs to a list with other filters or another order"
-                    raise ValidationError.at("/query/cursor", detail)
+                _require_same(other, digest)
                 return at, conversation_id.lower()
+    raise _invalid()
+
+
+def decode_search(cursor: str, digest: str) -> tuple[datetime, str, int]:
+    """Return where a page of a search with parameters of this digest ends."""
+    match _values(cursor):
+        case ["search", str(other), str(time), str(conversation_id), int(seq)]:
+            at = _time(time)
+            if at is not None and UUID.fullmatch(conversation_id) and 0 <= seq <= MAX_SEQ:
+                _require_same(other, digest)
+                return at, conversation_id.lower(), seq
     raise _invalid()
 
 
@@ -94,6 +104,17 @@ def _time(text: str) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo is not None and time.year in _YEARS else None
+
+
+def digest_of(*parameters: object) -> str:
+    """Return a hash of the parameters that a cursor belongs to."""
+    return blake2b(orjson.dumps(parameters), digest_size=8).hexdigest()
+
+
+def _require_same(digest: str, expected: str) -> None:
+    if digest != expected:
+        detail = "belongs to a list with other filters or another order"
+        raise ValidationError.at("/query/cursor", detail)
 
 
 def _invalid() -> ValidationError:

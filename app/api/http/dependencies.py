@@ -21,6 +21,7 @@ from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
 from app.services.conversations.pins import PinService
 from app.services.conversations.search import SearchService
+from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
@@ -60,6 +61,7 @@ class Services:
     jobs: JobService
     registry: RegistryService
     search: SearchService
+    tenant_search: TenantSearchService
     snapshots: SnapshotService
     stateless: StatelessService
     tools: ToolSearchService

@@ -40,7 +40,7 @@ async def list_conversations(
 ) -> ConversationPage:
     """Return the page after the place `before`; it may have fewer items than `limit`."""
     # One more place shows whether the list continues.
-    found = await _places(repository, tenant_id, wanted, order, before, limit + 1)
+    found = await find_places(repository, tenant_id, wanted, order, before, limit + 1)
     places = found.items[:limit]
     end = found.end
     if len(found.items) > limit:
@@ -54,7 +54,7 @@ async def list_conversations(
     return ConversationPage(tuple(page), end)
 
 
-async def _places(
+async def find_places(
     repository: ConversationListRepository,
     tenant_id: str,
     wanted: ConversationFilter,

@@ -7,6 +7,7 @@ from app.services.ports.conversations import (
     ConversationListRepository,
     ConversationRepository,
     SearchRepository,
+    TenantSearchRepository,
     TranscriptRepository,
 )
 from app.services.ports.database import Database, Repositories
@@ -49,6 +50,7 @@ __all__ = [
     "SnapshotRepository",
     "StorageRepository",
     "TenantRepository",
+    "TenantSearchRepository",
     "Tokenizer",
     "TranscriptRepository",
     "UsageRepository",

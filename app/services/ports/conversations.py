@@ -20,6 +20,7 @@ from app.domain.conversations.listing import (
 )
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term
 from app.domain.conversations.settings import SettingsList, StoredSettings
@@ -175,6 +176,42 @@ class SearchRepository(Protocol):
 
         The list ends with the message at which the total size of bodies reaches `max_bytes`.
         """
+
+
+class TenantSearchRepository(Protocol):
+    """Searches several conversations at once."""
+
+    async def progress(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> list[IndexProgress]:
+        """Return how far each of these that the tenant has is indexed, in the given order."""
+
+    async def newest(
+        self, query: Query, before: Sequence[MessagePlace], limit: int
+    ) -> list[MessagePlace]:
+        """Return up to `limit` messages by their words alone.
+
+        The conversations of `before` are searched in their order, each from its newest message
+        before the seq given.
+        """
+
+    async def by_time(
+        self,
+        query: Query,
+        conversations: Sequence[IndexProgress],
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+    ) -> list[tuple[datetime, MessagePlace]]:
+        """Return up to `limit` messages of these conversations by their words alone, by time.
+
+        They start after the time, conversation and seq of `after`.
+        """
+
+    async def by_places(
+        self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
+    ) -> Page[tuple[ConversationId, StoredMessage]]:
+        """Return the existing ones of these messages with their conversations, in their order."""
 
 
 class TranscriptRepository(Protocol):

@@ -12,6 +12,7 @@ from app.services.ports.conversations import (
     ConversationListRepository,
     ConversationRepository,
     SearchRepository,
+    TenantSearchRepository,
     TranscriptRepository,
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
@@ -88,6 +89,11 @@ class Repositories(Protocol):
     @property
     def search(self) -> SearchRepository:
         """The search index of messages."""
+        ...
+
+    @property
+    def tenant_search(self) -> TenantSearchRepository:
+        """Search in several conversations."""
         ...
 
     @property

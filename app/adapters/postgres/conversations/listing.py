@@ -130,9 +130,9 @@ COUNT = {
 BY_IDS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT}, requested.position
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT}, requested.number
             FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
-                AS requested (conversation_id, position)
+                AS requested (conversation_id, number)
             CROSS JOIN LATERAL (
                 SELECT * FROM conversations
                 WHERE conversation_id = requested.conversation_id LIMIT 1
@@ -142,12 +142,12 @@ BY_IDS = Statement(
             ) h
             {SETTINGS_JOINS}
             WHERE c.tenant_id = CAST(:tenant_id AS text)
-            ORDER BY requested.position
+            ORDER BY requested.number
             LIMIT CAST(:limit AS bigint)
         """,
         ("*",),
         lengths("metadata"),
-        "position",
+        "number",
     )
 )
 
