@@ -3,7 +3,8 @@
 1. The most recently active conversation is searched first, and each from its newest message. A page
    ends early after MAX_SEARCHED conversations, so that its cost does not grow with the tenant.
 2. A conversation is indexed when it is first searched, as in a search of its own. A request that
-   has indexed MAX_NEWLY_INDEXED messages ends; the next one continues there.
+   has indexed MAX_NEWLY_INDEXED messages, or compared MAX_COMPARED with phrases, ends; the next one
+   continues there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from app.domain.conversations.listing import ConversationFilter, ListOrder, Plac
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.several import (
     MAX_AGENT_CONVERSATIONS,
+    MAX_COMPARED,
     MAX_HITS,
     MAX_NEWLY_INDEXED,
     MAX_SEARCHED,
@@ -73,7 +75,7 @@ class TenantSearchService:
         hits: list[tuple[SearchPlace, Hit]] = []
         pending = [after] if after is not None and after.before_seq > 1 else []
         before = after.place if after is not None else None
-        searched = indexed = 0
+        searched = indexed = compared = 0
         while len(hits) <= limit:
             if not pending:
                 if before is not None and (
@@ -87,16 +89,19 @@ class TenantSearchService:
                 if before is None:
                     return SearchPage(_shown(hits))
                 continue
-            ready, unready, count = await self._indexed(
+            ready, unready, newly_indexed = await self._indexed(
                 tenant_id, pending, MAX_NEWLY_INDEXED - indexed
             )
-            indexed += count
+            indexed += newly_indexed
             if unready and not ready:
                 return SearchPage(_shown(hits), unready[0])
             count = MAX_CHECKED if query.needs_text else limit + 1 - len(hits)
             found, rest = await self._matches(query, ready, count, read)
             hits += found
             pending = [*rest, *unready]
+            compared += count if query.needs_text else 0
+            if rest and compared >= MAX_COMPARED and len(hits) <= limit:
+                return SearchPage(_shown(hits), rest[0])
         kept = hits[:limit]
         return SearchPage(_shown(kept), kept[-1][0])
 

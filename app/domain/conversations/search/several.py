@@ -17,6 +17,8 @@ MAX_AGENT_CONVERSATIONS: Final = 1_000
 """Conversations of an agent whose transcript can be searched by time."""
 MAX_NEWLY_INDEXED: Final = 2_000
 """Messages that one search indexes before it ends; the next one continues."""
+MAX_COMPARED: Final = 2_000
+"""Messages that a search reads before it ends, to compare them with phrases."""
 MAX_HITS: Final = 100
 """Messages on a page of a search in several conversations."""
 
