@@ -41,12 +41,20 @@ _OF_TENANT = "tenant_id = CAST(:tenant_id AS text)"
 _ENTRIES: Final = {
     ListIndex.LABEL: f"""conversation_labels WHERE {_OF_TENANT}
         AND key = CAST(:label AS text) AND value = CAST(:label_value AS text)""",
-    ListIndex.AGENT: f"""conversations WHERE {_OF_TENANT}
-        AND agent_id = CAST(:agent_id AS text)""",
-    ListIndex.MODEL: f"""conversations WHERE {_OF_TENANT} AND model = CAST(:own_model AS text)""",
+    ListIndex.AGENT: f"conversations WHERE {_OF_TENANT}",
+    ListIndex.MODEL: f"conversations WHERE {_OF_TENANT} AND model IS NOT NULL",
     ListIndex.CREATED: f"conversations WHERE {_OF_TENANT}",
     ListIndex.ACTIVE: f"conversation_activity WHERE {_OF_TENANT}",
 }
+_IN_RANGE: Final = {
+    ListIndex.AGENT: ("agent_id, ", "CAST(:agent_id AS text), "),
+    ListIndex.MODEL: ("model, ", "CAST(:own_model AS text), "),
+}
+"""Columns of the range, with their values at both ends.
+
+As a column of the order, it leaves PostgreSQL no other index; without statistics, that of the
+tenant's conversations would cost the same.
+"""
 _ACTIVE_AT = """(SELECT v.active_at FROM conversation_activity v
         WHERE v.conversation_id = scanned.conversation_id LIMIT 1)"""
 _MATCHES = """
@@ -75,12 +83,14 @@ def _entries(index: ListIndex) -> str:
     `:until` and `:until_id` are the end of the range: its time, or the place before the page.
     """
     time = _TIMES[index]
+    column, value = _IN_RANGE.get(index, ("", ""))
+    order = f"{column}{time}, conversation_id".replace(",", " DESC,")
     return f"""
         SELECT conversation_id, {time} AS at FROM {_ENTRIES[index]}
-            AND {time} > CAST(:since AS timestamptz)
-            AND ({time}, conversation_id)
-                < (CAST(:until AS timestamptz), CAST(:until_id AS uuid))
-        ORDER BY {time} DESC, conversation_id DESC
+            AND ({column}{time}) > ({value}CAST(:since AS timestamptz))
+            AND ({column}{time}, conversation_id)
+                < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
+        ORDER BY {order} DESC
         LIMIT CAST(:scanned AS bigint)
     """
 
