@@ -69,7 +69,7 @@ INDEXES = {
 async def test_lists_are_read_by_their_index(database_url: str, index: ListIndex) -> None:
     """Each list is read from the index that it names, and all else by primary keys.
 
-    [conversations.filters]
+    [lists.bounded]
     """
     for statement in (COUNT[index], *(PLACES[f"{order}/{index}"] for order in ListOrder)):
         plan = await plan_of(database_url, statement)
@@ -80,7 +80,7 @@ async def test_lists_are_read_by_their_index(database_url: str, index: ListIndex
 
 
 async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None:
-    """Rows before and after a page cost nothing. [conversations.filters]"""
+    """Rows before and after a page cost nothing. [lists.bounded]"""
     await execute(
         database_url,
         "INSERT INTO conversations (conversation_id, tenant_id, agent_id, model, metadata,"

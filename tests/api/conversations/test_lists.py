@@ -1,6 +1,6 @@
 """Filters and orders of `GET /v1/conversations` over HTTP.
 
-[conversations.filters, conversations.active-order]
+[lists.filters, lists.active-order]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def ids(client: httpx.AsyncClient, query: str = "") -> list[str]:
 
 
 async def test_metadata_is_filtered_as_it_is_now(client: httpx.AsyncClient) -> None:
-    """A change, a fork and a deletion change what a filter finds; all filters must match."""
+    """A change, a fork and a deletion change what a filter finds. [lists.metadata]"""
     first = await new_conversation(client, metadata={"user": "ann", "vip": True, "n": 7, "x": None})
     second = await new_conversation(client, metadata={"user": "bob", "vip": True, "": "e"})
     assert await ids(client, "metadata[user]=ann") == [first]
@@ -131,7 +131,7 @@ async def test_wrong_filters_are_refused(
 
 
 async def test_a_cursor_belongs_to_its_list(client: httpx.AsyncClient) -> None:
-    """With other filters or another order it is refused. [api.lists]"""
+    """With other filters or another order it is refused. [lists.cursor]"""
     for _ in range(3):
         await new_conversation(client, metadata={"a": "x"})
     query = "limit=1&metadata[a]=x&order=active&created_after=2026-01-01T00:00:00Z"

@@ -130,7 +130,7 @@ async def test_wrong_searches_are_refused(
 
 
 async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None:
-    """With another query or agent it is refused. [api.lists]"""
+    """With another query or agent it is refused. [lists.cursor]"""
     await planted(client, 1)
     cursor = (await client.get("/v1/search?q=whale&limit=1")).json()["next_cursor"]
     for query in ("q=boat", "q=whale&agent_id=a"):

@@ -53,7 +53,7 @@ UNSAID = {
     "a cursor is what a page has given": (
         *("list_agents", "list_agent_messages", "list_agent_snapshots", "list_conversations"),
         *("list_blobs", "list_compactions", "list_messages", "list_conversation_snapshots"),
-        *("list_models", "list_snapshots", "expand_compaction"),
+        *("list_models", "list_snapshots", "expand_compaction", "search_messages"),
     ),
     "settings have to work together, and no name may stand twice in a list": (
         *("create_agent", "change_agent", "create_conversation", "change_conversation"),

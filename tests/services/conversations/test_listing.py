@@ -1,6 +1,6 @@
 """Pages of lists: together they are what an in-memory filter of the same conversations gives.
 
-[conversations.filters]
+[lists.filters]
 """
 
 from __future__ import annotations
