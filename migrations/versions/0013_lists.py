@@ -112,7 +112,11 @@ FILL = sa.text(
 
 
 def upgrade() -> None:
-    """Add both tables with their triggers, fill them, and add an index by model."""
+    """Add both tables with their triggers, fill them, and add an index by model.
+
+    Filling cannot be undone by itself: what an attempt has left goes first.
+    """
+    _remove()
     op.execute(
         """
         CREATE TABLE conversation_labels (
@@ -195,16 +199,20 @@ def _fill() -> None:
 
 def downgrade() -> None:
     """Take it all away again."""
+    _remove()
     op.execute("DROP INDEX conversations_by_model")
-    op.execute("DROP TRIGGER heads_active ON heads")
-    op.execute("DROP TRIGGER conversations_labelled ON conversations")
-    op.execute("DROP TRIGGER conversations_added ON conversations")
+
+
+def _remove() -> None:
+    """Remove the tables with their triggers, where they are."""
+    op.execute("DROP TRIGGER IF EXISTS heads_active ON heads")
+    op.execute("DROP TRIGGER IF EXISTS conversations_labelled ON conversations")
+    op.execute("DROP TRIGGER IF EXISTS conversations_added ON conversations")
     for function in (
         "conversation_is_active()",
         "conversation_is_labelled()",
         "conversation_is_added()",
         "labels_of(TEXT)",
     ):
-        op.execute(f"DROP FUNCTION {function}")
-    op.execute("DROP TABLE conversation_activity")
-    op.execute("DROP TABLE conversation_labels")
+        op.execute(f"DROP FUNCTION IF EXISTS {function}")
+    op.execute("DROP TABLE IF EXISTS conversation_activity, conversation_labels")

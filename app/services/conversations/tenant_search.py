@@ -37,7 +37,7 @@ from app.services.conversations.listing import find_places
 from app.services.conversations.search import MAX_CHECKED, SearchService, matching_phrases
 from app.services.ports import Database
 
-_BATCH = 50
+_BATCH = 100
 """Conversations that are searched by one statement."""
 _ALL = 2**53 - 1
 """A seq that is not before any message."""
