@@ -57,13 +57,18 @@ METADATA_PARAMETER: dict[str, Any] = {
 """What FastAPI cannot generate: a parameter for each key of an object."""
 
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
-_UNESCAPED_PLUS = re.compile(r"(T[\d:.]+) (\d\d:?\d\d)$")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+ -]\d\d:\d\d)")
 _YEARS = range(1970, 9000)
 
 
-def _with_plus(value: Any) -> Any:
-    """Restore the `+` of an offset, which is a space in a query unless it is escaped."""
-    return _UNESCAPED_PLUS.sub(r"\1+\2", value) if isinstance(value, str) else value
+def _rfc_3339(value: Any) -> Any:
+    """Return a time of RFC 3339; the `+` of an offset is a space in a query unless it is escaped.
+
+    Raises ValueError for the other forms that pydantic accepts, such as numbers.
+    """
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        raise ValueError("must be a time of RFC 3339, such as 2026-01-05T09:30:00Z")
+    return value.replace(" ", "+")
 
 
 def _in_range(value: datetime) -> datetime:
@@ -72,7 +77,7 @@ def _in_range(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_with_plus), AfterValidator(_in_range)]
+Time = Annotated[AwareDatetime, BeforeValidator(_rfc_3339), AfterValidator(_in_range)]
 Order = Annotated[
     Literal["created", "active"],
     Query(description="Newest first: by creation, or by the newest append."),

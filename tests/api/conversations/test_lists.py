@@ -114,6 +114,8 @@ async def test_appends_meanwhile_change_no_list_by_creation(client: httpx.AsyncC
         ("order=oldest", "/query/order"),
         ("model=%0A", "/query/model"),
         ("created_after=2026-01-05", "/query/created_after"),
+        ("created_after=0.5", "/query/created_after"),
+        ("created_after=2026-02-30T09:30:00Z", "/query/created_after"),
         ("created_after=2026-01-05T09:30:00", "/query/created_after"),
         ("active_before=0001-01-01T00:00:00%2B14:00", "/query/active_before"),
         (
