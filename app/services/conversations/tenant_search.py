@@ -25,6 +25,7 @@ from app.domain.conversations.search.several import (
     MAX_HITS,
     MAX_NEWLY_INDEXED,
     MAX_SEARCHED,
+    MIN_INDEXING_COST,
     Hit,
     IndexProgress,
     MessagePlace,
@@ -159,7 +160,7 @@ class TenantSearchService:
     ) -> tuple[list[SearchPlace], list[SearchPlace], int]:
         """Index conversations in order, until the budget of messages is used (rule 2).
 
-        Returns those that are indexed, the others, and how many messages that took.
+        Returns those that are indexed, the others, and what of the budget that took.
         """
         async with self._database.session() as session:
             found = await session.tenant_search.progress(
@@ -181,13 +182,13 @@ class TenantSearchService:
         return ready, [], used
 
     async def _index(self, progress: IndexProgress, budget: int) -> tuple[int, bool]:
-        """Index a conversation; return how many messages that took, and whether it is done."""
+        """Index a conversation; return what of the budget that took, and whether it is done."""
         used = 0
         while used < budget:
             count = await self._search.index_batch(progress.conversation_id, progress.head_seq)
             used += count
             if progress.indexed_seq + used >= progress.head_seq or not count:
-                return used, True
+                return max(used, MIN_INDEXING_COST), True
         return used, False
 
     async def _matches(

@@ -183,6 +183,7 @@ async def test_the_transcript_of_a_large_agent_is_not_searched(
     assert "/v1/search" in problem["detail"]
     monkeypatch.setattr(tenant_search, "MAX_AGENT_CONVERSATIONS", several.MAX_AGENT_CONVERSATIONS)
     monkeypatch.setattr(tenant_search, "MAX_NEWLY_INDEXED", 8)
+    monkeypatch.setattr(tenant_search, "MIN_INDEXING_COST", 1)
     answer = await client.get("/v1/agents/a/messages?q=whale")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
     assert len((await client.get("/v1/agents/a/messages?q=whale")).json()["data"]) == 6

@@ -11,12 +11,14 @@ from app.domain.conversations.search.recall import excerpt
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.stored_message import StoredMessage
 
-MAX_SEARCHED: Final = 500
+MAX_SEARCHED: Final = 1_000
 """Conversations of a tenant that are searched for one page."""
 MAX_AGENT_CONVERSATIONS: Final = 1_000
 """Conversations of an agent whose transcript can be searched by time."""
 MAX_NEWLY_INDEXED: Final = 2_000
 """Messages that one search indexes before it ends; the next one continues."""
+MIN_INDEXING_COST: Final = 10
+"""The number of messages that indexing a conversation costs at least, for its statements."""
 MAX_COMPARED: Final = 2_000
 """Messages that a search reads before it ends, to compare them with phrases."""
 MAX_HITS: Final = 100
