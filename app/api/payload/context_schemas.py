@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.api.conversations.message_schemas import Appended
 from app.api.http.fields import (
     MAX_SEQ,
     MAX_TOKENS,
@@ -24,6 +23,7 @@ from app.api.http.fields import (
     Tools,
     examples,
 )
+from app.api.payload.append_schemas import Appended
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections

@@ -40,8 +40,8 @@ def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: 
             SELECT *, page_position = 1 AND CAST(:whole_first AS boolean)
                 OR total_bytes <= CAST(:max_bytes AS bigint) AS fits
             FROM (
-                SELECT *, count(*) OVER () AS row_count,
-                    row_number() OVER in_order AS page_position,
+                SELECT *, row_number() OVER in_order AS page_position,
+                    count(*) OVER () AS row_count,
                     sum({size} + {SMALL_COLUMNS_BYTES}) OVER in_order AS total_bytes
                 FROM ({rows}) AS paged
                 WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
