@@ -231,6 +231,8 @@ def _range(wanted: ConversationFilter, lead: Lead, before: Place | None) -> dict
 
 
 def _filters(tenant_id: str, wanted: ConversationFilter, lead: Lead) -> dict[str, Any]:
+    """Return the values of the filters; rows are not compared with that of the index itself."""
+    others = {key: value for key, value in wanted.labels.items() if key != lead.label}
     return {
         "tenant_id": tenant_id,
         "label": lead.label,
@@ -239,9 +241,9 @@ def _filters(tenant_id: str, wanted: ConversationFilter, lead: Lead) -> dict[str
         "own_model": wanted.model,
         "created_after": wanted.created.start,
         "created_before": wanted.created.end,
-        "any_active": not wanted.active,
+        "any_active": not wanted.active or lead.index is ListIndex.ACTIVE,
         "active_after": wanted.active.start,
         "active_before": wanted.active.end,
-        "keys": list(wanted.labels),
-        "values": list(wanted.labels.values()),
+        "keys": list(others),
+        "values": list(others.values()),
     }
