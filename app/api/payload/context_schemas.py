@@ -102,6 +102,8 @@ _BUILT: dict[str, Any] = {
     "deferred_tools": 0,
     "defers_natively": False,
     "delta": False,
+    "appended": None,
+    "reported": None,
 }
 
 
@@ -354,10 +356,10 @@ class BuiltContext(EarlierBuild):
     )
     delta: bool = Field(description="Whether the payload has only new items.")
     appended: Appended | None = Field(
-        default=None, description="The stored batch, if the request has `append`."
+        description="The stored batch; null if the request has no `append`."
     )
     reported: UsageAnswer | None = Field(
-        default=None, description="The stored report, if the request has `usage`."
+        description="The stored report; null if the request has no `usage`."
     )
 
 
