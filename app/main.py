@@ -21,7 +21,7 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import ABOUT, TAGS, describe
-from app.api.operation import health
+from app.api.operation import health, pages
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
@@ -84,6 +84,7 @@ ROUTERS = (
     models.router,
     strategies.router,
     health.router,
+    pages.router,
 )
 
 MCP_MARGIN_SECONDS = 30.0
@@ -134,6 +135,7 @@ def create_app(
         description=ABOUT,
         openapi_tags=TAGS,
         lifespan=lifespan,
+        docs_url=None,  # `pages` has its own, without a CDN
         redoc_url=None,
         # Its own would send queries and the words of exceptions; see `adapters/tracing`.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
@@ -141,7 +143,7 @@ def create_app(
     )
     # Not include_router, which would look every request up through each of the routers.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
-    app.router.routes.extend(mcp.routes)
+    app.router.routes.extend((*pages.docs_router.routes, *mcp.routes))
     errors.install(app)
     app.add_middleware(
         AuthenticationMiddleware,
