@@ -59,7 +59,14 @@ class ConversationCreate(SettingsCreate):
 class ConversationPatch(SettingsPatch):
     """A change; omitted fields stay unchanged."""
 
-    model_config = examples({"policy": {"budget": {"context_window": 32000, "notice_at": None}}})
+    model_config = examples(
+        {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
+        {"agent_id": "support-bot"},
+    )
+
+    agent_id: AgentId | None = Field(
+        default=None, description="The agent it belongs to from now on; null for none."
+    )
 
 
 class ConversationItem(ListedSettings):

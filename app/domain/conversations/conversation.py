@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, has_to_move
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
@@ -106,6 +107,22 @@ class Conversation:
             state.cleared_at,
             state.oldest_at,
             now,
+        )
+
+    def given_to(self, agent: Agent | None) -> Conversation:
+        """Return the conversation with this agent, or without one.
+
+        No message from before the last clear of the agent is shown, as in its other conversations.
+        """
+        if agent is None:
+            return replace(self, agent_id=None, agent=StoredSettings(), rolling_window_seconds=None)
+        clears = filter(None, (self.state.cleared_at, agent.cleared_at))
+        return replace(
+            self,
+            agent_id=agent.agent_id,
+            agent=agent.settings,
+            rolling_window_seconds=agent.rolling_window_seconds,
+            state=replace(self.state, cleared_at=max(clears, default=None)),
         )
 
     @property

@@ -98,14 +98,18 @@ class AgentService(ConfigurableService[Agent]):
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()
+        removed: list[str] = []
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                await repositories.log.lock(tenant_id, conversation_id, None)
+                found = await repositories.log.lock(tenant_id, conversation_id, None)
+                if found is None or found.agent_id != agent_id:
+                    continue  # deleted, or given to another agent, since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
+                removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
-        await self._delete_objects(tenant_id, ids)
+        await self._delete_objects(tenant_id, removed)
         return dict(deleted)
 
     def _repository(self, repositories: Repositories) -> AgentRepository:
@@ -119,7 +123,7 @@ class AgentService(ConfigurableService[Agent]):
             raise NotFound.agent(resource_id)
         return found
 
-    def _checked(self, before: Agent, after: Agent, patch: Patch) -> Agent:
+    def _checked(self, before: Agent, after: Agent, patch: Patch, agent: Agent | None) -> Agent:
         self._policy(after.settings.policy)
         if "name" in patch.fields:
             after = replace(after, name=patch.name)

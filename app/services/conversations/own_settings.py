@@ -56,6 +56,7 @@ class Patch:
     policy: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rolling_window_seconds: int | None = None
+    agent_id: str | None = None
 
     def applied(self, resource: Resource) -> Resource:
         """Return the resource with model, policy and metadata changed."""
