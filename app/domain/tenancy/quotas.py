@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 SHARES = 20
-"""The minimum number of shares that the quota of a window is divided into."""
+"""The number of shares of a quota; a larger need is reserved at once."""
 
 
 class QuotaKind(StrEnum):

@@ -162,7 +162,7 @@ async def test_all_uses_are_written_once_a_minute(
     header = await created(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
-    (first,) = await keys.of_tenant()
+    (first,) = await keys.list_keys()
     assert first.last_used_at == clock.utc()
     since = clock.utc() - timedelta(hours=2)
     clock.pass_seconds(WRITE_SECONDS / 2)
@@ -177,9 +177,9 @@ async def test_all_uses_are_written_once_a_minute(
     await keys.close()
     counted = {u.address: (u.admitted, u.refused) for u in await keys.uses(ID, since)}
     assert counted == {"10.0.0.1": (8, 0), "10.0.0.2": (1, 0), "10.0.0.3": (0, 1)}
-    (last,) = await keys.of_tenant("acme")
+    (last,) = await keys.list_keys("acme")
     assert last.last_used_at == clock.utc()
-    assert await keys.of_tenant("other") == []
+    assert await keys.list_keys("other") == []
     with pytest.raises(NotFound):
         await keys.uses("nothing", since)
 
@@ -277,7 +277,7 @@ async def test_invalid_tenant_ids_get_no_key(keys: KeyService) -> None:
     """A tenant's id is checked before anything is stored."""
     with pytest.raises(ValidationError):
         await created(keys, "no such / tenant")
-    assert await keys.of_tenant() == []
+    assert await keys.list_keys() == []
     assert not await keys.has_keys()
 
 
