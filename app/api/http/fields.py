@@ -21,6 +21,7 @@ MAX_TOKENS = 1_000_000_000
 MAX_SEQ = 2**53 - 1  # the largest integer that every JSON parser keeps exact
 MAX_METADATA_BYTES = 65_536
 MAX_TOOLS = 1_000
+MAX_WINDOW_SECONDS = 1_000_000_000
 
 NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
@@ -236,12 +237,12 @@ StoredTools = Annotated[
         json_schema_extra={"uniqueItems": True},
     ),
 ]
-RollingWindow = Annotated[
-    int,
+OwnRollingWindow = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_WINDOW_SECONDS)] | Literal["inherit"] | None,
     Field(
-        ge=1,
-        le=1_000_000_000,
-        description="Age in seconds after which messages leave the window; null is no limit.",
+        description="Age in seconds after which messages leave the active window; null is no"
+        " limit, `inherit` the value of the agent or the service. A longer window shows older"
+        " messages again.",
         examples=[86_400],
     ),
 ]

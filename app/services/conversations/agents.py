@@ -12,8 +12,13 @@ from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
 from app.domain.common.pages import Bound, Page
-from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.agent import Agent
+from app.domain.conversations.rolling_window import (
+    INHERIT,
+    SERVICE_DEFAULTS,
+    OwnWindow,
+    agent_window,
+)
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -32,7 +37,7 @@ class NewAgent(Creation):
 
     name: str
     agent_id: str | None = None
-    rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
+    rolling_window_seconds: OwnWindow = INHERIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class AgentService(ConfigurableService[Agent]):
                 json_text.dumps(new.metadata),
                 created_at=_SET_BY_DATABASE,
                 updated_at=_SET_BY_DATABASE,
-                rolling_window_seconds=new.rolling_window_seconds,
+                rolling_window=agent_window(new.rolling_window_seconds, SERVICE_DEFAULTS),
             )
             return await repositories.agents.add(tenant_id, agent)
 
@@ -130,7 +135,9 @@ class AgentService(ConfigurableService[Agent]):
         if "name" in patch.fields:
             after = replace(after, name=patch.name)
         if "rolling_window_seconds" in patch.fields:
-            after = replace(after, rolling_window_seconds=patch.rolling_window_seconds)
+            after = replace(
+                after, rolling_window=agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
+            )
         return after
 
     def _effective_policy(self, resource: Agent) -> dict[str, Any]:

@@ -12,6 +12,12 @@ from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.rolling_window import (
+    INHERIT,
+    SERVICE_DEFAULTS,
+    OwnWindow,
+    conversation_window,
+)
 from app.domain.conversations.settings import StoredSettings
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -30,6 +36,7 @@ class NewConversation(Creation):
 
     conversation_id: str | None = None
     agent_id: str | None = None
+    rolling_window_seconds: OwnWindow = INHERIT
 
 
 class ConversationService(ConfigurableService[Conversation]):
@@ -51,10 +58,11 @@ class ConversationService(ConfigurableService[Conversation]):
             return await repositories.conversations.add(
                 tenant_id,
                 conversation_id,
-                new.agent_id,
+                agent,
                 self._policy(inherited.policy, settings.policy).budget.counter,
                 settings,
                 json_text.dumps(new.metadata),
+                new.rolling_window_seconds,
             )
 
         return await self._create(tenant_id, new.conversation_id, new, add)
@@ -143,6 +151,9 @@ class ConversationService(ConfigurableService[Conversation]):
         """
         if "agent_id" in patch.fields:
             after = after.given_to(agent)
+        if "rolling_window_seconds" in patch.fields:
+            window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
+            after = replace(after, rolling_window=window)  # an inherited one is read again
         unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
         counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
         if not before.state.head_seq:

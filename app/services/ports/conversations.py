@@ -11,6 +11,7 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Candidate, Postings
 from app.domain.conversations.search.texts import SearchedMessage
@@ -45,10 +46,11 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        agent_id: str | None,
+        agent: Agent | None,
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_window: OwnWindow = INHERIT,
     ) -> bool:
         """Create one with an empty log; False when the id is taken."""
 
