@@ -15,6 +15,7 @@ from typing_extensions import TypeAliasType
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.formats import ToolCategory
+from app.domain.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.domain.formats.tool_calls import TOOL_NAME_PATTERN
 
 MAX_TOKENS = 1_000_000_000
@@ -162,13 +163,27 @@ TOOL_EXAMPLE: dict[str, Any] = {
         },
     },
 }
+_HOSTED: list[dict[str, Any]] = [
+    {
+        "required": ["type"],
+        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
+    },
+    {
+        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
+        "not": {
+            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
+        },
+    },
+]
+"""Schemas of hosted tools."""
 ToolObject = TypeAliasType(
     "ToolObject",
     Annotated[
         dict[str, Any],
         Field(
-            description="A tool definition in a provider's format, with an optional `category`.",
-            examples=[TOOL_EXAMPLE],
+            description="A tool definition in a provider's format, with an optional `category`: a"
+            " function, or a hosted tool of one provider such as its web search.",
+            examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
             json_schema_extra={
                 "properties": {
                     # Patterns, since enumerations would narrow the types of generated clients.
@@ -176,15 +191,21 @@ ToolObject = TypeAliasType(
                         "type": "string",
                         "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
                     },
-                    "type": {"type": ["string", "null"], "pattern": "^(function|custom)$"},
+                    "type": {
+                        "type": ["string", "null"],
+                        "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
+                    },
                 },
-                "not": {"required": ["custom"], "properties": {"custom": {}}},
-                "if": {"required": ["function"], "properties": {"function": {}}},
-                "then": {
-                    "additionalProperties": True,
-                    "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                "if": {"anyOf": _HOSTED},
+                "else": {
+                    "not": {"required": ["custom"], "properties": {"custom": {}}},
+                    "if": {"required": ["function"], "properties": {"function": {}}},
+                    "then": {
+                        "additionalProperties": True,
+                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                    },
+                    "else": {"$ref": "#/components/schemas/ToolFunction"},
                 },
-                "else": {"$ref": "#/components/schemas/ToolFunction"},
             },
         ),
     ],
