@@ -22,7 +22,7 @@ from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
 from app.api.operation import health, pages
-from app.api.payload import context, reported_usage, stateless, validation
+from app.api.payload import context, reported_usage, stateless, usage_totals, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
 from app.api.tool_output import blob_reading, blobs
@@ -45,7 +45,9 @@ from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
+from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
+from app.services.payload.usage_totals import UsageTotalService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
@@ -82,6 +84,7 @@ ROUTERS = (
     validation.router,
     tokens.router,
     models.router,
+    usage_totals.router,
     strategies.router,
     health.router,
     pages.router,
@@ -187,6 +190,20 @@ def _services(settings: Settings, parts: Parts) -> Services:
         settings.max_batch,
         parts.telemetry,
     )
+    usage = UsageService(database, resolver, parts.active, new_id)
+    context = ContextService(
+        BuildDependencies(
+            database,
+            resolver,
+            parts.summariser,
+            PayloadCache(settings.window_cache_bytes),
+            parts.active,
+            compaction,
+            Statuses(database, parts.active.now),
+            new_id,
+            parts.telemetry,
+        )
+    )
     return Services(
         agents=AgentService(
             database,
@@ -204,20 +221,10 @@ def _services(settings: Settings, parts: Parts) -> Services:
         blob_collector=parts.blob_collector,
         tools=search,
         tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
-        usage=UsageService(database, resolver, parts.active, new_id),
-        context=ContextService(
-            BuildDependencies(
-                database,
-                resolver,
-                parts.summariser,
-                PayloadCache(settings.window_cache_bytes),
-                parts.active,
-                compaction,
-                Statuses(database, parts.active.now),
-                new_id,
-                parts.telemetry,
-            )
-        ),
+        usage=usage,
+        usage_totals=UsageTotalService(database, utc_now),
+        context=context,
+        steps=StepService(log, usage, context),
         build_replay=BuildReplayService(database, resolver),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),

@@ -151,15 +151,32 @@ async function talk(service: Service): Promise<string> {
   const other = await build(service, conversation_id, claude);
   tell("anthropic", items(other.payload).map((item) => item["role"]), other.budget.total);
 
-  await append(service, conversation_id, { role: "assistant", content: "It rains, 8 degrees." });
   const { epoch, through_seq, build_id } = chat;
-  const delta = await build(service, conversation_id, { known: { epoch, through_seq, build_id } });
+  const delta = await build(service, conversation_id, {
+    known: { epoch, through_seq, build_id },
+    append: { messages: [{ role: "assistant", content: "It rains, 8 degrees." }] },
+  });
   tell("delta", delta.delta, delta.base_items, items(delta.payload));
 
   const counted = good(
     await service.POST("/v1/tokens/count", { body: { text: "It rains.", model: "gpt-4o" } }),
   );
   tell("tokens", counted.tokens, counted.counter);
+
+  const usage = { prompt_tokens: 90, completion_tokens: 10 };
+  const path = { conversation_id };
+  good(
+    await service.POST("/v1/conversations/{conversation_id}/usage", {
+      params: { path },
+      body: { usage, build_id },
+    }),
+  );
+  const bill = good(
+    await service.GET("/v1/conversations/{conversation_id}/usage", {
+      params: { path, query: { group_by: "model" } },
+    }),
+  );
+  tell("usage", bill.data.map((row) => [row.model, row.reported.total_tokens]));
   return conversation_id;
 }
 

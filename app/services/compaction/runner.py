@@ -26,6 +26,7 @@ from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
 from app.services.compaction.runs import CompactionRun, CompactRequest, ExecutedPlan, nothing_done
+from app.services.compaction.summaries.usage_recording import add_usage, record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Observer
@@ -103,11 +104,18 @@ class CompactionRunner:
     async def _observed(
         self, run: CompactionRun, compacting: Awaitable[CompactResult]
     ) -> CompactResult:
-        """Report a run and its result to the observer."""
-        with self._observer.compacting(run.conversation_id, run.trigger, run.strategy) as observe:
-            result = await compacting
-            observe(result)
-        return result
+        """Report a run and its result to the observer; its model calls cost, however it ends."""
+        try:
+            with self._observer.compacting(
+                run.conversation_id, run.trigger, run.strategy
+            ) as observe:
+                result = await compacting
+                observe(result)
+            return result
+        finally:
+            await record_usage(
+                self.database, run.calls, run.conversation_id, run.source.conversation.agent_id
+            )
 
     async def _plan_and_apply(self, run: CompactionRun) -> CompactResult:
         plan = run.plan()
@@ -187,7 +195,10 @@ class CompactionRunner:
         )
 
     def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
-        """Return the receipt of a clearing, which hides no messages."""
+        """Return the receipt of a clearing, which hides no messages.
+
+        Its `hidden_tokens` include those that the placeholders save.
+        """
         source = run.source
         freed_tokens = tokens_of(source.shown) - tokens_of(
             shown_entries(source.entries, executed.view)
@@ -231,6 +242,8 @@ class CompactionRunner:
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
             await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+            await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
+        run.calls.unrecorded.clear()
         return result
 
     async def _add_event(self, run: CompactionRun, event: EventType, **data: Any) -> None:

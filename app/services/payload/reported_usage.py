@@ -1,4 +1,4 @@
-"""Reported usage: stores it, calibrates its model, and decides whether to compact."""
+"""Reported usage: stored, added to totals, used for calibration, judged for compaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from itertools import chain
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
@@ -17,6 +23,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.models.usage_totals import UsageEntry
 from app.domain.payload.epochs import (
     BuildId,
     EpochStart,
@@ -33,10 +40,11 @@ from app.domain.payload.reported_usage import (
     settings_difference,
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
-from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.services.common.due_compactions import make_compaction_due
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
+from app.services.payload.usage_entries import SentCall, usage_entry
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
@@ -58,7 +66,9 @@ class Report:
     """A report of a call's usage; without `usage` the last report is judged again.
 
     `epoch` and `through_seq` are those of the build that was sent, by default of the newest one.
-    `build_id` stands for them and for format, model and `dynamic_texts`.
+    `build_id` stands for them and for format, model and `dynamic_texts`. `head_seq` is the newest
+    message that the call can have seen, by default that of the log. A repeated `idempotency_key`
+    stores nothing and judges the last report again.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -68,6 +78,8 @@ class Report:
     through_seq: int | None = None
     build_id: str | None = None
     dynamic_texts: tuple[str, ...] | None = None
+    head_seq: int | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,16 @@ class _PayloadCount:
     uncalibrated_reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A new report as stored, its call, the newest epoch of its stream, and its count."""
+
+    report: UsageReport
+    call: CallUsage
+    newest_epoch: Epoch | None
+    payload_count: _PayloadCount
+
+
 class UsageService:
     """Stores reported usage, calibrates its model, and decides whether to compact."""
 
@@ -135,28 +157,37 @@ class UsageService:
             if report.build_id is not None:
                 report = await _with_build(session, conversation_id, report, build)
                 _check_through_seq(report, conversation)
+            if report.usage is not None and await _is_repeated(
+                session, conversation_id, report, usage_json
+            ):
+                report = replace(report, usage=None)
             settings = RequestSettings(
                 await self._format(session, conversation_id, report), report.model
             )
             resolved = await self._resolved(conversation, settings)
+            new, entry, payload_count = None, None, _PayloadCount(None, None)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
-                payload_count = _PayloadCount(None, None)
             else:
-                stored, payload_count = await self._store(
+                new = await self._store(
                     session, conversation, resolved, report, settings.format, usage_json
                 )
+                stored, payload_count = new.report, new.payload_count
             reported, visible_tokens = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(session, resolved, conversation)
+            if new is not None:
+                entry = await self._entry(session, conversation, resolved, new, visible_tokens)
+                await session.usage_totals.add_to_conversation(conversation_id, [entry])
+            # Other reports of the model, and of the tenant, wait for the end of this transaction
+            # from here on.
             if (
                 stored is not None
                 and payload_count.tokens is not None
                 and payload_count.uncalibrated_reason is None
             ):
-                # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
@@ -166,6 +197,8 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
+            if entry is not None:
+                await session.usage_totals.add_to_tenant(tenant_id, conversation.agent_id, [entry])
         result = _result(conversation, resolved, visible_tokens, reported, payload_count)
         if resolved is not None and result.should_compact:
             await self._enqueue_compaction(conversation_id, resolved)
@@ -218,7 +251,7 @@ class UsageService:
         report: Report,
         format: FormatName,
         usage_json: str,
-    ) -> tuple[UsageReport, _PayloadCount]:
+    ) -> _Stored:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
         model = report.model or conversation.model or self._resolver.default_model
@@ -235,7 +268,8 @@ class UsageService:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
-        through_seq = state.head_seq if report.through_seq is None else report.through_seq
+        head_seq = state.head_seq if report.head_seq is None else report.head_seq
+        through_seq = head_seq if report.through_seq is None else report.through_seq
         new_report = UsageReport(
             self._new_id(), model, format, epoch, through_seq, call.usage, usage_json
         )
@@ -254,7 +288,24 @@ class UsageService:
         new_report = replace(new_report, estimated_tokens=payload_count.tokens)
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return new_report, payload_count
+        return _Stored(new_report, call, newest_epoch, payload_count)
+
+    async def _entry(
+        self,
+        session: Repositories,
+        conversation: Conversation,
+        resolved: ResolvedSettings | None,
+        new: _Stored,
+        visible_tokens: int,
+    ) -> UsageEntry:
+        """Return what a new report adds to the usage totals."""
+        info = self._resolver.model_info(conversation, new.report.model)
+        sent = SentCall(new.report, new.call.billed, new.newest_epoch)
+        if resolved is None:
+            shown_tokens, factor = conversation.state.shown_tokens, 1.0
+        else:
+            shown_tokens, factor = visible_tokens, resolved.factor
+        return await usage_entry(session, conversation, info, sent, shown_tokens, factor)
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
@@ -265,6 +316,25 @@ class UsageService:
                 await make_compaction_due(session, conversation_id)
         except ServiceUnavailable:
             _log.warning("workers_not_notified")
+
+
+async def _is_repeated(
+    session: Repositories, conversation_id: str, report: Report, usage_json: str
+) -> bool:
+    """Whether the report was stored under its key; claims the key if it is new.
+
+    Raises Conflict when the key was used with another usage.
+    """
+    if report.idempotency_key is None:
+        return False
+    # An append may have the same key; a blank is in no key of a request.
+    key, request_hash = f"usage {report.idempotency_key}", digest(usage_json)
+    if await session.log.claim_key(conversation_id, key, request_hash):
+        return False
+    stored = await session.log.find_stored_answer(conversation_id, key)
+    if stored is not None and stored[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another usage")
+    return True
 
 
 def _usage_json(usage: Mapping[str, Any]) -> str:

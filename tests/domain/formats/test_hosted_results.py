@@ -38,12 +38,12 @@ def smallest(hint: Any) -> Any:
     arguments = typing_extensions.get_args(hint)
     if typing_extensions.is_typeddict(hint):
         hints = typing_extensions.get_type_hints(hint, include_extras=True)
-        required = typing_extensions.Required
-        names = [key for key in hints if typing_extensions.get_origin(hints[key]) is required]
+        origin_of: Any = typing_extensions.get_origin
+        names = [key for key in hints if origin_of(hints[key]) is typing_extensions.Required]
         return {key: smallest(hints[key]) for key in names}
     if origin in (typing.Literal, typing_extensions.Literal):
         return arguments[0]
-    if origin == typing.Union:
+    if origin is typing.Union:
         return smallest(arguments[0])
     plain = {str: "text", int: 1, float: 0.5, bool: False, type(None): None, object: {}}
     return plain.get(hint, {} if origin is dict else [])
