@@ -79,9 +79,13 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
         counted = await client.post("/v1/tokens/count", json={"format": format, "tools": tools})
         assert counted.json()["tokens"] > 735 * len(hosted)
         assert built["budget"]["tool_descriptions"] == counted.json()["tokens"]
-    degraded = (await build(client, path, "anthropic"))["degraded"]
-    assert "hosted_tool_left_out:mcp" in degraded
-    assert "hosted_tool_left_out:url_context" in degraded
+    last = await build(client, path, "anthropic")
+    assert "hosted_tool_left_out:mcp" in last["degraded"]
+    assert "hosted_tool_left_out:url_context" in last["degraded"]
+    usage = {"input_tokens": last["tokens_used"] - 700, "output_tokens": 9}
+    report = {"usage": usage, "build_id": last["build_id"]}
+    answer = (await client.post(f"{path}/usage", json=report)).json()
+    assert answer["uncalibrated_reason"] == "hosted_tools", "the estimate is not the model's fault"
 
 
 async def test_levels_replace_each_other(client: httpx.AsyncClient) -> None:
