@@ -22,7 +22,7 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
-from app.api.operation import health
+from app.api.operation import health, pages
 from app.api.payload import context, reported_usage, stateless, usage_totals, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
@@ -90,6 +90,7 @@ ROUTERS = (
     usage_totals.router,
     strategies.router,
     health.router,
+    pages.router,
 )
 
 MCP_MARGIN_SECONDS = 30.0
@@ -139,6 +140,7 @@ def create_app(
         description=DESCRIPTION,
         openapi_tags=TAGS,
         lifespan=lifespan,
+        docs_url=None,  # `pages` has its own, without a CDN
         redoc_url=None,
         # FastAPI's telemetry would send queries and exception texts; see `adapters/telemetry`.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
@@ -146,7 +148,7 @@ def create_app(
     )
     # Not include_router, which would match every request against each router in turn.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
-    app.router.routes.extend(mcp.routes)
+    app.router.routes.extend((*pages.docs_router.routes, *mcp.routes))
     errors.install(app)
     app.add_middleware(
         AuthenticationMiddleware,

@@ -29,28 +29,32 @@ from app.adapters.postgres.tenancy.storage_usage import StorageRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
 
 class PostgresRepositories:
     """All repositories, over one session."""
 
-    __slots__ = ("_session", "_settings_cache")
+    __slots__ = ("_session", "_settings_cache", "_window_defaults")
 
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
+    def __init__(
+        self, session: Session, settings_cache: SettingsCache, window_defaults: WindowDefaults
+    ) -> None:
         self._session = session
         self._settings_cache = settings_cache
+        self._window_defaults = window_defaults
 
     @property
     def agents(self) -> AgentRepository:
-        return AgentRepository(self._session)
+        return AgentRepository(self._session, self._window_defaults)
 
     @property
     def conversations(self) -> ConversationRepository:
-        return ConversationRepository(self._session)
+        return ConversationRepository(self._session, self._window_defaults)
 
     @property
     def conversation_list(self) -> ConversationListRepository:
-        return ConversationListRepository(self._session)
+        return ConversationListRepository(self._session, self._window_defaults)
 
     @property
     def log(self) -> LogRepository:
@@ -98,7 +102,7 @@ class PostgresRepositories:
 
     @property
     def transcripts(self) -> TranscriptRepository:
-        return TranscriptRepository(self._session)
+        return TranscriptRepository(self._session, self._window_defaults)
 
     @property
     def forks(self) -> ForkRepository:
@@ -128,9 +132,10 @@ class PostgresRepositories:
 class PostgresDatabase:
     """Sessions and transactions of a `Store`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
         self._store = store
-        self._settings_cache = SettingsCache()
+        self._settings_cache = SettingsCache(window_defaults)
+        self._window_defaults = window_defaults
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._settings_cache.get(tenant_id, conversation_id).conversation
@@ -138,9 +143,9 @@ class PostgresDatabase:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.session() as session:
-            yield PostgresRepositories(session, self._settings_cache)
+            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.transaction() as session:
-            yield PostgresRepositories(session, self._settings_cache)
+            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)

@@ -91,6 +91,7 @@ agents = sa.Table(
     _time("updated_at"),
     sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
     sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
+    sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 conversations = sa.Table(
@@ -108,6 +109,7 @@ conversations = sa.Table(
     sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     _time("updated_at"),
+    sa.Column("rolling_window_seconds", sa.BigInteger),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
     sa.Index(

@@ -66,6 +66,7 @@ async def create_conversation(
     new = NewConversation(
         conversation_id=body.conversation_id.lower() if body.conversation_id else None,
         agent_id=body.agent_id,
+        rolling_window_seconds=body.rolling_window_seconds,
         idempotency_key=idempotency_key,
         **body.creation(),
     )
@@ -130,15 +131,21 @@ async def get_conversation(request: Request, conversation_id: ConversationPath) 
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> Response:
-    """Change model, policy or metadata; the policy is merged leaf by leaf.
+    """Change agent, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
 
-    `409` for another token counter once there are messages, since their counts are stored.
+    With another agent the conversation inherits the settings of that one from its next append or
+    build, and shows no message from before the last clear of that agent. `409` for another token
+    counter once there are messages, since their counts are stored.
     """
     conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
             await services(request).conversations.change(
-                tenant_of(request), conversation_id, body.patch()
+                tenant_of(request),
+                conversation_id,
+                body.patch(
+                    agent_id=body.agent_id, rolling_window_seconds=body.rolling_window_seconds
+                ),
             )
         )
     )

@@ -28,7 +28,12 @@ from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
 from app.domain.tenancy.quotas import QuotaKind
 
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+PUBLIC_PATHS = frozenset(
+    {
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json"),
+        *("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"),
+    }
+)
 """Paths without authentication."""
 ANY_HOST = "*"
 """The allowed host that allows all hosts."""

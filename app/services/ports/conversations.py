@@ -18,6 +18,7 @@ from app.domain.conversations.listing import (
     Place,
     Places,
 )
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Candidate, Postings
 from app.domain.conversations.search.several import IndexProgress, MessagePlace
@@ -53,10 +54,11 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        agent_id: str | None,
+        agent: Agent | None,
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_window: OwnWindow = INHERIT,
     ) -> bool:
         """Create one with an empty log; False when the id is taken."""
 

@@ -154,6 +154,9 @@ class ActiveWindowRepository(Protocol):
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         """Empty the window, and store an event with `data`, a JSON object."""
 
+    async def take_clear(self, conversation_id: str, at: datetime) -> None:
+        """Note a clear before now; the next read moves the window by it."""
+
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         """Empty the windows of all conversations of an agent; returns their number."""
 

@@ -21,6 +21,7 @@ from app.main import ROUTERS
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
 WITHOUT_DATABASE = {
+    "/",
     "/healthz",
     "/metrics",
     "/v1/strategies",
@@ -28,7 +29,7 @@ WITHOUT_DATABASE = {
     "/v1/tool-definitions",
     "/v1/context/needs-compression",
 }
-BY_THE_SERVER = {("400", "/healthz"), ("400", "/readyz")}
+BY_THE_SERVER = {("400", "/"), ("400", "/healthz"), ("400", "/readyz")}
 """Where the answer to what is no HTTP is the only refusal, which the HTTP server gives."""
 NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
 

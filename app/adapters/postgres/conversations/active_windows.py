@@ -7,6 +7,7 @@ from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
+from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
@@ -179,6 +180,13 @@ CLEAR = Statement(f"""
     )
     {_ADD_EVENT}
 """)
+# The clear of an agent that the conversation is given to: the next read moves the window.
+TAKE_CLEAR = Statement(f"""
+    UPDATE heads
+    SET cleared_at = CAST(:at AS timestamptz), window_seconds = {OUT_OF_DATE},
+        newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
 # Rows are locked in one order, so that two concurrent clears cannot deadlock.
 CLEAR_ALL = Statement(f"""
     WITH locked AS (
@@ -314,6 +322,9 @@ class ActiveWindowRepository:
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
+
+    async def take_clear(self, conversation_id: str, at: datetime) -> None:
+        await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         return await self._session.run(

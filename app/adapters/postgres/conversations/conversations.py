@@ -26,19 +26,21 @@ from app.adapters.postgres.conversations.settings import (
 )
 from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
 from app.domain.common.ids import ConversationId
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow, conversation_window
 from app.domain.conversations.settings import StoredSettings
 
 ADD_CONVERSATION = Statement(f"""
     WITH added AS (
         INSERT INTO conversations (
             conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-            metadata, sections_version, tools_version
+            metadata, rolling_window_seconds, sections_version, tools_version
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
             CAST(:model AS text), CAST(:policy AS text),
             CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-            {FIRST_VERSIONS}
+            CAST(:own_window_seconds AS bigint), {FIRST_VERSIONS}
         ) ON CONFLICT (conversation_id) DO NOTHING
         RETURNING conversation_id
     ), versions AS (
@@ -48,7 +50,7 @@ ADD_CONVERSATION = Statement(f"""
         WHERE list.body <> '[]'
     )
     INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
-    SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
+    SELECT added.conversation_id, CAST(:counter AS text), CAST(:window_seconds AS bigint),
         a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
     FROM added
     LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
@@ -73,7 +75,8 @@ CHANGE_CONVERSATION = Statement(f"""
             AND counter <> CAST(:counter AS text)
     )
     UPDATE conversations
-    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
+        rolling_window_seconds = CAST(:own_window_seconds AS bigint)
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND tenant_id = CAST(:tenant_id AS text)
 """)
@@ -131,18 +134,24 @@ class ConversationRepository(ConfigurableRepository):
         self,
         tenant_id: str,
         conversation_id: str,
-        agent_id: str | None,
+        agent: Agent | None,
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_window: OwnWindow = INHERIT,
     ) -> bool:
+        window = conversation_window(
+            own_window, agent.rolling_window if agent is not None else None, self._window_defaults
+        )
         added = await self._session.run(
             ADD_CONVERSATION,
             tenant_id=tenant_id,
             conversation_id=conversation_id,
-            agent_id=agent_id,
+            agent_id=agent.agent_id if agent is not None else None,
             counter=counter,
             metadata=metadata,
+            own_window_seconds=window.stored,
+            window_seconds=window.seconds,
             **asdict(settings),
         )
         return added == 1
@@ -162,7 +171,7 @@ class ConversationRepository(ConfigurableRepository):
             default_model=default_model,
             **NO_CACHED_SETTINGS,
         )
-        return conversation_from(row) if row is not None else None
+        return conversation_from(row, self._window_defaults) if row is not None else None
 
     async def change(self, tenant_id: str, conversation: Conversation) -> None:
         await self._session.run(
@@ -171,6 +180,7 @@ class ConversationRepository(ConfigurableRepository):
             conversation_id=UUID(conversation.conversation_id),
             agent_id=conversation.agent_id,
             counter=conversation.counter,
+            own_window_seconds=conversation.rolling_window.stored,
             **change_parameters(conversation),
         )
 

@@ -35,6 +35,7 @@ from app.domain.conversations.listing import (
     Place,
     Places,
 )
+from app.domain.conversations.rolling_window import WindowDefaults
 
 _TIMES: Final = {index: "created_at" for index in ListIndex} | {ListIndex.ACTIVE: "active_at"}
 _OF_TENANT = "tenant_id = CAST(:tenant_id AS text)"
@@ -165,8 +166,9 @@ BY_IDS = Statement(
 class ConversationListRepository:
     """Reads pages of a tenant's conversations."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
         self._session = session
+        self._window_defaults = window_defaults
 
     async def count(self, tenant_id: str, wanted: ConversationFilter, lead: Lead) -> int:
         row = await self._session.first(
@@ -220,7 +222,7 @@ class ConversationListRepository:
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
-        return page_of(rows, conversation_from)
+        return page_of(rows, lambda row: conversation_from(row, self._window_defaults))
 
 
 def _range(wanted: ConversationFilter, lead: Lead, before: Place | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.stored_message import StoredMessage
 
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
@@ -166,8 +167,9 @@ CHAINS = Statement("""
 class TranscriptRepository:
     """Reads messages of several conversations at once."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
         self._session = session
+        self._window_defaults = window_defaults
 
     async def of_agent(
         self,
@@ -207,7 +209,7 @@ class TranscriptRepository:
             model=None,
             default_model=default_model,
         )
-        return [conversation_from(row) for row in rows]
+        return [conversation_from(row, self._window_defaults) for row in rows]
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         rows = await self._session.all(

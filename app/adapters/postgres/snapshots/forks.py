@@ -19,7 +19,7 @@ from app.domain.tool_output.blobs import Blob
 COPIED = {
     "conversations": (
         *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
-        *("sections_version", "tools_version"),
+        *("sections_version", "tools_version", "rolling_window_seconds"),
     ),
     "conversation_versions": ("kind", "version", "body", "created_at"),
     "messages": (
