@@ -146,7 +146,7 @@ def create_app(
     app.add_middleware(
         AuthenticationMiddleware,
         keys=parts.keys,
-        take=parts.allowances.take,
+        quotas=parts.allowances,
         allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(
