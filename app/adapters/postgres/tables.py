@@ -51,6 +51,7 @@ api_keys = sa.Table(
     sa.Column("expires_at", sa.DateTime(timezone=True)),
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
+    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # Requests of a key by hour and address.

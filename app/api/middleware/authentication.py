@@ -9,7 +9,8 @@
 4. A request has one Host header (RFC 9112): a proxy could have checked the other one of two.
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
-6. Every response to a tenant with quotas tells what is left of them (`app.api.http.rate_limits`).
+6. A read-only key may only read (`app.api.http.scopes`).
+7. Every response to a tenant with quotas tells what is left of them (`app.api.http.rate_limits`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.http.bodies import MalformedRequest
 from app.api.http.errors import answer_error
 from app.api.http.rate_limits import rate_limit_headers
+from app.api.http.scopes import require_scope
 from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
 from app.domain.tenancy.quotas import QuotaKind, QuotaState
@@ -105,6 +107,7 @@ class AuthenticationMiddleware:
                 self._require_allowed(host)
             scope["caller"] = caller
             await self._quotas.take(caller.tenant_id, QuotaKind.REQUESTS, 1)
+            require_scope(caller, scope["method"], scope["path"])
         except ContextError as error:
             await answer_error(error)(scope, receive, send_limits)
             return
