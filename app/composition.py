@@ -1,4 +1,4 @@
-"""What the API and the worker share: settings in, the parts that store, count and compact out."""
+"""Composition root: creates the services and adapters of a process from its settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tenancy.summariser_quota import SummariserQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
@@ -57,14 +57,14 @@ if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configur
     from app.adapters.telemetry.tracing import Tracing
 
 BLOB_STORE_SECONDS = 10.0
-"""How long one request to an object store may take; an append waits no longer."""
+"""The timeout of a request to an object store, and so of an append that waits for one."""
 
 _log = logging.getLogger("app.composition")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one process; nothing is connected before `opened`."""
+    """The services and adapters of one process; nothing is connected before `opened`."""
 
     telemetry: Telemetry
     store: Store
@@ -88,12 +88,12 @@ class Parts:
     conversations: ConversationService
     retention: RetentionService
     keys: KeyService
-    allowances: QuotaService
+    quotas: QuotaService
     storage: StorageQuota
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect for the block, which starts without a database as well."""
+        """Connect during the block; a process also starts while its database is unavailable."""
         Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         try:
             await self.store.open()
@@ -107,30 +107,30 @@ class Parts:
                 yield
 
     def _warm_up(self) -> None:
-        """Load beside the event loop what the first requests need."""
+        """Load the tokenizer and the model registry in a thread, before the first request."""
         self.tokenizer.load()
         self.registry.find("")
 
 
 def utc_now() -> datetime:
-    """Return the time of day."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
-    """Return the parts for these settings; active windows go by the time that `now` tells."""
+    """Return the services and adapters for these settings; `now` is the clock of active windows."""
     telemetry = Telemetry(app_version(), settings.metrics_token, _tracing(settings))
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store)
-    allowances = allowances_of(settings, database)
+    quotas = quotas_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
-    # The breaker comes first: a call that is not made is not counted.
+    # The circuit breaker is outside of the quota: a call that it stops is not counted.
     guarded = CircuitBreaker(
-        SummariserQuota(measured, database, allowances.limits_of, utc_now),
+        SummariserQuota(measured, database, quotas.limits_of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -155,7 +155,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         settings.policy,
         new_id,
         now,
-        outputs.delete_conversations,
+        outputs.delete_conversation_objects,
         summariser.check_model,
     )
     retention = Retention(
@@ -202,13 +202,13 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         conversations=conversations,
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),
-        allowances=allowances,
-        storage=StorageQuota(database, allowances, time.monotonic),
+        quotas=quotas,
+        storage=StorageQuota(database, quotas, time.monotonic),
     )
 
 
 def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:
-    """Return the store for these settings, which tells `failed` when the database fails it."""
+    """Return the store for these settings; `failed` gets the kind of each database error."""
     return Store(
         settings.database_url or "",
         min_size=settings.pool_min_size,
@@ -225,19 +225,19 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
 
 
 def _is_full(settings: Settings) -> bool:
-    """Tell whether the disk of the private database is full; of another one it is not known."""
-    from app.adapters.postgres.embedded import is_full, is_private
+    """Return whether the disk of the private database is full; False for a configured database."""
+    from app.adapters.postgres.embedded import is_embedded_url, is_full
 
-    return is_private(settings.database_url or "") and is_full(settings.data_dir)
+    return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: PostgresDatabase) -> KeyService:
-    """Return what knows the API keys."""
+    """Return the service of API keys."""
     return KeyService(database, utc_now, time.monotonic)
 
 
-def allowances_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
-    """Return what tenants may do, by these settings unless it is said of them."""
+def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
+    """Return the service of quotas; the settings have the limits of tenants without their own."""
     limits = TenantLimits(
         settings.requests_per_minute,
         settings.bytes_per_day,
@@ -253,13 +253,13 @@ def new_id() -> str:
 
 
 def now_ms() -> float:
-    """Return the time of a clock that only goes forward."""
+    """Return the milliseconds of a monotonic clock."""
     return time.monotonic() * 1000
 
 
 @cache
 def app_version() -> str:
-    """Return the version that is installed, `0` in a checkout that is not."""
+    """Return the version of the installed package, `0` if it is not installed."""
     try:
         return version("context-service")
     except PackageNotFoundError:

@@ -161,7 +161,7 @@ class Outcome:
     conversation_id: str = ""
     messages: int = 0
     tokens: int = 0
-    largest: int = 0
+    largest_payload_tokens: int = 0
     compactions: list[tuple[int, int]] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
     builds: list[float] = field(default_factory=list)
@@ -176,11 +176,11 @@ def run(traces: Path | None, url: str, key: str | None) -> None:
     line of the file is not a conversation, and, after printing, if a request was refused.
     """
     key = (key or "").strip()  # a variable read from a file often ends in a newline
-    found = read_traces(traces or SAMPLES)
+    conversations = read_traces(traces or SAMPLES)
     window = TRACE_WINDOW if traces else SAMPLE_WINDOW
     try:
         with closing(Client(url, key or None)) as client:
-            outcomes = _replay_all(client, found, window)
+            outcomes = _replay_all(client, conversations, window)
     except (Unreachable, Unauthorized) as exc:
         raise click.ClickException(str(exc)) from exc
     for line in report(outcomes, window, url, has_key=bool(key)):
@@ -192,12 +192,12 @@ def run(traces: Path | None, url: str, key: str | None) -> None:
 
 def read_traces(path: Path) -> list[Trace]:
     """Read one conversation per line; raises click.ClickException that names an invalid line."""
-    found = []
+    traces = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                found.append(_trace(line, f"{path.name}, line {number}", str(number)))
-    return found
+                traces.append(_trace(line, f"{path.name}, line {number}", str(number)))
+    return traces
 
 
 def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) -> Outcome:
@@ -229,20 +229,21 @@ def report(
     rule = "-" * len(lines[0])
     lines[1:1] = [rule]
     lines[-1:-1] = [rule]
-    room = window - MAX_OUTPUT_TOKENS
+    max_tokens = window - MAX_OUTPUT_TOKENS
+    largest_tokens = max(outcome.largest_payload_tokens for outcome in outcomes)
     lines += [
         "",
         f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
-        f" may take {room:,}, and the largest took {max(o.largest for o in outcomes):,}.",
+        f" may take {max_tokens:,}, and the largest took {largest_tokens:,}.",
         "tokens: the whole log. before → after: the payload around the last compaction.",
     ]
     steps = Counter(step for outcome in outcomes for step in outcome.degraded)
     if steps:
         counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))
         lines.append(f"Other steps taken so that a payload fits: {counted}.")
-    shown = next((o for o in outcomes if o.compactions), None)
-    if shown:
-        where = f"{url.rstrip('/')}/v1/conversations/{shown.conversation_id}"
+    compacted = next((o for o in outcomes if o.compactions), None)
+    if compacted:
+        where = f"{url.rstrip('/')}/v1/conversations/{compacted.conversation_id}"
         curl = f"curl '{where}/messages?limit=1000'"
         if has_key:
             curl += ' -H "Authorization: Bearer $CONTEXT_API_KEY"'
@@ -290,7 +291,7 @@ def _build(client: Client, path: str, outcome: Outcome, index: int) -> None:
         return
     outcome.builds.append(answer.seconds)
     used, compaction = answer.body["tokens_used"], answer.body["compaction"]
-    outcome.largest = max(outcome.largest, used)
+    outcome.largest_payload_tokens = max(outcome.largest_payload_tokens, used)
     outcome.degraded += answer.body["degraded"]
     if compaction and compaction["compacted"]:
         outcome.compactions.append((compaction["before_tokens"], used))
@@ -307,7 +308,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         f"{outcome.messages:,}",
         f"{outcome.tokens:,}",
         f"{len(outcome.builds):,}",
-        f"{outcome.largest:,}",
+        f"{outcome.largest_payload_tokens:,}",
         f"{len(outcome.compactions):,}",
         change,
         _milliseconds(outcome.appends),
@@ -320,7 +321,9 @@ def _totals(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     for outcome in outcomes:
         total.messages += outcome.messages
         total.tokens += outcome.tokens
-        total.largest = max(total.largest, outcome.largest)
+        total.largest_payload_tokens = max(
+            total.largest_payload_tokens, outcome.largest_payload_tokens
+        )
         total.compactions += outcome.compactions
         total.appends += outcome.appends
         total.builds += outcome.builds

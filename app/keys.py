@@ -10,7 +10,7 @@ from dataclasses import astuple, fields
 from datetime import datetime, timedelta
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.composition import allowances_of, keys_of, store_of, utc_now
+from app.composition import keys_of, quotas_of, store_of, utc_now
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
 from app.domain.tenancy.quotas import TenantLimits
@@ -64,7 +64,7 @@ async def has_keys(settings: Settings) -> bool:
 async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
     """Return the keys as a table."""
     async with _opened(settings) as (keys, _):
-        found = await keys.of_tenant(tenant_id)
+        found = await keys.list_keys(tenant_id)
     now = utc_now()
     rows = []
     for key in found:
@@ -114,7 +114,7 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaSe
     await store.open()
     database = PostgresDatabase(store)
     try:
-        yield keys_of(database), allowances_of(settings, database)
+        yield keys_of(database), quotas_of(settings, database)
     finally:
         await store.close()
 

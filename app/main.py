@@ -20,7 +20,7 @@ from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
-from app.api.openapi.description import ABOUT, TAGS, describe
+from app.api.openapi.description import DESCRIPTION, TAGS, describe
 from app.api.operation import health
 from app.api.payload import context, reported_usage, stateless, validation
 from app.api.prompt import tools
@@ -55,7 +55,7 @@ from app.services.snapshots.snapshots import SnapshotService
 from app.settings import Settings, read_settings
 from app.worker import worker_of
 
-# The two hot paths first: routes are tried in this order.
+# The two hot paths come first: routes are matched in this order.
 ROUTERS = (
     messages.hot_router,
     context.hot_router,
@@ -87,7 +87,7 @@ ROUTERS = (
 )
 
 MCP_MARGIN_SECONDS = 30.0
-"""How much longer than the deadline of a compaction a tool call over MCP may take."""
+"""The time that an MCP tool call may take beyond the deadline of a compaction."""
 
 
 def build() -> FastAPI:
@@ -97,8 +97,8 @@ def build() -> FastAPI:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
     logs.configure(settings.log_level)
     app = create_app(settings, with_worker=settings.worker)
-    # A body of many objects makes the collector run, and each time it would walk all of the app:
-    # 140 ms of the event loop for 190,000 empty lists. What is made by now lasts as long as we do.
+    # Parsing a large body triggers garbage collections, each of which would also traverse all
+    # objects of the app: 140 ms of the event loop for 190,000 empty lists. These are never freed.
     gc.freeze()
     return app
 
@@ -108,8 +108,7 @@ def create_app(
 ) -> FastAPI:
     """Return the app; it connects to the database on startup, and also starts without one.
 
-    `with_worker` has it do background work beside answering requests; active windows go by the
-    time that `now` tells.
+    `with_worker` also runs background jobs in this process. `now` is the clock of active windows.
     """
     parts = compose(settings, now)
     worker = worker_of(settings, parts) if with_worker else None
@@ -131,22 +130,22 @@ def create_app(
     app = FastAPI(
         title="Context Service",
         version=app_version(),
-        description=ABOUT,
+        description=DESCRIPTION,
         openapi_tags=TAGS,
         lifespan=lifespan,
         redoc_url=None,
-        # Its own would send queries and the words of exceptions; see `adapters/tracing`.
+        # FastAPI's telemetry would send queries and exception texts; see `adapters/telemetry`.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,
     )
-    # Not include_router, which would look every request up through each of the routers.
+    # Not include_router, which would match every request against each router in turn.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
     app.router.routes.extend(mcp.routes)
     errors.install(app)
     app.add_middleware(
         AuthenticationMiddleware,
         keys=parts.keys,
-        quotas=parts.allowances,
+        quotas=parts.quotas,
         allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(
@@ -193,7 +192,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             policy,
             new_id,
             parts.active.now,
-            parts.outputs.delete_conversations,
+            parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
         conversations=parts.conversations,

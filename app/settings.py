@@ -27,7 +27,7 @@ from pydantic_settings import (
 )
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.policy import DEFAULTS, effective
+from app.domain.common.policy import DEFAULT_POLICY, effective
 from app.environment import (
     POLICY_VARIABLE,
     PREFIX,
@@ -366,8 +366,8 @@ class Environment(EnvSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """Return the values by field, with the policy of `policy_from_env`."""
-        found = {name: text.strip() for name, text in super().__call__().items() if text.strip()}
-        return found | {"policy": policy_from_env(os.environ, DEFAULTS)}
+        values = {name: text.strip() for name, text in super().__call__().items() if text.strip()}
+        return values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
 
 
 class Settings(
@@ -453,10 +453,10 @@ def _explain(error: Mapping[str, Any]) -> str:
     if not error["loc"]:
         return f"{message}."
     name = error["loc"][0]
-    return f"{variable(name)} is invalid: {message}. It sets: {about(name)}"
+    return f"{variable(name)} is invalid: {message}. It sets: {description_of(name)}"
 
 
-def about(name: str) -> str:
+def description_of(name: str) -> str:
     """Return the description of a field of `Settings`."""
     return Settings.model_fields[name].description or ""
 
@@ -464,5 +464,5 @@ def about(name: str) -> str:
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, such as misspelt ones."""
     known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
-    known |= {leaf for leaf, _ in policy_variables(DEFAULTS)}
+    known |= {leaf for leaf, _ in policy_variables(DEFAULT_POLICY)}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

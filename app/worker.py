@@ -1,10 +1,10 @@
 """The worker: does background work, in a process of its own or beside the API.
 
-1. It claims what waits longest, while it has a place free. A notification wakes it; it also polls,
-   which finds work whose notification was lost and work whose retry is due.
-2. Work runs at least once. What is interrupted by an error, a shutdown or a kill is claimed again,
-   and given up after a number of attempts.
-3. While the database is away the worker connects again, more and more slowly, and logs it once.
+1. It claims the work that waits longest, up to `concurrency` at a time. A notification wakes it; it
+   also polls, which finds work whose notification was lost and work whose retry is due.
+2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
+   again, and given up after `MAX_ATTEMPTS`.
+3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
 4. At intervals it deletes tool outputs that nothing refers to, and rows older than the retention;
    two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
@@ -38,22 +38,22 @@ RELEASE_SECONDS = 1.0
 """How long it may take to release the leases of work that is cancelled."""
 MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
-GIVEN_UP_SECONDS = 600.0
+GIVEN_UP_PAUSE_SECONDS = 600.0
 """The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
 
 _CLAIM_AGAIN_SECONDS = 0.5
 """When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
-_DELETE_SECONDS = 3600.0
+_DELETE_EXPIRED_SECONDS = 3600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
-"""Takes tenant, conversation and perhaps a job: runs the job, or the compaction that is due."""
+"""Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
 
 _log = logging.getLogger("app.worker")
 
 
-async def _prepare_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
+async def _index_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
 
 
 async def _collect_nothing() -> int:
@@ -64,18 +64,18 @@ async def _delete_nothing() -> Mapping[str, int]:
     return {}
 
 
-def _unwatched(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
+def _unmeasured(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
     return nullcontext()
 
 
 @dataclass(eq=False)
 class Worker:
-    """Does background work, a few pieces at once, until it is stopped.
+    """Runs background work, several jobs concurrently, until it is stopped.
 
-    - `prepare` indexes for searches what `work` on a conversation of a tenant has hidden.
-    - `collect` deletes blobs that nothing refers to, and returns how many.
-    - `delete_expired` deletes what is older than retention allows, and returns how much by kind.
-    - `watch` measures the work on a conversation and perhaps a job.
+    - `index_hidden` indexes messages that `work` has hidden, for searches.
+    - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
+    - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
+    - `measure` records metrics of the work on a conversation, and on a job or None.
     """
 
     database: PostgresDatabase
@@ -84,15 +84,15 @@ class Worker:
     work: Work
     concurrency: int = 4
     poll_seconds: float = 5.0
-    prepare: Callable[[str, str], Awaitable[None]] = _prepare_nothing
-    collect: Callable[[], Awaitable[int]] = _collect_nothing
-    collect_seconds: float = 3600.0
+    index_hidden: Callable[[str, str], Awaitable[None]] = _index_nothing
+    collect_blobs: Callable[[], Awaitable[int]] = _collect_nothing
+    collect_blobs_seconds: float = 3600.0
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
-    watch: Callable[[str, str | None], AbstractContextManager[object]] = _unwatched
+    measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
 
     def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
-        self._woken = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -104,8 +104,8 @@ class Worker:
             asyncio.create_task(task)
             for task in (
                 self._claim_and_run(),
-                self._repeat("collect", self._collect, self.collect_seconds),
-                self._repeat("forget", self._delete_expired, _DELETE_SECONDS),
+                self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
+                self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
@@ -119,53 +119,53 @@ class Worker:
 
     async def _stop(self, tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
         self._stopping.set()
-        self._woken.set()
-        _, left = await asyncio.wait(tasks, timeout=grace_seconds)
-        if left and self._running:
-            _log.info("jobs_given_back", extra={"data": {"jobs": len(self._running)}})
+        self._wakeup.set()
+        _, unfinished = await asyncio.wait(tasks, timeout=grace_seconds)
+        if unfinished and self._running:
+            _log.info("jobs_released", extra={"data": {"jobs": len(self._running)}})
             for task in self._running:
                 task.cancel()
-            _, left = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
-        for task in left:
+            _, unfinished = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
+        for task in unfinished:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=RELEASE_SECONDS)
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=RELEASE_SECONDS)
 
     async def _listen(self) -> None:
-        """Listen for notifications while there is a database (rule 3)."""
-        pause, is_away = _FIRST_PAUSE_SECONDS, False
+        """Listen for notifications, and reconnect when the connection is lost (rule 3)."""
+        pause, is_disconnected = _FIRST_PAUSE_SECONDS, False
         while True:
             closed = asyncio.Event()
             try:
-                async with listening(self.url, self._woken.set, closed.set):
-                    if is_away:
+                async with listening(self.url, self._wakeup.set, closed.set):
+                    if is_disconnected:
                         _log.info("worker_reconnected")
-                    pause, is_away = _FIRST_PAUSE_SECONDS, False
-                    self._woken.set()  # notifications may have been missed
+                    pause, is_disconnected = _FIRST_PAUSE_SECONDS, False
+                    self._wakeup.set()  # notifications may have been missed
                     await closed.wait()
                     raise ConnectionResetError("The worker's connection was closed")
             except Exception as error:  # a worker survives any error
-                if not is_away:
+                if not is_disconnected:
                     data = {"reason": type(error).__name__}
                     _log.warning("worker_disconnected", extra={"data": data})
-                is_away = True
+                is_disconnected = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _claim_and_run(self) -> None:
-        """Claim work while a place is free, else wait; at the end wait for what runs."""
-        is_woken = False
+        """Claim and run work until the worker stops, then wait for the running work."""
+        was_woken = False
         while not self._stopping.is_set():
-            self._woken.clear()
+            self._wakeup.clear()
             while len(self._running) < self.concurrency and not self._stopping.is_set():
                 claim = await self._claim()
                 if claim is None:
                     break
                 task = asyncio.create_task(self._run(claim))
                 self._running.add(task)
-                task.add_done_callback(self._ended)
-            seconds = _CLAIM_AGAIN_SECONDS if is_woken else self.poll_seconds
-            is_woken = await _is_set_within(self._woken, min(seconds, self.poll_seconds))
+                task.add_done_callback(self._on_task_done)
+            seconds = _CLAIM_AGAIN_SECONDS if was_woken else self.poll_seconds
+            was_woken = await _is_set_within(self._wakeup, min(seconds, self.poll_seconds))
         if self._running:
             await asyncio.wait(self._running)
 
@@ -178,25 +178,25 @@ class Worker:
             _log_failed("claim", error)
         return None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._woken.set()
+        self._wakeup.set()
 
     async def _run(self, claim: Claim) -> None:
         """Do the work of a claim. After an error it is claimed again, or given up."""
-        if claim.attempts > MAX_ATTEMPTS:  # its processes died
+        if claim.attempts > MAX_ATTEMPTS:  # each of these attempts ended with its process
             await self._give_up(claim)
             return
         try:
             async with self.leases.renewed(claim):
-                with self.watch(claim.conversation_id, claim.job_id):
+                with self.measure(claim.conversation_id, claim.job_id):
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
-            await self._interrupted(claim, error)
+            await self._retry_or_give_up(claim, error)
         else:
-            await self._prepare_search(claim)
+            await self._index_hidden(claim)
 
-    async def _interrupted(self, claim: Claim, error: Exception) -> None:
+    async def _retry_or_give_up(self, claim: Claim, error: Exception) -> None:
         data = {
             "conversation_id": claim.conversation_id,
             "job_id": claim.job_id,
@@ -212,19 +212,19 @@ class Worker:
             _log.error("job_given_up", extra={"data": data})
             await self._give_up(claim)
 
-    async def _prepare_search(self, claim: Claim) -> None:
-        """Index what the work has hidden; where this fails, the next search does it."""
+    async def _index_hidden(self, claim: Claim) -> None:
+        """Index the messages that the work has hidden; after a failure the next search does so."""
         try:
-            await self.prepare(claim.tenant_id, claim.conversation_id)
+            await self.index_hidden(claim.tenant_id, claim.conversation_id)
         except Exception as error:  # the work itself is done
             data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
             _log.warning("search_not_prepared", extra={"data": data})
 
     async def _give_up(self, claim: Claim) -> None:
-        with suppress(ServiceUnavailable):  # then the next worker does so
+        with suppress(ServiceUnavailable):  # then the next worker that claims it gives it up
             async with self.database.session() as session:
                 if claim.job_id is None:
-                    await session.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
+                    await session.jobs.postpone(claim.conversation_id, GIVEN_UP_PAUSE_SECONDS)
                 else:
                     detail = "The job was interrupted too many times"
                     error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
@@ -236,7 +236,7 @@ class Worker:
     async def _repeat(
         self, name: str, chore: Callable[[], Awaitable[None]], seconds: float
     ) -> None:
-        """Run a chore now and at an interval; it is repeated after a failure as well."""
+        """Run a chore now and then at an interval, also after a failure."""
         while not self._stopping.is_set():
             try:
                 await chore()
@@ -246,13 +246,13 @@ class Worker:
                 _log_failed(name, error)
             await _is_set_within(self._stopping, seconds)
 
-    async def _collect(self) -> None:
-        if blobs := await self.collect():
+    async def _collect_blobs(self) -> None:
+        if blobs := await self.collect_blobs():
             _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
 
     async def _delete_expired(self) -> None:
         if deleted := await self.delete_expired():
-            _log.info("forgotten", extra={"data": dict(deleted)})
+            _log.info("expired_data_deleted", extra={"data": dict(deleted)})
 
 
 def _log_failed(chore: str, error: Exception) -> None:
@@ -276,11 +276,11 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.background.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        prepare=parts.search.index_hidden,
-        collect=parts.blob_collector.collect_due,
-        collect_seconds=settings.blob_gc_seconds,
+        index_hidden=parts.search.index_hidden,
+        collect_blobs=parts.blob_collector.collect_all,
+        collect_blobs_seconds=settings.blob_gc_seconds,
         delete_expired=parts.retention.delete_expired,
-        watch=parts.telemetry.working,
+        measure=parts.telemetry.working,
     )
 
 

@@ -1,1 +1,1 @@
-"""What the service costs, measured beside floors that do the same work with nothing on top."""
+"""Benchmarks of the service, compared with floors: minimal servers that do the same work."""

@@ -35,7 +35,7 @@ MEASUREMENTS = {
 
 
 def main() -> None:
-    """Run what the command line asks for, and write the results after each measurement."""
+    """Run the selected measurements, and write the results after each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer sizes, steps and rounds")
     parser.add_argument(

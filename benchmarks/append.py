@@ -56,7 +56,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What wrk and the processes' clocks say of one round."""
+    """The results of one round, from wrk and the CPU times of the processes."""
 
     requests: int
     per_second: float
@@ -67,7 +67,7 @@ class Round:
 
 
 class Load:
-    """A fixed set of requests to one server, sent again and again.
+    """A fixed set of requests to one server, sent repeatedly.
 
     A line is a method, a path and a body; `key` is an API key that all of them bring.
     """
@@ -125,16 +125,16 @@ def measure(quick: bool) -> Section:
     section = Section("append", "messages per second, one uvicorn worker")
     with stage() as running, tempfile.TemporaryDirectory(prefix="bench-append-") as folder:
         loads = _loads(running, Path(folder))
-        section.say(
+        section.add_text(
             f"Messages of {MESSAGE_CHARS} characters into {CONVERSATIONS} conversations under wrk,"
             f" medians of {rounds} alternating rounds of {seconds} s; CPU in ms per message."
         )
         single = _rounds(loads, "one", running, 16, seconds, rounds, 1)
-        section.say("One message per request, 16 connections:")
+        section.add_text("One message per request, 16 connections:")
         _table(section, single)
         ratios = _ratios(single, lambda entry: entry.per_second)
         spent = _ratios(single, lambda entry: 1 / (entry.server_cpu_ms + entry.postgres_cpu_ms))
-        section.say(
+        section.add_text(
             f"Of the {rounds} pairs of rounds: messages/s {times(min(ratios))} to"
             f" {times(max(ratios))}, median {times(p50(ratios))}; messages per second of CPU,"
             f" which other load on the machine moves less, {times(min(spent))} to"
@@ -148,7 +148,7 @@ def measure(quick: bool) -> Section:
             ratio >= 0.5,
         )
         batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
-        section.say(f"{BATCH} messages per request, 4 connections:")
+        section.add_text(f"{BATCH} messages per request, 4 connections:")
         _table(section, batches)
         speed = _median(batches["ours"], "per_second")
         section.goal(
@@ -157,7 +157,9 @@ def measure(quick: bool) -> Section:
             f"{speed:.0f}/s",
             speed >= 10_000,
         )
-        section.say(f"Memory of the service process: {running.service.memory_bytes >> 20} MiB.")
+        section.add_text(
+            f"Memory of the service process: {running.service.memory_bytes >> 20} MiB."
+        )
     return section
 
 
@@ -212,29 +214,31 @@ def _rounds(
     messages_each: int,
 ) -> dict[str, list[Round]]:
     report(f"append: {rounds} rounds of {kind}")
-    found: dict[str, list[Round]] = {"ours": [], "floor B": []}
-    for name in found:
+    rounds_by_server: dict[str, list[Round]] = {"ours": [], "floor B": []}
+    for name in rounds_by_server:
         loads[f"{name} {kind}"].run(running.postgres, connections, 1, messages_each)
     for _ in range(rounds):
-        for name, results in found.items():
+        for name, results in rounds_by_server.items():
             load = loads[f"{name} {kind}"]
             results.append(load.run(running.postgres, connections, seconds, messages_each))
-    return found
+    return rounds_by_server
 
 
 def _median(rounds: Sequence[Round], name: str) -> float:
     return p50([getattr(entry, name) for entry in rounds])
 
 
-def _ratios(found: dict[str, list[Round]], figure: Callable[[Round], float]) -> list[float]:
+def _ratios(
+    rounds_by_server: dict[str, list[Round]], figure: Callable[[Round], float]
+) -> list[float]:
     """Return ours against floor B for each pair of neighbouring rounds."""
-    pairs = zip(found["ours"], found["floor B"], strict=True)
+    pairs = zip(rounds_by_server["ours"], rounds_by_server["floor B"], strict=True)
     return [figure(ours) / figure(floor) for ours, floor in pairs]
 
 
-def _table(section: Section, found: dict[str, list[Round]]) -> None:
-    ours = _median(found["ours"], "per_second")
-    section.table(
+def _table(section: Section, rounds_by_server: dict[str, list[Round]]) -> None:
+    ours = _median(rounds_by_server["ours"], "per_second")
+    section.add_table(
         (
             "system",
             "messages/s",
@@ -254,6 +258,6 @@ def _table(section: Section, found: dict[str, list[Round]]) -> None:
                 f"{_median(rounds, 'postgres_cpu_ms'):.3f}",
                 times(ours / _median(rounds, "per_second")),
             )
-            for name, rounds in found.items()
+            for name, rounds in rounds_by_server.items()
         ),
     )

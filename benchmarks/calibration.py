@@ -34,7 +34,7 @@ from tests.replay import Build
 
 SURCHARGE = 1.30
 MAX_REPORTS = 8
-ENOUGH_REPORTS = 5
+GOAL_REPORTS = 5
 GOAL = 0.05
 BATCH = 12
 MINIMUM_TOKENS = 1_024
@@ -151,14 +151,14 @@ class _Agent:
         self._messages = messages
         self._body = {"format": FormatName.ANTHROPIC, "model": model}
         section = {"name": "base", "content": SYSTEM}
-        created = self._ask("/v1/conversations", {"model": model, "sections": [section]})
+        created = self._post("/v1/conversations", {"model": model, "sections": [section]})
         self._path = f"/v1/conversations/{created['conversation_id']}"
 
     def build(self) -> Build:
         """Append the next messages and build."""
         batch = list(islice(self._messages, BATCH))
-        self._ask(f"{self._path}/messages", {"messages": batch})
-        answer = self._ask(f"{self._path}/context", self._body)
+        self._post(f"{self._path}/messages", {"messages": batch})
+        answer = self._post(f"{self._path}/context", self._body)
         if answer["estimate"]["tokens"] != answer["tokens_used"]:
             raise UnexpectedAnswer(f"estimate {answer['estimate']}, {answer['tokens_used']} used")
         return Build(answer, answer["budget"]["effective_window"], self._path, self._path)
@@ -167,25 +167,25 @@ class _Agent:
         """Report what a build's call was charged."""
         known = {name: build.answer[name] for name in ("epoch", "through_seq")}
         body = {"usage": usage, "format": FormatName.ANTHROPIC, **known}
-        return self._ask(f"{self._path}/usage", body)
+        return self._post(f"{self._path}/usage", body)
 
-    def _ask(self, path: str, body: object) -> Any:
+    def _post(self, path: str, body: object) -> Any:
         return orjson.loads(self._connection.post(path, body))
 
 
 def measure(quick: bool) -> Section:
     """Let agents report, and say how far builds are from what is charged."""
-    found: dict[str, Errors] = {}
+    errors_by_scenario: dict[str, Errors] = {}
     with (
         tempfile.TemporaryDirectory(prefix="context-service-bench-") as folder,
         service(Path(folder, "data"), "--no-worker", log=Path(folder, "log")) as served,
         Connection(served.port) as connection,
     ):
         for scenario in SCENARIOS:
-            found[scenario.name] = Errors()
+            errors_by_scenario[scenario.name] = Errors()
             for seed, model in enumerate(scenario.models[: 1 if quick else None], 1):
-                _learn(connection, scenario, model, seed, found[scenario.name])
-    return _section(found)
+                _learn(connection, scenario, model, seed, errors_by_scenario[scenario.name])
+    return _section(errors_by_scenario)
 
 
 def _learn(
@@ -219,22 +219,22 @@ def _error(build: Build, charged: int) -> float:
     return float(build.answer["tokens_used"] - charged) / charged
 
 
-def _section(found: Mapping[str, Errors]) -> Section:
-    models = max(len(errors.epochs) for errors in found.values())
+def _section(errors_by_scenario: Mapping[str, Errors]) -> Section:
+    models = max(len(errors.epochs) for errors in errors_by_scenario.values())
     section = Section("calibration", f"estimates of a provider that charges {SURCHARGE:.2f} times")
-    section.say(
+    section.add_text(
         f"{models} models without our tokenizer for each case, every one from nothing; {BATCH}"
         " generated messages before each build, over HTTP. Errors are of `tokens_used`, which is"
         " `estimate.tokens`, against what is charged for that payload and reported after it, the"
         " largest of the models; another conversation's first build, with the same model, is"
         " never reported."
     )
-    for name, errors in found.items():
-        section.say(
+    for name, errors in errors_by_scenario.items():
+        section.add_text(
             f"{name[0].upper()}{name[1:]}; {errors.learnt} of {errors.reports} reports changed a"
             f" factor; epochs begun in a conversation: at most {max(errors.epochs)}."
         )
-        section.table(
+        section.add_table(
             ("reports", "factor", "error, same conversation", "error, another's first build"),
             (
                 (
@@ -246,10 +246,10 @@ def _section(found: Mapping[str, Errors]) -> Section:
                 for reports in range(MAX_REPORTS + 1)
             ),
         )
-    for name, errors in found.items():
-        later = [*errors.same[ENOUGH_REPORTS:], *errors.other[ENOUGH_REPORTS:]]
+    for name, errors in errors_by_scenario.items():
+        later = [*errors.same[GOAL_REPORTS:], *errors.other[GOAL_REPORTS:]]
         worst = max(abs(_worst(values)) for values in later)
-        goal = f"{name}: error from {ENOUGH_REPORTS} reports on ≤ {GOAL:.0%}"
+        goal = f"{name}: error from {GOAL_REPORTS} reports on ≤ {GOAL:.0%}"
         section.goal("usage.calibration", goal, f"{worst:.1%}", worst <= GOAL)
     return section
 

@@ -50,7 +50,7 @@ BATCH_SHARE = 0.05
 CHARS_PER_TOKEN = 4
 MAX_BATCH = 1000
 TARGET = 0.5
-ENOUGH_TO_FORCE = 50
+MIN_FORCED_PERCENT = 50
 """Percent of the window in use from which a compaction is forced."""
 QUICK_LIMIT = 2
 """Conversations of each file in a quick run."""
@@ -63,8 +63,8 @@ _SHOWN = 20
 
 
 @dataclass(slots=True)
-class Found:
-    """What the runs of one strategy and window came to; `faults` is empty when all is well."""
+class RunResults:
+    """The results of the runs of one strategy and window; `faults` is empty on success."""
 
     runs: int = 0
     compactions: int = 0
@@ -92,8 +92,8 @@ class Found:
     faults: list[str] = field(default_factory=list)
     judged: Tally = field(default_factory=Tally)
 
-    def add(self, other: Found) -> None:
-        """Take in what another run saw."""
+    def add(self, other: RunResults) -> None:
+        """Add the results of another run."""
         for entry in fields(self):
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
             if entry.name == "judged":
@@ -104,14 +104,14 @@ class Found:
 
 @dataclass(slots=True)
 class Table:
-    """What was found, by strategy and window."""
+    """The results by strategy and window."""
 
-    found: dict[tuple[str, int], Found] = field(default_factory=dict)
+    results: dict[tuple[str, int], RunResults] = field(default_factory=dict)
 
     def add(self, other: Table) -> None:
-        """Take in what another run saw."""
-        for key, found in other.found.items():
-            self.found.setdefault(key, Found()).add(found)
+        """Add the results of another run."""
+        for key, results in other.results.items():
+            self.results.setdefault(key, RunResults()).add(results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Run:
 
 
 class Exhausted(Exception):
-    """So much was appended that the run ends here."""
+    """The run appended its maximum of tokens, and ends."""
 
 
 @dataclass(slots=True)
@@ -160,29 +160,29 @@ class _Driver:
         self._messages = without_end(run.trace)
         self._next = next(self._messages)
         self._user_tokens = 0
-        self._found = Found(runs=1)
+        self._results = RunResults(runs=1)
         self._judge = judge()
         self._judge.forget()
 
-    def drive(self) -> Found:
-        """Compact five times, or until too much was appended, and return what was seen."""
-        found = self._found
+    def drive(self) -> RunResults:
+        """Compact five times, or until too much was appended, and return the results."""
+        results = self._results
         for number in range(COMPACTIONS):
             trigger = TRIGGERS[(self._run.first + number) % len(TRIGGERS)]
             try:
                 event = self._compact(trigger)
             except Exhausted:
-                found.unfinished[f"{number} compactions"] += 1
+                results.unfinished[f"{number} compactions"] += 1
                 break
-            found.compactions += 1
-            found.triggers[event.receipt["trigger"]] += 1
-            found.before.append(event.receipt["before_tokens"])
-            found.after.append(event.receipt["after_tokens"])
+            results.compactions += 1
+            results.triggers[event.receipt["trigger"]] += 1
+            results.before.append(event.receipt["before_tokens"])
+            results.after.append(event.receipt["after_tokens"])
             self._check(event, event.receipt["trigger"] == "forced")
-        found.messages = len(self._conversation.ids)
-        found.rounds = -(-found.messages // len(self._run.trace.messages))
+        results.messages = len(self._conversation.ids)
+        results.rounds = -(-results.messages // len(self._run.trace.messages))
         self._account()
-        return found
+        return results
 
     # --- until a compaction ----------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class _Driver:
 
     def _build(self, format: FormatName) -> Any:
         """Return a build, None where the newest user message cannot fit, which is never cut."""
-        self._found.builds += 1
+        self._results.builds += 1
         body = {"format": format, "model": MODELS[format]}
         answer = self._conversation.send("POST", "/context", body)
         if answer.accepted:
@@ -272,7 +272,7 @@ class _Driver:
             fixed + self._user_tokens < self._effective
         ):
             raise UnexpectedAnswer(f"{format} build: {answer.reason}, {budget}")
-        self._found.refused += 1
+        self._results.refused += 1
         return None
 
     def _payloads(self, *, judged: bool = False) -> _Payloads:
@@ -288,7 +288,7 @@ class _Driver:
             payloads.reduced |= tight or bool(answer["degraded"])
             if judged:
                 build = Build(answer, self._effective, self._conversation.path, self._name)
-                self._judge.judge(build, self._found.judged)
+                self._judge.judge(build, self._results.judged)
         return payloads
 
     def _newest(self) -> str | None:
@@ -311,21 +311,21 @@ class _Driver:
         again = {} if forced else {"target_tokens": int(self._effective * TARGET)}
         result = self._conversation.ask("POST", "/compact", again)
         if result["before_tokens"] != event.receipt["after_tokens"]:
-            self._found.grown += 1  # the background planned before the last messages came
+            self._results.grown += 1  # the background planned before the last messages came
             return
-        self._found.repeated += 1
+        self._results.repeated += 1
         if result["compacted"]:
             self._fault(f"compacted again: {_brief(event.receipt)}, then {_brief(result)}")
             return
         if event.before is None:
-            self._found.raced += 1
+            self._results.raced += 1
             return
         if event.before.reduced:
-            self._found.over += 1
+            self._results.over += 1
             return
         path = f"/compactions/{event.receipt['compaction_id']}/undo"
         self._conversation.ask("POST", path)
-        self._found.undone += 1
+        self._results.undone += 1
         for format, payload in self._payloads().bodies.items():
             before = event.before.bodies[format]
             if payload != before:
@@ -344,40 +344,40 @@ class _Driver:
             if page["next_cursor"] is None:
                 break
             cursor = f"&cursor={page['next_cursor']}"
-        self._found.expanded += len(got)
+        self._results.expanded += len(got)
         if got != self._conversation.ids[start - 1 : end - 1]:
             self._fault(f"expansion of {start} to {end} gives {len(got)} other messages")
 
     def _fault(self, text: str) -> None:
-        self._found.faults.append(f"{self._name} at {len(self._conversation.ids)}: {text}")
+        self._results.faults.append(f"{self._name} at {len(self._conversation.ids)}: {text}")
 
     # --- what it cost ----------------------------------------------------------------------
 
     def _account(self) -> None:
         """Add up the receipts that lead to what is shown (rule 4)."""
-        found, receipts = self._found, list(self._chain())
+        results, receipts = self._results, list(self._chain())
         if not receipts:
             return
         parents: list[Mapping[str, Any] | None] = [*receipts[1:], None]
         summarised: set[int] = set()
         by_level: dict[int, list[tuple[int, int]]] = {}
         for receipt, parent in zip(receipts, parents, strict=True):
-            found.calls += receipt["calls"]
-            found.input_tokens += receipt["input_tokens"]
-            found.output_tokens += receipt["output_tokens"]
+            results.calls += receipt["calls"]
+            results.input_tokens += receipt["input_tokens"]
+            results.output_tokens += receipt["output_tokens"]
             known = _ranges(parent["summaries"]) if parent else set()
             for made in receipt["made"]:
                 start, end = made["summary_range"]
                 summarised |= set(range(start, end))
                 by_level.setdefault(made["level"], []).append((start, end))
-                found.passed += end - start
+                results.passed += end - start
                 fresh = {tuple(source) for source in made["sources"]} - known
                 if made["level"] == 1 or self._run.strategy != "tree_summary":
-                    found.sent += sum(last - first for first, last in fresh)
-        found.hidden += len(summarised)
+                    results.sent += sum(last - first for first, last in fresh)
+        results.hidden += len(summarised)
         if self._run.strategy == "tree_summary":
             for level, ranges in by_level.items():
-                found.levels[level] += len(ranges)
+                results.levels[level] += len(ranges)
                 self._check_level(level, sorted(ranges))
 
     def _check_level(self, level: int, ranges: Sequence[tuple[int, int]]) -> None:
@@ -396,7 +396,7 @@ class _Driver:
 
 
 def _half_full(answer: Mapping[str, Any]) -> bool:
-    return bool(answer["budget"]["used_percentage"] >= ENOUGH_TO_FORCE)
+    return bool(answer["budget"]["used_percentage"] >= MIN_FORCED_PERCENT)
 
 
 def _ranges(summaries: Sequence[Mapping[str, Any]]) -> set[tuple[int, ...]]:
@@ -433,7 +433,7 @@ def drive(client: Client, run: Run) -> Table:
         return Table({key: driver.drive()})
     except Exception as error:
         text = f"{run.trace.name} {run.strategy} {run.window}: {type(error).__name__}: {error}"
-        return Table({key: Found(runs=1, faults=[text[:600]])})
+        return Table({key: RunResults(runs=1, faults=[text[:600]])})
 
 
 def runs(limit: int | None, strategies: Sequence[str], windows: Sequence[int]) -> list[Run]:
@@ -448,7 +448,7 @@ def runs(limit: int | None, strategies: Sequence[str], windows: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all runs came to, what the model's server counted, and how long it took."""
+    """The results of all runs, the counts of the model's server, and the duration."""
 
     table: Table
     figures: Mapping[str, int]
@@ -456,16 +456,16 @@ class Outcome:
     extractive: bool
 
     @property
-    def total(self) -> Found:
+    def total(self) -> RunResults:
         """All runs together."""
-        total = Found()
-        for found in self.table.found.values():
-            total.add(found)
+        total = RunResults()
+        for results in self.table.results.values():
+            total.add(results)
         return total
 
     @property
     def faults(self) -> list[str]:
-        """Everything that must not be."""
+        """All errors."""
         total = self.total
         return [*total.faults, *total.judged.faults]
 
@@ -486,24 +486,24 @@ def drive_all(jobs: list[Run], *, extractive: bool) -> Outcome:
 
 
 def measure(quick: bool) -> Section:
-    """Drive the conversations and report what came of it."""
+    """Drive the conversations and report the results."""
     jobs = runs(QUICK_LIMIT if quick else None, STRATEGIES, WINDOWS)
     return section_of(drive_all(jobs, extractive=False))
 
 
 def section_of(outcome: Outcome) -> Section:
-    """Report what the runs came to."""
+    """Report the results of the runs."""
     total = outcome.total
     section = Section("compaction", f"every conversation of {source()} through five compactions")
     model = "a model that answers at once"
     by = "the built-in summariser" if outcome.extractive else model
-    section.say(
+    section.add_text(
         f"{total.runs:,} runs, summaries by {by}, {MAX_OUTPUT_TOKENS:,} tokens kept for the answer:"
         f" {total.messages:,} messages, {total.builds:,} builds, {outcome.seconds / 60:.0f} min. A"
         f" run ends unfinished after {MAX_WINDOWS} windows of tokens. Calls, tokens and messages"
         " are per run, along the receipts still shown; tokens before and after are medians."
     )
-    section.table(
+    section.add_table(
         (
             "strategy",
             "window",
@@ -516,49 +516,50 @@ def section_of(outcome: Outcome) -> Section:
             "inside a summary made",
             "tokens before → after",
         ),
-        (_row(*key, found) for key, found in sorted(outcome.table.found.items(), key=_order)),
+        (_row(*key, results) for key, results in sorted(outcome.table.results.items(), key=_order)),
     )
-    _say_checks(section, outcome)
+    _add_checks(section, outcome)
     return section
 
 
-def _order(item: tuple[tuple[str, int], Found]) -> tuple[int, int]:
+def _order(item: tuple[tuple[str, int], RunResults]) -> tuple[int, int]:
     (strategy, window), _ = item
     return window, STRATEGIES.index(strategy)
 
 
-def _row(strategy: str, window: int, found: Found) -> tuple[str, ...]:
-    hidden = max(1, found.hidden)
-    finished = found.runs - found.unfinished.total()
-    before, after = (median(values) if values else 0 for values in (found.before, found.after))
+def _row(strategy: str, window: int, results: RunResults) -> tuple[str, ...]:
+    hidden = max(1, results.hidden)
+    finished = results.runs - results.unfinished.total()
+    before, after = (median(values) if values else 0 for values in (results.before, results.after))
     return (
         strategy,
         f"{window:,}",
-        f"{found.runs}, {finished}",
-        f"{found.compactions}: " + ", ".join(str(found.triggers[trigger]) for trigger in TRIGGERS),
-        f"{found.calls / found.runs:.1f}",
-        f"{found.input_tokens / found.runs:,.0f}",
-        f"{found.hidden / found.runs:,.0f}",
-        f"{found.sent / hidden:.2f}x",
-        f"{found.passed / hidden:.2f}x",
+        f"{results.runs}, {finished}",
+        f"{results.compactions}: "
+        + ", ".join(str(results.triggers[trigger]) for trigger in TRIGGERS),
+        f"{results.calls / results.runs:.1f}",
+        f"{results.input_tokens / results.runs:,.0f}",
+        f"{results.hidden / results.runs:,.0f}",
+        f"{results.sent / hidden:.2f}x",
+        f"{results.passed / hidden:.2f}x",
         f"{before:,.0f} → {after:,.0f}",
     )
 
 
-def _say_checks(section: Section, outcome: Outcome) -> None:
+def _add_checks(section: Section, outcome: Outcome) -> None:
     total, figures, faults = outcome.total, outcome.figures, outcome.faults
-    section.table(("checked", "times"), _checks(total))
-    section.say(
+    section.add_table(("checked", "times"), _checks(total))
+    section.add_text(
         f"The model's server counted {figures['calls']:,} calls with {figures['input_tokens']:,}"
         f" input tokens, {figures['refused']:,} refused: undone compactions are among them, and not"
         " in the table."
     )
     section.goal("strategy.pure, compaction.receipt", "violations 0", str(len(faults)), not faults)
     if faults:
-        section.say("\n".join(f"- {fault}" for fault in faults[:_SHOWN]))
+        section.add_text("\n".join(f"- {fault}" for fault in faults[:_SHOWN]))
 
 
-def _checks(total: Found) -> Iterator[tuple[str, str]]:
+def _checks(total: RunResults) -> Iterator[tuple[str, str]]:
     yield "compactions, with valid payloads in both formats afterwards", f"{total.compactions:,}"
     yield "messages read by expanding a receipt", f"{total.expanded:,}"
     yield "second compactions that do nothing", f"{total.repeated:,}"

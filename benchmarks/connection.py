@@ -1,4 +1,4 @@
-"""A keep-alive HTTP connection light enough not to be what is measured.
+"""A keep-alive HTTP connection whose own cost is negligible in a measurement.
 
 A blocking socket, for callers that wait for one answer before they send the next request.
 """
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 120
 
 
 class UnexpectedAnswer(Exception):
-    """An answer that a measurement cannot go on with."""
+    """An answer that ends a measurement, such as an error status."""
 
 
 class Connection:

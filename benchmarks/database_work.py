@@ -1,4 +1,4 @@
-"""What a step asks of PostgreSQL: round trips and bytes, cold and warm."""
+"""The work of a step in PostgreSQL: round trips and bytes, cold and warm."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _EPOCH = re.compile(rb'"epoch":\s*(\d+)')
 
 
 @dataclass(slots=True)
-class Lane:
-    """A conversation of one length, and what its steps asked of PostgreSQL."""
+class MeasuredConversation:
+    """A conversation of one length, and the work of its steps in PostgreSQL."""
 
     size: int
     conversation_id: str
@@ -43,42 +43,47 @@ def measure(quick: bool) -> Section:
     with database() as (data_dir, url, log), proxied(url) as proxy:
         served = ("--database-url", proxy.url)
         with service(data_dir, *served, log=log) as running, Connection(running.port) as ours:
-            lanes = [_filled(size, ours) for size in sizes]
-            _warm_steps(lanes, ours, proxy, 60 if quick else 200)
+            measured_conversations = [_filled(size, ours) for size in sizes]
+            _warm_steps(measured_conversations, ours, proxy, 60 if quick else 200)
             before = proxy.read()
             time.sleep(2)
             idle = proxy.read().since(before)
         for _ in range(3):
             with service(data_dir, *served, log=log) as running, Connection(running.port) as ours:
-                _cold_builds(lanes, ours, proxy)
-    return _section(lanes, idle)
+                _cold_builds(measured_conversations, ours, proxy)
+    return _section(measured_conversations, idle)
 
 
-def _filled(size: int, ours: Connection) -> Lane:
+def _filled(size: int, ours: Connection) -> MeasuredConversation:
     report(f"io: filling {size} messages")
-    lane = Lane(size, create_conversation(ours))
+    measured = MeasuredConversation(size, create_conversation(ours))
     stream = conversation(seed=1)
     for _ in range(0, size, BATCH):
-        ours.post(lane.path("messages"), {"messages": list(islice(stream, BATCH))})
-        ours.post(lane.path("context"), {})
-    return lane
+        ours.post(measured.path("messages"), {"messages": list(islice(stream, BATCH))})
+        ours.post(measured.path("context"), {})
+    return measured
 
 
-def _warm_steps(lanes: Sequence[Lane], ours: Connection, proxy: Proxy, count: int) -> None:
-    epochs = {lane.size: _epoch(_build(ours, lane)) for lane in lanes}
+def _warm_steps(
+    measured_conversations: Sequence[MeasuredConversation],
+    ours: Connection,
+    proxy: Proxy,
+    count: int,
+) -> None:
+    epochs = {measured.size: _epoch(_build(ours, measured)) for measured in measured_conversations}
     for message in islice(conversation(seed=2), count):
-        for lane in lanes:
+        for measured in measured_conversations:
             start = proxy.read()
-            _append(ours, lane, message)
+            _append(ours, measured, message)
             appended = proxy.read()
-            answer = _build(ours, lane)
+            answer = _build(ours, measured)
             built = proxy.read()
-            lane.appends.append(appended.since(start))
-            lane.payload_bytes.append(len(answer))
+            measured.appends.append(appended.since(start))
+            measured.payload_bytes.append(len(answer))
             epoch = _epoch(answer)
-            same = epochs[lane.size] == epoch
-            (lane.warm if same else lane.new_epochs).append(built.since(appended))
-            epochs[lane.size] = epoch
+            same = epochs[measured.size] == epoch
+            (measured.warm if same else measured.new_epochs).append(built.since(appended))
+            epochs[measured.size] = epoch
 
 
 def _epoch(answer: bytes) -> bytes:
@@ -88,24 +93,26 @@ def _epoch(answer: bytes) -> bytes:
     return found[1]
 
 
-def _append(ours: Connection, lane: Lane, message: Message) -> bytes:
-    return ours.post(lane.path("messages"), {"messages": [message]})
+def _append(ours: Connection, measured: MeasuredConversation, message: Message) -> bytes:
+    return ours.post(measured.path("messages"), {"messages": [message]})
 
 
-def _build(ours: Connection, lane: Lane) -> bytes:
-    return ours.post(lane.path("context"), {})
+def _build(ours: Connection, measured: MeasuredConversation) -> bytes:
+    return ours.post(measured.path("context"), {})
 
 
-def _cold_builds(lanes: Sequence[Lane], ours: Connection, proxy: Proxy) -> None:
-    other = Lane(0, create_conversation(ours))
+def _cold_builds(
+    measured_conversations: Sequence[MeasuredConversation], ours: Connection, proxy: Proxy
+) -> None:
+    other = MeasuredConversation(0, create_conversation(ours))
     for message in _small_talk():
         _append(ours, other, message)
         _build(ours, other)  # connects and prepares, which every process does once
-    for lane in lanes:
+    for measured in measured_conversations:
         before = proxy.read()
-        answer = _build(ours, lane)
-        lane.cold.append(proxy.read().since(before))
-        lane.cold_payload_bytes.append(len(answer))
+        answer = _build(ours, measured)
+        measured.cold.append(proxy.read().since(before))
+        measured.cold_payload_bytes.append(len(answer))
 
 
 def _small_talk() -> Iterator[Message]:
@@ -113,31 +120,31 @@ def _small_talk() -> Iterator[Message]:
         yield {"role": role, "content": "The conversation that warms the process up."}
 
 
-def _section(lanes: Sequence[Lane], idle: Counts) -> Section:
+def _section(measured_conversations: Sequence[MeasuredConversation], idle: Counts) -> Section:
     section = Section("io", "database round trips and bytes of a step")
-    section.say(
+    section.add_text(
         "Counted by a proxy between the service and PostgreSQL, on connections whose statements"
         " are prepared; medians (and maxima). Warm builds are those that stay in their epoch."
     )
     rows = []
-    for lane in lanes:
+    for measured in measured_conversations:
         for name, works, payloads in (
-            ("append", lane.appends, []),
-            ("build, warm", lane.warm, lane.payload_bytes),
-            ("build, new epoch", lane.new_epochs, lane.payload_bytes),
-            ("build, cold", lane.cold, lane.cold_payload_bytes),
+            ("append", measured.appends, []),
+            ("build, warm", measured.warm, measured.payload_bytes),
+            ("build, new epoch", measured.new_epochs, measured.payload_bytes),
+            ("build, cold", measured.cold, measured.cold_payload_bytes),
         ):
             if works:
-                rows.append((str(lane.size), name, *_cells(works, payloads)))
-    section.table(
+                rows.append((str(measured.size), name, *_cells(works, payloads)))
+    section.add_table(
         ("messages", "request", "count", "round trips", "KiB read", "KiB sent", "payload KiB"),
         rows,
     )
-    section.say(
+    section.add_text(
         f"Idle, in 2 s: {idle.round_trips} round trips, {idle.from_server} bytes read (the"
         " service's own background work, which also falls into the rows above)."
     )
-    _say_goals(section, lanes)
+    _add_goals(section, measured_conversations)
     return section
 
 
@@ -154,19 +161,19 @@ def _cells(works: Sequence[Counts], payloads: Sequence[int]) -> tuple[str, ...]:
     )
 
 
-def _say_goals(section: Section, lanes: Sequence[Lane]) -> None:
+def _add_goals(section: Section, measured_conversations: Sequence[MeasuredConversation]) -> None:
     trips = max(
-        p50([work.round_trips for work in lane.appends])
-        + p50([work.round_trips for work in lane.warm])
-        for lane in lanes
+        p50([work.round_trips for work in measured.appends])
+        + p50([work.round_trips for work in measured.warm])
+        for measured in measured_conversations
     )
     section.goal(
         "performance.round-trips", "round trips of a warm step ≤ 2", f"{trips:.0f}", trips <= 2
     )
     shares = [
         work.from_server / size
-        for lane in lanes
-        for work, size in zip(lane.cold, lane.cold_payload_bytes, strict=True)
+        for measured in measured_conversations
+        for work, size in zip(measured.cold, measured.cold_payload_bytes, strict=True)
     ]
     section.goal(
         "performance.round-trips",
@@ -174,8 +181,10 @@ def _say_goals(section: Section, lanes: Sequence[Lane]) -> None:
         times(max(shares)),
         max(shares) <= 1.2,
     )
-    read = [work.from_server for lane in lanes for work in lane.warm]
-    appended = p50([work.from_server for lane in lanes for work in lane.appends])
+    read = [work.from_server for measured in measured_conversations for work in measured.warm]
+    appended = p50(
+        [work.from_server for measured in measured_conversations for work in measured.appends]
+    )
     most = p50(read) + appended
     section.goal(
         "performance.round-trips",

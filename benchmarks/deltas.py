@@ -1,12 +1,12 @@
 """Delta builds beside full ones and beside appends alone.
 
-1. Every lane is a conversation of the same messages, filled in batches of 1000 with a build after
-   each. Then each step appends one message to every lane, in turns, and builds: the payload
-   whole, or as a delta on the build before, whose epoch and seq the client has kept. One lane
-   for each format does each; one more is only appended to.
+1. All conversations have the same messages, appended in batches of 1000 with a build after each.
+   Then each step appends one message to every conversation, in turns, and builds: the full payload,
+   or a delta on the previous build, whose epoch and seq the client keeps. There is one conversation
+   for each format and kind of build; one more is only appended to.
 2. All have a window of 128 000 tokens. A delta whose epoch has ended comes whole, and counts.
-3. Every step asks for `/healthz` too: what a second request costs that does nothing.
-4. In the end each lane that takes deltas is built whole as well: it has to have the same prefix.
+3. Every step also requests `/healthz`: the cost of a second request that does nothing.
+4. At the end each conversation with deltas is also built in full: the prefix must be the same.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Step:
 
 
 @dataclass(slots=True)
-class Lane:
-    """One conversation, how it is built, and what the client keeps of its last build."""
+class MeasuredConversation:
+    """One conversation, its kind of build, and the epoch and seq of its last build."""
 
     kind: str
     format: FormatName | None
@@ -69,7 +69,7 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """How the lane is called in tables."""
+        """The name of the conversation in tables."""
         return self.kind if self.format is None else f"{self.format}, {self.kind}"
 
     def path(self, what: str) -> str:
@@ -85,57 +85,63 @@ class Lane:
         return request("POST", self.path("context"), orjson.dumps(body))
 
     def note(self, answer: bytes) -> None:
-        """Remember what the last build was."""
+        """Store the epoch and the seq of the last build."""
         self.epoch, self.through_seq = (int(_found(way, answer)) for way in (_EPOCH, _THROUGH))
 
 
 @dataclass(frozen=True, slots=True)
 class Deltas:
-    """What was measured on conversations of `size` messages; `idle` are the times of rule 3."""
+    """The results for conversations of `size` messages; `idle` are the times of rule 3."""
 
     size: int
-    lanes: Sequence[Lane]
+    measured_conversations: Sequence[MeasuredConversation]
     idle: Sequence[float]
 
-    def lane(self, kind: str, format: FormatName | None = None) -> Lane:
-        """Return the lane of a kind and format."""
-        return next(lane for lane in self.lanes if (lane.kind, lane.format) == (kind, format))
+    def of_kind(self, kind: str, format: FormatName | None = None) -> MeasuredConversation:
+        """Return the conversation of a kind and format."""
+        return next(
+            measured
+            for measured in self.measured_conversations
+            if (measured.kind, measured.format) == (kind, format)
+        )
 
 
 def measure_deltas(ours: Connection, size: int, steps: int) -> Deltas:
-    """Fill the lanes with `size` messages each, run the steps, and return what was measured."""
+    """Append `size` messages to each conversation, run the steps, and return the results."""
     kinds = [(kind, format) for format in MODELS for kind in (FULL, DELTA)]
-    lanes = [_filled(ours, size, kind, format) for kind, format in [(APPEND, None), *kinds]]
-    report(f"deltas: {steps} steps on each of {len(lanes)} conversations")
+    measured_conversations = [
+        _filled(ours, size, kind, format) for kind, format in [(APPEND, None), *kinds]
+    ]
+    report(f"deltas: {steps} steps on each of {len(measured_conversations)} conversations")
     idle: list[float] = []
     nothing = request("GET", "/healthz")
     gc.collect()
     for index, message in enumerate(islice(conversation(seed=2), WARM_UP_STEPS + steps)):
         body = orjson.dumps({"messages": [message]})
-        for place in range(len(lanes)):
-            lane = lanes[(index + place) % len(lanes)]
-            step = _step(ours, lane, request("POST", lane.path("messages"), body))
+        for place in range(len(measured_conversations)):
+            measured = measured_conversations[(index + place) % len(measured_conversations)]
+            step = _step(ours, measured, request("POST", measured.path("messages"), body))
             if index >= WARM_UP_STEPS:
-                lane.steps.append(step)
+                measured.steps.append(step)
         began = time.perf_counter()
         ours.send(nothing)
         idle.append(time.perf_counter() - began)
-    for lane in lanes:
-        if lane.kind == DELTA:
-            _check(ours, lane)
-    return Deltas(size, lanes, idle[WARM_UP_STEPS:])
+    for measured in measured_conversations:
+        if measured.kind == DELTA:
+            _check(ours, measured)
+    return Deltas(size, measured_conversations, idle[WARM_UP_STEPS:])
 
 
-def say_deltas(section: Section, found: Deltas) -> None:
+def add_deltas(section: Section, deltas: Deltas) -> None:
     """Report the steps, and whether the goal of a delta step is met."""
-    alone = found.lane(APPEND)
-    section.say(
-        f"Delta builds beside full ones, {found.size} messages and {len(alone.steps)} steps on each"
-        f" conversation, window {WINDOW:,} tokens, the same messages in turns; times in ms. The"
-        " client keeps `epoch` and `through_seq` of the last build and sends them as `known`."
-        f" A request that does nothing, `/healthz`: p50 {ms(p50(found.idle))} ms."
+    alone = deltas.of_kind(APPEND)
+    section.add_text(
+        f"Delta builds beside full ones, {deltas.size} messages and {len(alone.steps)} steps on"
+        f" each conversation, window {WINDOW:,} tokens, the same messages in turns; times in ms."
+        " The client keeps `epoch` and `through_seq` of the last build and sends them as `known`."
+        f" A request that does nothing, `/healthz`: p50 {ms(p50(deltas.idle))} ms."
     )
-    section.table(
+    section.add_table(
         (
             "conversation",
             "append p50",
@@ -149,84 +155,86 @@ def say_deltas(section: Section, found: Deltas) -> None:
             "came as deltas",
             "step / append alone, p50",
         ),
-        (_row(lane, alone) for lane in found.lanes),
+        (_row(measured, alone) for measured in deltas.measured_conversations),
     )
     for format in MODELS:
         whole, part = (
-            [step.build for step in found.lane(kind, format).steps] for kind in (FULL, DELTA)
+            [step.build for step in deltas.of_kind(kind, format).steps] for kind in (FULL, DELTA)
         )
-        section.say(
+        section.add_text(
             f"{format}: a delta build takes {times(p50(part) / p50(whole))} of the full one's time"
             f" at p50 and {times(p95(part) / p95(whole))} at p95."
         )
     for format in MODELS:
-        ratio = _step_p50(found.lane(DELTA, format)) / _step_p50(alone)
+        ratio = _step_p50(deltas.of_kind(DELTA, format)) / _step_p50(alone)
         goal = f"{format}, step with a delta build against append alone ≤ {P3_GOAL}x"
         section.goal("performance.delta", goal, times(ratio), ratio <= P3_GOAL)
 
 
-def _filled(ours: Connection, size: int, kind: str, format: FormatName | None) -> Lane:
+def _filled(
+    ours: Connection, size: int, kind: str, format: FormatName | None
+) -> MeasuredConversation:
     model = MODELS[format or FormatName.OPENAI_CHAT]
     body = {"model": model, "policy": {"budget": {"context_window": WINDOW}}}
     created = orjson.loads(ours.post("/v1/conversations", body))
-    lane = Lane(kind, format, created["conversation_id"])
-    report(f"deltas: filling {size} messages, {lane.name}")
+    measured = MeasuredConversation(kind, format, created["conversation_id"])
+    report(f"deltas: filling {size} messages, {measured.name}")
     stream = conversation(seed=1)
     for start in range(0, size, BATCH):
         batch = list(islice(stream, min(BATCH, size - start)))
-        ours.post(lane.path("messages"), {"messages": batch})
-        lane.note(ours.send(lane.ask(FULL)))
-    return lane
+        ours.post(measured.path("messages"), {"messages": batch})
+        measured.note(ours.send(measured.ask(FULL)))
+    return measured
 
 
-def _step(ours: Connection, lane: Lane, appending: bytes) -> Step:
-    building = lane.ask(lane.kind)
+def _step(ours: Connection, measured: MeasuredConversation, appending: bytes) -> Step:
+    building = measured.ask(measured.kind)
     began = time.perf_counter()
     ours.send(appending)
     stored = time.perf_counter()
-    if lane.kind == APPEND:
+    if measured.kind == APPEND:
         return Step(stored - began, 0.0, 0, False)
     answer = ours.send(building)
     done = time.perf_counter()
-    lane.note(answer)
+    measured.note(answer)
     is_delta = bool(_IS_DELTA.search(answer))
     return Step(stored - began, done - stored, len(answer), is_delta)
 
 
-def _check(ours: Connection, lane: Lane) -> None:
+def _check(ours: Connection, measured: MeasuredConversation) -> None:
     """Make sure that deltas went on from what a full build gives (rule 4)."""
-    delta, whole = (ours.send(lane.ask(kind)) for kind in (DELTA, FULL))
+    delta, whole = (ours.send(measured.ask(kind)) for kind in (DELTA, FULL))
     if _found(_PREFIX, delta) != _found(_PREFIX, whole):
-        raise UnexpectedAnswer(f"{lane.name}: a delta has another prefix than the full build")
+        raise UnexpectedAnswer(f"{measured.name}: a delta has another prefix than the full build")
 
 
 def _found(way: re.Pattern[bytes], answer: bytes) -> bytes:
-    found = way.search(answer)
-    if found is None:
+    match = way.search(answer)
+    if match is None:
         raise UnexpectedAnswer(f"a build without {way.pattern!r}: {answer[:300]!r}")
-    return found[1]
+    return match[1]
 
 
-def _row(lane: Lane, alone: Lane) -> tuple[str, ...]:
+def _row(measured: MeasuredConversation, alone: MeasuredConversation) -> tuple[str, ...]:
     def both(part: str) -> tuple[str, str]:
-        values = [getattr(step, part) for step in lane.steps]
+        values = [getattr(step, part) for step in measured.steps]
         return ms(p50(values)), ms(p95(values))
 
-    if lane is alone:
-        return (lane.name, *both("append"), "-", "-", *both("total"), "-", "-", "-", "1.00x")
-    sizes = [step.size_bytes for step in lane.steps]
-    deltas = sum(step.is_delta for step in lane.steps)
+    if measured is alone:
+        return (measured.name, *both("append"), "-", "-", *both("total"), "-", "-", "-", "1.00x")
+    sizes = [step.size_bytes for step in measured.steps]
+    deltas = sum(step.is_delta for step in measured.steps)
     return (
-        lane.name,
+        measured.name,
         *both("append"),
         *both("build"),
         *both("total"),
         kib(p50(sizes)),
         kib(p95(sizes)),
-        f"{deltas} of {len(sizes)}" if lane.kind == DELTA else "-",
-        times(_step_p50(lane) / _step_p50(alone)),
+        f"{deltas} of {len(sizes)}" if measured.kind == DELTA else "-",
+        times(_step_p50(measured) / _step_p50(alone)),
     )
 
 
-def _step_p50(lane: Lane) -> float:
-    return p50([step.total for step in lane.steps])
+def _step_p50(measured: MeasuredConversation) -> float:
+    return p50([step.total for step in measured.steps])

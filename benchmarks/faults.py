@@ -1,4 +1,4 @@
-"""What happens to callers while a database, a model or a process is gone, and how soon it is over.
+"""Errors of callers while a database, a model or a process is unavailable, and the recovery time.
 
 1. Probers append and build all the time, and send again what was not acknowledged, as a careful
    backend does. Afterwards their logs are read back: what was acknowledged stands there once, what
@@ -55,8 +55,8 @@ from tests.writers import Difference, Message, Writer, writing
 PROBERS = 4
 WINDOW = 8_192
 MAX_OUTPUT_TOKENS = 512
-LONGEST_RECOVERY = 90.0
-_PAUSE = 0.02
+MAX_RECOVERY_SECONDS = 90.0
+_PAUSE_SECONDS = 0.02
 _EVERY = 10
 
 
@@ -65,7 +65,7 @@ class Prober(Writer):
 
     def __init__(self, url: str) -> None:
         budget = {"context_window": WINDOW, "max_output_tokens": MAX_OUTPUT_TOKENS}
-        super().__init__(url, {"policy": {"budget": budget}}, LONGEST_RECOVERY)
+        super().__init__(url, {"policy": {"budget": budget}}, MAX_RECOVERY_SECONDS)
         self.violations: list[str] = []
         self.degraded: Counter[str] = Counter()
 
@@ -75,22 +75,22 @@ class Prober(Writer):
         return [{"id": f"m{number}", "role": role, "content": f"{number} " + "word " * 120}]
 
     def delivered(self) -> None:
-        """Build once, whatever comes of it."""
+        """Build once; a refused build is no error."""
         answer = self.send("/context", {})
         if answer is None or not answer.accepted:
             return
         built = answer.body
         self.degraded.update(built["degraded"])
-        place = Context(capacity=WINDOW - MAX_OUTPUT_TOKENS, tokens=built["tokens_used"])
-        found = validate(built["payload"], FormatName.OPENAI_CHAT, place)
-        self.violations += [str(violation) for violation in found]
+        context = Context(capacity=WINDOW - MAX_OUTPUT_TOKENS, tokens=built["tokens_used"])
+        violations = validate(built["payload"], FormatName.OPENAI_CHAT, context)
+        self.violations += [str(violation) for violation in violations]
         if built["through_seq"] != len(self.sent):
             self.violations.append(f"through_seq {built['through_seq']} of {len(self.sent)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The parts of one run that faults are made in."""
+class FaultTarget:
+    """The database, the proxy and the processes that faults are injected into."""
 
     data_dir: Path
     url: str
@@ -138,7 +138,7 @@ class ProxyThread:
         return self._proxy.url
 
     def do(self, what: Callable[[DatabaseProxy], Any]) -> None:
-        """Do something with the proxy in its own thread."""
+        """Run an action on the proxy in its own thread."""
 
         async def act() -> None:
             done = what(self._proxy)
@@ -148,7 +148,7 @@ class ProxyThread:
         asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
 
 
-Fault = tuple[str, Callable[[Place], None], Callable[[Place], None]]
+Fault = tuple[str, Callable[[FaultTarget], None], Callable[[FaultTarget], None]]
 
 
 def _signal_all(process: psutil.Process, number: signal.Signals) -> None:
@@ -157,64 +157,64 @@ def _signal_all(process: psutil.Process, number: signal.Signals) -> None:
             one.send_signal(number)
 
 
-def _kill_database(place: Place) -> None:
-    server = place.postmaster()
+def _kill_database(target: FaultTarget) -> None:
+    server = target.postmaster()
     server.kill()
     with suppress(psutil.TimeoutExpired):
         server.wait(5)
 
 
-def _stop_database(place: Place) -> None:
-    server = place.postmaster()
+def _stop_database(target: FaultTarget) -> None:
+    server = target.postmaster()
     server.send_signal(signal.SIGINT)
     with suppress(psutil.TimeoutExpired):
         server.wait(10)
 
 
-def _set_read_only(place: Place, value: str) -> None:
-    place.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
-    place.execute("SELECT pg_reload_conf()")
+def _set_read_only(target: FaultTarget, value: str) -> None:
+    target.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+    target.execute("SELECT pg_reload_conf()")
 
 
 FAULTS: Sequence[Fault] = (
-    ("PostgreSQL killed (-9), started again", _kill_database, Place.start_database),
-    ("PostgreSQL stopped (fast), started again", _stop_database, Place.start_database),
+    ("PostgreSQL killed (-9), started again", _kill_database, FaultTarget.start_database),
+    ("PostgreSQL stopped (fast), started again", _stop_database, FaultTarget.start_database),
     (
         "PostgreSQL frozen (SIGSTOP)",
-        lambda place: _signal_all(place.postmaster(), signal.SIGSTOP),
-        lambda place: _signal_all(place.postmaster(), signal.SIGCONT),
+        lambda target: _signal_all(target.postmaster(), signal.SIGSTOP),
+        lambda target: _signal_all(target.postmaster(), signal.SIGCONT),
     ),
     (
         "network blackholed",
-        lambda place: place.proxy.do(DatabaseProxy.blackhole),
-        lambda place: place.proxy.do(DatabaseProxy.heal),
+        lambda target: target.proxy.do(DatabaseProxy.blackhole),
+        lambda target: target.proxy.do(DatabaseProxy.heal),
     ),
     (
         "connections refused",
-        lambda place: place.proxy.do(DatabaseProxy.refuse),
-        lambda place: place.proxy.do(DatabaseProxy.heal),
+        lambda target: target.proxy.do(DatabaseProxy.refuse),
+        lambda target: target.proxy.do(DatabaseProxy.heal),
     ),
     (
         "PostgreSQL read-only",
-        lambda place: _set_read_only(place, "on"),
-        lambda place: _set_read_only(place, "off"),
+        lambda target: _set_read_only(target, "on"),
+        lambda target: _set_read_only(target, "off"),
     ),
     (
         "model hangs (SIGSTOP)",
-        lambda place: place.model.process.send_signal(signal.SIGSTOP),
-        lambda place: place.model.process.send_signal(signal.SIGCONT),
+        lambda target: target.model.process.send_signal(signal.SIGSTOP),
+        lambda target: target.model.process.send_signal(signal.SIGCONT),
     ),
     (
         "model's server gone (-9)",
-        lambda place: place.model.process.kill(),
-        lambda place: None,
+        lambda target: target.model.process.kill(),
+        lambda target: None,
     ),
 )
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one fault; `wrong` tells every promise that was broken."""
+    """The results of one fault; `wrong` lists the broken promises."""
 
     name: str
     good: int = 0
@@ -231,16 +231,16 @@ class Outcome:
 
 
 def measure(quick: bool) -> Section:
-    """Make all faults, one after the other, then kill processes during a replay."""
+    """Inject all faults, one after the other, then kill processes during a replay."""
     section = Section("faults", "outages of the database, the model and processes")
     seconds, minutes = (3.0, 0.5) if quick else (10.0, 10.0)
     outcomes = _faults(seconds)
-    section.say(
+    section.add_text(
         f"{PROBERS} probers append and build all the time, in windows of {WINDOW:,} tokens that"
         f" are compacted through a model; each fault lasts {seconds:.0f} s. Recovery: from its end"
         " until the last prober has had a 2xx. Longest: the longest request of all."
     )
-    section.table(
+    section.add_table(
         ("fault", "2xx", "503", "other", "longest", "recovery", "lost", "doubled", "violations"),
         [
             (
@@ -259,17 +259,17 @@ def measure(quick: bool) -> Section:
     )
     for outcome in outcomes:
         if outcome.degraded:
-            section.say(f"Degraded, {outcome.name}: {counts(outcome.degraded)}.")
+            section.add_text(f"Degraded, {outcome.name}: {counts(outcome.degraded)}.")
         for wrong in outcome.wrong[:5]:
-            section.say(f"WRONG, {outcome.name}: {wrong}")
+            section.add_text(f"WRONG, {outcome.name}: {wrong}")
     killed = replay_under_kills(minutes)
     for line in killed.lines():
-        section.say(line)
+        section.add_text(line)
     _judge(section, outcomes, killed)
     return section
 
 
-def _judge(section: Section, outcomes: Sequence[Outcome], killed: Killed) -> None:
+def _judge(section: Section, outcomes: Sequence[Outcome], killed: KillResults) -> None:
     tally = killed.tally
     lost = sum(outcome.lost for outcome in outcomes) + tally.lost
     doubled = sum(outcome.doubled for outcome in outcomes) + tally.doubled
@@ -299,19 +299,19 @@ def _faults(seconds: float) -> list[Outcome]:
             "CONTEXT_POOL_MAX_SIZE": "8",
         }
         served = stack.enter_context(service(data_dir, environ=environ, log=log))
-        place = Place(data_dir, url, proxy, model, stack)
+        target = FaultTarget(data_dir, url, proxy, model, stack)
         address = f"http://127.0.0.1:{served.port}"
-        return [_suffer(place, address, fault, seconds) for fault in FAULTS]
+        return [_run_fault(target, address, fault, seconds) for fault in FAULTS]
 
 
-def _suffer(place: Place, address: str, fault: Fault, seconds: float) -> Outcome:
+def _run_fault(target: FaultTarget, address: str, fault: Fault, seconds: float) -> Outcome:
     name, begin, end = fault
     report(f"faults: {name}")
     with writing([Prober(address) for _ in range(PROBERS)]) as probers:
         time.sleep(2)
-        begin(place)
+        begin(target)
         time.sleep(seconds)
-        end(place)
+        end(target)
         ended = time.monotonic()
         recovery = max(_recovered(prober, ended) for prober in probers)
         time.sleep(2)
@@ -322,15 +322,15 @@ def _suffer(place: Place, address: str, fault: Fault, seconds: float) -> Outcome
 
 def _recovered(prober: Prober, ended: float) -> float:
     """Return the seconds from the end of a fault to the first good answer to what came after."""
-    while time.monotonic() < ended + LONGEST_RECOVERY:
+    while time.monotonic() < ended + MAX_RECOVERY_SECONDS:
         for seen in list(prober.seen)[::-1]:
             if seen.ended < ended:
                 break
             if seen.is_good:
                 good = [one for one in prober.seen if one.ended >= ended and one.is_good]
                 return good[0].ended - ended
-        time.sleep(_PAUSE)
-    raise RuntimeError(f"Not recovered within {LONGEST_RECOVERY} s")
+        time.sleep(_PAUSE_SECONDS)
+    raise RuntimeError(f"Not recovered within {MAX_RECOVERY_SECONDS} s")
 
 
 def _outcome(name: str, probers: Sequence[Prober], recovery: float) -> Outcome:
@@ -396,9 +396,9 @@ class PatientClient:
                     self.longest_gap = max(self.longest_gap, time.monotonic() - began)
                     return answer
                 self.retries["503"] += 1
-            if time.monotonic() > began + LONGEST_RECOVERY:
-                raise RuntimeError(f"No answer to {method} {path} in {LONGEST_RECOVERY} s")
-            time.sleep(_PAUSE)
+            if time.monotonic() > began + MAX_RECOVERY_SECONDS:
+                raise RuntimeError(f"No answer to {method} {path} in {MAX_RECOVERY_SECONDS} s")
+            time.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
         """Close all connections."""
@@ -407,8 +407,8 @@ class PatientClient:
 
 
 @dataclass(slots=True)
-class Killed:
-    """What came of a replay whose processes were killed."""
+class KillResults:
+    """The results of a replay whose processes were killed."""
 
     minutes: float
     tally: Tally = field(default_factory=Tally)
@@ -422,7 +422,7 @@ class Killed:
 
     @property
     def faults(self) -> list[str]:
-        """Everything that must not be, of payloads, transcripts and rows."""
+        """All errors of payloads, transcripts and rows."""
         rows = (
             (self.holes, "seqs of a log without a message"),
             (self.overlapping, "times two receipts after the same one"),
@@ -430,7 +430,7 @@ class Killed:
         return [*self.tally.faults, *(f"{count} {what}" for count, what in rows if count)]
 
     def lines(self) -> list[str]:
-        """Return it in words."""
+        """Return the results as lines of text."""
         tally = self.tally
         ready = self.ready_after or [0.0]
         lines = [
@@ -456,7 +456,7 @@ class Killed:
         return lines + [f"WRONG: {fault}" for fault in self.faults[:20]]
 
 
-def _herd(url: str, model: ModelServer, folder: Path) -> dict[str, Launched]:
+def _launched_processes(url: str, model: ModelServer, folder: Path) -> dict[str, Launched]:
     """Return two API processes and two workers over one database, not started yet."""
     environ = summarised_by(model) | {"CONTEXT_DATABASE_URL": url, "CONTEXT_WORKER": "false"}
     return {
@@ -467,14 +467,14 @@ def _herd(url: str, model: ModelServer, folder: Path) -> dict[str, Launched]:
     }
 
 
-def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Killed:
+def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> KillResults:
     """Replay recorded conversations for so many minutes while processes are killed at random."""
-    killed = Killed(minutes)
+    killed = KillResults(minutes)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-kills-")))
         url = stack.enter_context(running(folder / "data"))
         model = stack.enter_context(model_server(0.5, folder / "log"))
-        herd = _herd(url, model, folder)
+        herd = _launched_processes(url, model, folder)
         for process in herd.values():
             stack.callback(process.stop)
             process.start()
@@ -496,7 +496,7 @@ def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Kille
         for client in clients:
             killed.retries += client.retries
             killed.longest_gap = max(killed.longest_gap, client.longest_gap)
-        asyncio.run(_look_at_rows(url, killed))
+        asyncio.run(_check_rows(url, killed))
     return killed
 
 
@@ -519,7 +519,7 @@ def _share(number: int, writers: int, seed: int) -> Iterator[Trace]:
 
 
 def _kill_at_random(
-    herd: Mapping[str, Launched], killed: Killed, stopping: threading.Event, seed: int
+    herd: Mapping[str, Launched], killed: KillResults, stopping: threading.Event, seed: int
 ) -> None:
     chance = Random(seed)
     while not stopping.wait(chance.uniform(3, 9)):
@@ -534,7 +534,7 @@ def _kill_at_random(
             killed.ready_after.append(time.monotonic() - began)
 
 
-async def _look_at_rows(url: str, killed: Killed) -> None:
+async def _check_rows(url: str, killed: KillResults) -> None:
     """Count what may not be: seqs without a message, and two receipts after the same one."""
     connection = await asyncpg.connect(url)
     try:

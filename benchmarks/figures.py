@@ -39,17 +39,17 @@ _ORDER = (
 
 @dataclass(slots=True)
 class Section:
-    """What one measurement found: paragraphs and tables in Markdown."""
+    """The results of one measurement: paragraphs and tables in Markdown."""
 
     name: str
     title: str
     parts: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add a paragraph."""
         self.parts.append(text)
 
-    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def add_table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Add a table."""
         lines = [_row(header), _row(["---"] * len(header)), *(_row(row) for row in rows)]
         self.parts.append("\n".join(lines))
@@ -71,7 +71,7 @@ class Section:
 
 
 def write(out: Path, sections: Iterable[tuple[str, str]]) -> None:
-    """Put sections, given as (name, text), into the results file in place of their elders."""
+    """Write sections, pairs of name and text, over their previous versions in the results file."""
     kept: dict[str, str] = {}
     if out.exists():
         for text in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
@@ -125,6 +125,6 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def counts(counter: Mapping[str, int]) -> str:
-    """Return how often each of some things was counted in words, the most frequent first."""
+    """Return counts as text, the most frequent first."""
     ordered = sorted(counter.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {count:,}" for name, count in ordered) or "none"

@@ -25,8 +25,8 @@ class Append(BaseModel):
     tokens: list[int]
 
 
-async def _keep(_connection: object) -> None:
-    """Spare the round trip that a pool spends on resetting a connection."""
+async def _skip_reset(_connection: object) -> None:
+    """Replace the pool's reset of a connection, which costs a round trip."""
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         database=DATABASE,
         min_size=1,
         max_size=10,
-        reset=_keep,
+        reset=_skip_reset,
         server_settings=CONNECTION,
     ) as pool:
         app.state.pool = pool
@@ -48,7 +48,7 @@ app = FastAPI(lifespan=_lifespan)
 
 @app.get("/readyz")
 async def ready() -> Response:
-    """Say that the server answers."""
+    """Return 200 when the server is ready."""
     return Response()
 
 

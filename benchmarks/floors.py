@@ -1,4 +1,4 @@
-"""The floors: what the same reads and writes cost with nothing on top.
+"""The floors: the cost of the same reads and writes without the service.
 
 Floor A is asyncpg on one connection. Floor B (`floor_server`) is the same two statements behind
 bare FastAPI. Both write a head row and a message with its token count and running sum, and read
@@ -122,7 +122,7 @@ class FloorA:
             )
 
     async def analyze(self) -> None:
-        """Give the planner its statistics: the floor is to be as fast as it can be."""
+        """Update the planner's statistics, so that the floor is as fast as possible."""
         await self._connection.execute("ANALYZE")
 
     async def append(self, conversation_id: UUID, tokens: int, body: str) -> None:

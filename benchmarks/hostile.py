@@ -1,4 +1,4 @@
-"""Hostile requests to one served process with 1 GB of memory: what each does to everyone else.
+"""Hostile requests to one process with 1 GB of memory, and their effect on other clients.
 
 1. The service runs with its own PostgreSQL in a memory cgroup, where the machine lets this process
    make one. Otherwise only the peak of the process is told.
@@ -31,10 +31,10 @@ from benchmarks.stage import MODEL, report
 
 LIMIT_BYTES = 10**9
 BODY_BYTES = 32 * 2**20 - 4096
-WANTED_SECONDS = 0.1
-HALF_OPEN = 200
+GOAL_SECONDS = 0.1
+HALF_OPEN_CONNECTIONS = 200
 HEADER_BYTES = 200 * 2**20
-PATIENCE_SECONDS = 90
+TIMEOUT_SECONDS = 90
 _PAUSE_SECONDS = 0.005
 _V1 = Path("/sys/fs/cgroup/memory")
 _V2 = Path("/sys/fs/cgroup")
@@ -44,7 +44,7 @@ Send = Callable[[int, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MemoryGroup:
     """A memory cgroup of its own; without a directory there is none."""
 
     directory: Path | None
@@ -67,7 +67,7 @@ class Group:
 
 
 @contextmanager
-def memory_group(limit_bytes: int) -> Iterator[Group]:
+def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
     """Make a memory cgroup for the block, or none where this machine does not let us."""
     root, limit = (
         (_V1, "memory.limit_in_bytes")
@@ -81,18 +81,18 @@ def memory_group(limit_bytes: int) -> Iterator[Group]:
     except OSError:
         with suppress(OSError):
             directory.rmdir()
-        yield Group(None)
+        yield MemoryGroup(None)
         return
     try:
-        yield Group(directory)
+        yield MemoryGroup(directory)
     finally:
         with suppress(OSError):
             directory.rmdir()
 
 
 @dataclass(slots=True)
-class Beside:
-    """A client in a process of its own that sends small requests until it is told to stop."""
+class ConcurrentClient:
+    """A client in its own process that sends small requests until it is stopped."""
 
     port: int
     worst_seconds: float = 0.0
@@ -101,9 +101,9 @@ class Beside:
     _found: Any = field(default_factory=multiprocessing.SimpleQueue)
     _process: multiprocessing.Process | None = None
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> ConcurrentClient:
         self._process = multiprocessing.Process(
-            target=_ask_until, args=(self.port, self._stop, self._found), daemon=True
+            target=_send_until, args=(self.port, self._stop, self._found), daemon=True
         )
         self._process.start()
         time.sleep(0.3)
@@ -117,7 +117,7 @@ class Beside:
         self._process.join()
 
 
-def _ask_until(port: int, stop: Any, found: Any) -> None:
+def _send_until(port: int, stop: Any, results: Any) -> None:
     worst, failures = 0.0, 0
     raw = request("POST", "/v1/tokens/count", b'{"text":"hello"}')
     while not stop.is_set():
@@ -132,7 +132,7 @@ def _ask_until(port: int, stop: Any, found: Any) -> None:
         except (OSError, UnexpectedAnswer):
             failures += 1
             time.sleep(0.2)
-    found.put((worst, failures))
+    results.put((worst, failures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Case:
 
 
 def measure(quick: bool) -> Section:
-    """Send every hostile request once and report what each did."""
+    """Send every hostile request once and report its effect."""
     section = Section("hostile", "hostile requests beside small ones, 1 GB of memory")
     rows: list[tuple[str, ...]] = []
     worst, killed = 0.0, 0
@@ -152,40 +152,40 @@ def measure(quick: bool) -> Section:
         for case in _cases(quick):
             report(f"hostile: {case.name}")
             with _running(Path(folder), group) as served:
-                row, stall, died = _one(case, served)
+                row, stall, died = _run_case(case, served)
             rows.append(row)
             worst, killed = max(worst, stall), killed + died
             print(" | ".join(row), file=sys.stderr, flush=True)
         peak = group.peak_bytes
     told = f"its peak {peak >> 20} MiB" if peak is not None else "none could be made here"
-    section.say(
+    section.add_text(
         f"Memory cgroup of {LIMIT_BYTES / 10**9:g} GB around the service and its PostgreSQL:"
         f" {told}. Each case has a process of its own. `beside` is the worst latency of"
         " `POST /v1/tokens/count` of one word meanwhile."
     )
-    section.table(("request", "answer", "seconds", "beside, ms", "peak memory, MiB"), rows)
+    section.add_table(("request", "answer", "seconds", "beside, ms", "peak memory, MiB"), rows)
     section.goal("storage.memory-bounds", "nothing killed", str(killed), killed == 0)
     section.goal(
         "quotas.fair-share",
         "worst latency beside ≤ 100 ms",
         f"{worst * 1000:.0f} ms",
-        worst <= WANTED_SECONDS,
+        worst <= GOAL_SECONDS,
     )
     return section
 
 
 @contextmanager
-def _running(folder: Path, group: Group) -> Iterator[Served]:
+def _running(folder: Path, group: MemoryGroup) -> Iterator[Served]:
     log = folder / "service.log"
     with service(folder / "data", "--no-worker", prefix=group.prefix, log=log) as served:
         yield served
 
 
-def _one(case: Case, served: Served) -> tuple[tuple[str, ...], float, bool]:
+def _run_case(case: Case, served: Served) -> tuple[tuple[str, ...], float, bool]:
     with Connection(served.port) as connection:
         made = orjson.loads(connection.post("/v1/conversations", {"model": MODEL}))
         connection.post("/v1/tokens/count", {"text": "hello"})
-    with Beside(served.port) as beside:
+    with ConcurrentClient(served.port) as beside:
         began = time.perf_counter()
         try:
             answer = case.send(served.port, made["conversation_id"])
@@ -232,13 +232,13 @@ def _bodies() -> dict[str, tuple[str, bytes]]:
     """Return the hostile bodies by name, each with its path."""
     append = "/v1/conversations/{id}/messages"
     size = BODY_BYTES
-    found = {
+    results = {
         f"32 MB of `{item.decode()}`": (append, _filled(b'{"messages":[', item, b"]}"))
         for item in (b"[]", b"{}", b"0", b'""')
     }
     validate = "/v1/context/validate"
     payload = _filled(b'{"payload":{"messages":[', b"[]", b"]}}")
-    found |= {
+    results |= {
         "32 MB of `[]` to validate": (validate, payload),
         "32 MB of `[]` to MCP": ("/mcp", _filled(b'{"x":[', b"[]", b"]}")),
         "32 MB of `[]` to usage": ("/v1/conversations/{id}/usage", payload),
@@ -279,7 +279,7 @@ def _bodies() -> dict[str, tuple[str, bytes]]:
             + b"}}",
         ),
     }
-    return found
+    return results
 
 
 def _posted(path: str, body: bytes) -> Send:
@@ -314,7 +314,7 @@ def _stored_then_read(port: int, conversation_id: str) -> str:
 
 
 def _opened(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    return socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
 
 
 def _answer_of(opened: socket.socket) -> str:
@@ -322,14 +322,14 @@ def _answer_of(opened: socket.socket) -> str:
     try:
         line = opened.recv(65_536).partition(b"\r\n")[0].decode(errors="replace")
     except TimeoutError:
-        return f"still open after {PATIENCE_SECONDS} s"
+        return f"still open after {TIMEOUT_SECONDS} s"
     except OSError:
         return "closed"
     return line.removeprefix("HTTP/1.1 ") or "closed"
 
 
 def _endless(begin: bytes, piece: bytes, size: int = HEADER_BYTES) -> Send:
-    """Send a beginning, and then a piece again and again until the server has enough."""
+    """Send a beginning, and then a piece repeatedly until the server has enough."""
 
     def send(port: int, _conversation_id: str) -> str:
         sent = 0
@@ -351,10 +351,10 @@ def _half_open(begin: bytes) -> Send:
 
     def send(port: int, _conversation_id: str) -> str:
         began = time.perf_counter()
-        opened = [_opened(port) for _ in range(HALF_OPEN)]
+        opened = [_opened(port) for _ in range(HALF_OPEN_CONNECTIONS)]
         for each in opened:
             each.sendall(begin)
-        deadline = began + PATIENCE_SECONDS
+        deadline = began + TIMEOUT_SECONDS
         left = len(opened)
         for each in opened:
             each.settimeout(max(0.01, deadline - time.perf_counter()))
@@ -401,8 +401,8 @@ def _cases(quick: bool) -> Sequence[Case]:
     ]
     if not quick:
         cases += [
-            Case(f"{HALF_OPEN} connections without a byte", _half_open(b"")),
-            Case(f"{HALF_OPEN} half heads", _half_open(_HEAD)),
-            Case(f"{HALF_OPEN} half bodies", _half_open(_CHUNKED + b"1\r\n{\r\n")),
+            Case(f"{HALF_OPEN_CONNECTIONS} connections without a byte", _half_open(b"")),
+            Case(f"{HALF_OPEN_CONNECTIONS} half heads", _half_open(_HEAD)),
+            Case(f"{HALF_OPEN_CONNECTIONS} half bodies", _half_open(_CHUNKED + b"1\r\n{\r\n")),
         ]
     return cases

@@ -47,7 +47,7 @@ KINDS = ("append", "build", "delta build")
 
 
 def measure(quick: bool) -> Section:
-    """Run all loads, then the long one, and report them."""
+    """Run all loads, then the long one, and report the results."""
     if shutil.which("wrk") is None:
         raise SystemExit("load: wrk is needed (Debian: apt-get install wrk).")
     seconds, rounds, most = (2, 1, 10_000) if quick else (4, 3, HOUR)
@@ -61,7 +61,7 @@ def measure(quick: bool) -> Section:
         postgres = PostgresProcesses(data_dir)
         started = ours.memory_bytes
         answered = _compare(section, loads, postgres, seconds, rounds)
-        _go_on(section, loads, postgres, ours, started, answered, most)
+        _continue_load(section, loads, postgres, ours, started, answered, most)
     return section
 
 
@@ -148,7 +148,7 @@ def _compare(
     rounds: int,
 ) -> int:
     """Run every load at every number of connections; return how much ours has answered."""
-    section.say(
+    section.add_text(
         f"An API key with a limit, a log line and metrics for every request. Builds answer"
         f" {MESSAGES} messages of 1 KB. Medians of {rounds} alternating rounds of {seconds} s under"
         " wrk; CPU in ms per request, of the server and of PostgreSQL."
@@ -167,7 +167,7 @@ def _compare(
             answered += sum(entry.requests for entry in found[names[0]])
             rows += [_row(kind, connections, name, found, names[0]) for name in names]
     heads = ("request", "connections", "system", "requests/s", "p50 ms", "p99 ms")
-    section.table((*heads, "CPU", "PostgreSQL CPU", "ours / it"), rows)
+    section.add_table((*heads, "CPU", "PostgreSQL CPU", "ours / it"), rows)
     return answered
 
 
@@ -190,7 +190,7 @@ def _row(
     )
 
 
-def _go_on(
+def _continue_load(
     section: Section,
     loads: dict[str, Load],
     postgres: PostgresProcesses,
@@ -209,7 +209,7 @@ def _go_on(
             done = sum(loads[f"ours {kind}"].run(postgres, 16, 4).requests for kind in KINDS)
             counts.append(counts[-1] + done)
         mib.append(ours.memory_bytes >> 20)
-    section.say(
+    section.add_text(
         f"Memory of the process (one of {MESSAGES * CONVERSATIONS:,} messages built from again and"
         f" again, its window cache 64 MiB at most): {mib[0]} MiB at the start, {mib[1]} after"
         f" {answered:,} requests, then at quarters of the way to {counts[-1]:,}, an hour at 50 a"

@@ -20,7 +20,7 @@ from tests.fake_llm import completion_body, unpaired
 
 SHARE = 0.1
 MAX_WORDS = 150
-LONGEST_WORD = 24
+MAX_WORD_CHARS = 24
 _EXCERPT = re.compile(r"<conversation>\n---\n(.*)\n---\n</conversation>", re.DOTALL)
 
 
@@ -29,13 +29,13 @@ def summary_of(prompt: str, max_tokens: int) -> str:
     found = _EXCERPT.search(prompt)
     words = (found[1] if found else prompt).split()
     count = max(1, min(int(len(words) * SHARE), max_tokens // 4, MAX_WORDS))
-    taken = (words[place * len(words) // count][:LONGEST_WORD] for place in range(count))
+    taken = (words[place * len(words) // count][:MAX_WORD_CHARS] for place in range(count))
     summary = f"<summary>{' '.join(taken)}</summary>"
     return f"<retain>{words[0]}</retain>\n{summary}" if "<retain>" in prompt else summary
 
 
 class Model:
-    """What the server was asked so far, and how long it takes to answer."""
+    """The requests that the server received, and the delay of its answers."""
 
     def __init__(self, delay_seconds: float) -> None:
         self._delay_seconds = delay_seconds
@@ -94,7 +94,7 @@ def _handler(model: Model) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 

@@ -55,8 +55,8 @@ _SHOWN = 20
 
 
 @dataclass(slots=True)
-class Found:
-    """What the builds of one mode came to; tokens are over all of them."""
+class RunResults:
+    """The results of the builds of one mode; tokens are the sum over all builds."""
 
     builds: int = 0
     refused: int = 0
@@ -82,8 +82,8 @@ class Found:
         """The share of the messages so far that a payload shows, a placeholder being one too."""
         return self.shown / max(1, self.stored)
 
-    def add(self, other: Found) -> None:
-        """Take in what another conversation came to."""
+    def add(self, other: RunResults) -> None:
+        """Add the results of another conversation."""
         for entry in fields(self):
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
             if entry.name == "tally":
@@ -94,19 +94,19 @@ class Found:
 
 @dataclass(slots=True)
 class Table:
-    """What was found, by mode and conversation."""
+    """The results by mode and conversation."""
 
-    found: dict[tuple[str, str], Found] = field(default_factory=dict)
+    by_run: dict[tuple[str, str], RunResults] = field(default_factory=dict)
 
     def add(self, other: Table) -> None:
-        """Take in what another run saw."""
-        self.found.update(other.found)
+        """Add the results of another run."""
+        self.by_run.update(other.by_run)
 
-    def total(self, mode: str, names: Sequence[str]) -> Found:
-        """Return what a mode came to over these conversations."""
-        total = Found()
+    def total(self, mode: str, names: Sequence[str]) -> RunResults:
+        """Return the results of a mode over these conversations."""
+        total = RunResults()
         for name in names:
-            total.add(self.found[mode, name])
+            total.add(self.by_run[mode, name])
         return total
 
 
@@ -134,14 +134,14 @@ class _Replay:
     def __init__(self, client: Client, run: Run) -> None:
         self._run = run
         self._conversation = Conversation(client, run.trace, policy_of(run))
-        self._found = Found()
+        self._run_results = RunResults()
         self._judge = judge()
         self._judge.forget()
         self._before: list[bytes] = []
         self._epoch = 0
 
-    def play(self) -> Found:
-        """Append and build as an agent would, and return what was seen (rule 1)."""
+    def play(self) -> RunResults:
+        """Append and build as an agent would, and return the results (rule 1)."""
         messages = self._run.trace.messages
         for place, message in enumerate(messages):
             self._append(message)
@@ -154,33 +154,33 @@ class _Replay:
             self._send(FormatName.ANTHROPIC, {"model": MODELS[FormatName.ANTHROPIC]})
         for receipt in self._conversation.ask("GET", "/compactions?limit=1000")["data"]:
             is_clearing = receipt["strategies_run"] == [ChainStep.CLEAR_TOOL_RESULTS]
-            self._found.clearings += is_clearing
-            self._found.compactions += not is_clearing
+            self._run_results.clearings += is_clearing
+            self._run_results.compactions += not is_clearing
         _tokens.cache_clear()
-        return self._found
+        return self._run_results
 
     def _append(self, message: Mapping[str, Any]) -> None:
         [stored] = self._conversation.append([dict(message)])["messages"]
         if (ref := stored["output_ref"]) is not None:
-            self._found.results += 1
-            self._found.offloaded += ref["id"] != stored["id"]
+            self._run_results.results += 1
+            self._run_results.offloaded += ref["id"] != stored["id"]
 
     def _build(self, body: Mapping[str, Any]) -> None:
         """Build in the format whose tokens are counted, and add up what is shared (rule 3)."""
-        found = self._found
+        results = self._run_results
         built = self._send(FormatName.OPENAI_CHAT, body)
         if built is None:
-            found.refused += 1
+            results.refused += 1
             return
         items = items_of(built["payload"])
         sizes = [_tokens(item) for item in items]
-        found.builds += 1
-        found.stored += len(self._conversation.ids)
-        found.shown += messages_shown(built["payload"])
-        found.tokens += sum(sizes)
-        found.shared += sum(sizes[: shared_prefix(self._before, items)])
+        results.builds += 1
+        results.stored += len(self._conversation.ids)
+        results.shown += messages_shown(built["payload"])
+        results.tokens += sum(sizes)
+        results.shared += sum(sizes[: shared_prefix(self._before, items)])
         if self._epoch and built["epoch"] != self._epoch:
-            found.breaks[built["cache_break_reason"]] += 1
+            results.breaks[built["cache_break_reason"]] += 1
         self._before, self._epoch = items, built["epoch"]
 
     def _send(self, format: FormatName, body: Mapping[str, Any]) -> Any:
@@ -194,8 +194,8 @@ class _Replay:
             path, through = self._conversation.path, answer.body["through_seq"]
             place = f"{self._run.trace.name} through {through}, {format}, {self._run.mode}"
             build = Build(answer.body, self._run.window - MAX_OUTPUT_TOKENS, path, place)
-            self._judge.judge(build, self._found.tally)
-            self._found.judged += 1
+            self._judge.judge(build, self._run_results.tally)
+            self._run_results.judged += 1
         return answer.body
 
 
@@ -224,7 +224,7 @@ def _counter() -> Callable[[str], int]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all runs came to, and how long they took."""
+    """The results of all runs, and their duration."""
 
     table: Table
     traces: Sequence[Trace]
@@ -238,7 +238,7 @@ class Outcome:
 
     @property
     def faults(self) -> list[str]:
-        """Everything that must not be."""
+        """All errors."""
         return [
             fault for mode in MODES for fault in self.table.total(mode, self.names).tally.faults
         ]
@@ -259,19 +259,19 @@ def replay_all(limit: int | None, window: int) -> Outcome:
 
 
 def measure(quick: bool) -> Section:
-    """Replay the conversations and report what came of it."""
+    """Replay the conversations and report the results."""
     return section_of(replay_all(QUICK_LIMIT if quick else None, WINDOW))
 
 
 def section_of(outcome: Outcome) -> Section:
-    """Report what the runs came to."""
+    """Report the results of the runs."""
     names, table = outcome.names, outcome.table
-    longest = [name for name in names if table.found[OFF, name].compactions]
+    longest = [name for name in names if table.by_run[OFF, name].compactions]
     section = Section(
         "offloading", f"input tokens by `tool_output`, window {outcome.window:,}, {source()}"
     )
     total = table.total("defaults", names)
-    section.say(
+    section.add_text(
         f"{len(names)} recorded conversations with {total.results:,} tool results, of which"
         f" {total.offloaded:,} are kept in blobs by default; a build in each format before each"
         " message of the assistant and one at the end; strategy `sandwich` with extractive"
@@ -282,19 +282,19 @@ def section_of(outcome: Outcome) -> Section:
         " placeholders included. Clearings: old tool results give way by the sum rule. A break"
         " is an epoch after the first."
     )
-    section.say(f"The {len(longest)} conversations that are compacted without offloading:")
+    section.add_text(f"The {len(longest)} conversations that are compacted without offloading:")
     _table(section, table, longest)
     others = [name for name in names if name not in longest]
-    section.say(f"The other {len(others)}, which fit their window:")
+    section.add_text(f"The other {len(others)}, which fit their window:")
     _table(section, table, others)
-    section.say("All of them:")
+    section.add_text("All of them:")
     _table(section, table, names)
     best = table.total(BEST, longest).share
     for mode in MODES:
         ratio = table.total(mode, longest).share / max(best, 1e-9)
         goal = f"{mode}, compacted conversations, share against append-only history ≥ {GOAL}"
         section.goal("performance.cacheable-prefix", goal, f"{ratio:.3f}", ratio >= GOAL)
-    _say_checks(section, outcome)
+    _add_checks(section, outcome)
     return section
 
 
@@ -321,10 +321,10 @@ def _table(section: Section, table: Table, names: Sequence[str]) -> None:
             )
         )
     header = ("tool output", "million tokens", "against off", "share", "of the best", "shown")
-    section.table((*header, "builds", "refused", "compactions", "clearings", "breaks"), rows)
+    section.add_table((*header, "builds", "refused", "compactions", "clearings", "breaks"), rows)
 
 
-def _say_checks(section: Section, outcome: Outcome) -> None:
+def _add_checks(section: Section, outcome: Outcome) -> None:
     faults = outcome.faults
     totals = [outcome.table.total(mode, outcome.names) for mode in MODES]
     judged = sum(total.judged for total in totals)
@@ -335,7 +335,7 @@ def _say_checks(section: Section, outcome: Outcome) -> None:
         not faults,
     )
     if faults:
-        section.say("\n".join(f"- {fault}" for fault in faults[:_SHOWN]))
+        section.add_text("\n".join(f"- {fault}" for fault in faults[:_SHOWN]))
 
 
 @click.command()

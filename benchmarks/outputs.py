@@ -38,7 +38,7 @@ from urllib.parse import urlencode
 import orjson
 import zstandard
 
-from app.adapters.blobs.chunks import LEVEL
+from app.adapters.blobs.chunks import ZSTD_LEVEL
 from app.domain.tool_output.blobs import CHUNK_BYTES
 from app.domain.tool_output.grep import Grep
 from benchmarks.connection import TIMEOUT_SECONDS, Connection, UnexpectedAnswer, request
@@ -48,7 +48,7 @@ from benchmarks.stage import MODEL, create_conversation, report
 from benchmarks.workload import Message, conversation, pool
 
 SMALL_BYTES = 2**20
-MARKS = (
+MARKER_LINES = (
     b"2026-01-01T00:00:00.000Z FATAL parser.stream close needle-7f3a91"
     b" request_id=0123456789abcdef0 took=10000ms\n",
     b"2026-01-02T00:00:00.000Z Fatal queue.worker stop /srv/queue/worker_1.py took=20000ms\n",
@@ -64,12 +64,12 @@ WARM_UP = 10
 RECEIVED_BYTES = 2**18
 MAX_MATCHES = 1_000
 LOCALES = ("C.UTF-8", "C")
-ENDLESS = "(a+)+$"
+BACKTRACKING = "(a+)+$"
 ALONE, BUSY = "nothing", "a busy process"
 MAX_STALL_SECONDS = 0.02
-FILLED = 100
+INITIAL_MESSAGES = 100
 """Messages of a conversation before the steps beside a search begin."""
-LONGEST_MESSAGE = 4_000
+MAX_MESSAGE_CHARS = 4_000
 """Characters; with longer ones a round would reach the compaction."""
 RESULTS = ((1_000, 1), (8_000, 1), (60_000, 1), (8_000, 20))
 """Characters of a result, and how many are appended at once."""
@@ -114,8 +114,8 @@ QUICK = Plan(2**26, slices=100, searches=3, rounds=2, steps=40, appends=40)
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What something took: seconds, CPU seconds of both servers, bytes of memory (rule 2)."""
+class Cost:
+    """The cost of an operation: seconds, CPU seconds of both servers, bytes of memory (rule 2)."""
 
     seconds: float
     server_cpu: float
@@ -142,8 +142,8 @@ class Bench:
     file: Path
     plan: Plan
 
-    def spent(self, work: Callable[[], Result]) -> tuple[Result, Spent]:
-        """Do something, and return what came of it and what it took."""
+    def cost(self, work: Callable[[], Result]) -> tuple[Result, Cost]:
+        """Run an operation, and return its result and its cost."""
         before = self.served.memory_bytes
         cpu = self.served.cpu_seconds, self.postgres.cpu_seconds
         status = Path(f"/proc/{self.served.process.pid}")
@@ -156,7 +156,7 @@ class Bench:
             for line in (status / "status").read_text().splitlines()
             if line.startswith("VmHWM:")
         )
-        return result, Spent(
+        return result, Cost(
             seconds,
             self.served.cpu_seconds - cpu[0],
             self.postgres.cpu_seconds - cpu[1],
@@ -165,10 +165,12 @@ class Bench:
 
 
 def log_text(size: int) -> Iterator[bytes]:
-    """Yield so many bytes of log-like text in large pieces; from some megabytes on with MARKS."""
+    """Yield so many bytes of log-like text in large pieces; a large text has MARKER_LINES."""
     block = f"{pool('log')}\n".encode()
     blocks = size // len(block)
-    marks = {blocks // 2: MARKS[0], blocks - 2: MARKS[1]} if blocks >= MIN_BLOCKS else {}
+    marks = (
+        {blocks // 2: MARKER_LINES[0], blocks - 2: MARKER_LINES[1]} if blocks >= MIN_BLOCKS else {}
+    )
     left, number = size, 0
     while left > 0:
         head = f"block {number:06} begins\n".encode()
@@ -208,28 +210,28 @@ def _transfers(section: Section, bench: Bench) -> tuple[Blob, Blob]:
     path = _blobs_path(bench)
     # The tokeniser, which the service loads when it starts, is there by now.
     fresh = bench.served.memory_bytes
-    large, up = bench.spent(lambda: _upload(bench, path, size))
+    large, up = bench.cost(lambda: _upload(bench, path, size))
     small = _upload(bench, path, SMALL_BYTES)
-    received, down = bench.spent(lambda: _downloaded(bench, large))
-    section.say(
+    received, down = bench.cost(lambda: _downloaded(bench, large))
+    section.add_text(
         f"Log-like text of {large.line_count:,} lines, streamed in one request each way; CPU in"
         f" seconds. Before the upload the service had made one conversation and was"
         f" {fresh / _MB:.0f} MB large. To hash and compress the same bytes alone takes"
         f" {alone:.1f} s of a process, {size / alone / _MB:.0f} MB/s."
     )
-    section.table(
+    section.add_table(
         ("", "seconds", "MB/s", "server CPU", "PostgreSQL CPU", "memory grew by, MB"),
         (
-            (name, *_spent_cells(spent, size), f"{spent.grown_bytes / _MB:.1f}")
-            for name, spent in (("upload", up), ("download", down))
+            (name, *_cost_cells(cost, size), f"{cost.grown_bytes / _MB:.1f}")
+            for name, cost in (("upload", up), ("download", down))
         ),
     )
-    for name, spent in (("upload", up), ("download", down)):
+    for name, cost in (("upload", up), ("download", down)):
         section.goal(
             "tool-output.upload",
             f"{name}: memory of the server process grows by less than 64 MB",
-            f"{spent.grown_bytes / _MB:.1f} MB",
-            spent.grown_bytes < GROWTH_GOAL_BYTES,
+            f"{cost.grown_bytes / _MB:.1f} MB",
+            cost.grown_bytes < GROWTH_GOAL_BYTES,
         )
     same = large.sha256 == received == digest
     said = "equal" if same else "other bytes came back"
@@ -239,12 +241,12 @@ def _transfers(section: Section, bench: Bench) -> tuple[Blob, Blob]:
     return large, small
 
 
-def _spent_cells(spent: Spent, size: int) -> tuple[str, ...]:
+def _cost_cells(cost: Cost, size: int) -> tuple[str, ...]:
     return (
-        f"{spent.seconds:.2f}",
-        f"{size / spent.seconds / _MB:.0f}",
-        f"{spent.server_cpu:.2f}",
-        f"{spent.postgres_cpu:.2f}",
+        f"{cost.seconds:.2f}",
+        f"{size / cost.seconds / _MB:.0f}",
+        f"{cost.server_cpu:.2f}",
+        f"{cost.postgres_cpu:.2f}",
     )
 
 
@@ -256,7 +258,7 @@ def _blobs_path(bench: Bench) -> str:
 
 def _hashed_and_compressed(file: Path) -> tuple[str, float]:
     """Return the SHA-256 of a file, and the time to make it and to compress every chunk."""
-    digest, compressor = hashlib.sha256(), zstandard.ZstdCompressor(level=LEVEL)
+    digest, compressor = hashlib.sha256(), zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     seconds = 0.0
     for chunk in _chunks(file):
         began = time.perf_counter()
@@ -327,12 +329,12 @@ def _slices(section: Section, bench: Bench, large: Blob, small: Blob) -> None:
                 if number >= 0:
                     lines[blob].append(taken)
                     pieces[blob].append(read)
-    section.say(
+    section.add_text(
         f"Slices from {bench.plan.slices} places in the middle half, of the large blob and of one"
         f" of 1 MiB in turns; times in ms."
     )
     kinds = ((f"{SLICE_LINES} lines", lines), (f"{SLICE_BYTES:,} bytes", pieces))
-    section.table(
+    section.add_table(
         ("slice", "large p50", "p95", "1 MiB p50", "p95", "ratio p50", "ratio p95"),
         (
             (
@@ -366,14 +368,14 @@ def _searches(section: Section, bench: Bench, large: Blob) -> None:
     if shutil.which("rg"):
         rivals["rg"] = partial(_rg, bench.file)
     rows = [_searched(search, bench, large, list(rivals.values())) for search in SEARCHES]
-    section.say(
+    section.add_text(
         f"Searches through the whole blob, ours the median of {bench.plan.searches} after one more,"
         " the others once, from the page cache; CPU in seconds of one search. Engine alone: RE2 fed"
         " with the same chunks in a process of its own. `grep -E -c` reads the uncompressed file."
         " All columns from the engine on are MB/s; the ratio is of speeds."
     )
     header = ("pattern", "seconds", "MB/s", "server CPU", "PostgreSQL CPU", "memory grew by, MB")
-    section.table((*header, "engine alone", *rivals, f"ours / {next(iter(rivals))}"), rows)
+    section.add_table((*header, "engine alone", *rivals, f"ours / {next(iter(rivals))}"), rows)
 
 
 def _searched(
@@ -382,8 +384,8 @@ def _searched(
     """Search with every system, and return the row that tells how fast each was."""
     report(f"outputs: searching for {search.name}")
     look = partial(_found, bench.served.port, large, search)
-    found, runs = zip(*(bench.spent(look) for _ in range(bench.plan.searches + 1)), strict=True)
-    timed = sorted(runs[1:], key=lambda spent: spent.seconds)
+    found, runs = zip(*(bench.cost(look) for _ in range(bench.plan.searches + 1)), strict=True)
+    timed = sorted(runs[1:], key=lambda cost: cost.seconds)
     ours = timed[len(timed) // 2]
     counts, others = zip(*(_timed_result(partial(rival, search)) for rival in rivals), strict=True)
     if {*found, *counts} != {found[0]}:
@@ -394,15 +396,15 @@ def _searched(
     )
     return (
         f"{search.name}, `{search.pattern}`",
-        *_spent_cells(ours, large.byte_size),
-        f"{max(spent.grown_bytes for spent in runs) / _MB:.1f}",
+        *_cost_cells(ours, large.byte_size),
+        f"{max(cost.grown_bytes for cost in runs) / _MB:.1f}",
         *(f"{rate:.0f}" for rate in rates),
         times(others[0] / ours.seconds),
     )
 
 
 def _found(port: int, blob: Blob, search: Search) -> int:
-    """Return how many lines of a blob the service finds."""
+    """Return the number of matching lines that the service returns."""
     asked = {"pattern": search.pattern, "limit": MAX_MATCHES}
     if search.ignore_case:
         asked["ignore_case"] = "true"
@@ -455,13 +457,13 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
     bench.file.write_bytes(b"a" * (SMALL_BYTES - 1) + b"b")
     port = bench.served.port
     blob = _upload(bench, _blobs_path(bench), SMALL_BYTES)
-    endless = partial(_found, port, blob, Search("", ENDLESS))
+    endless = partial(_found, port, blob, Search("", BACKTRACKING))
     long = partial(_found, port, large, SEARCHES[-1])
     alone = [_timed_result(endless)[1] for _ in range(bench.plan.searches)]
     beside: list[float] = []
     kinds: dict[str, Callable[[], AbstractContextManager[None]]] = {
         ALONE: nullcontext,
-        f"`{ENDLESS}`": partial(_searching, endless, beside),
+        f"`{BACKTRACKING}`": partial(_searching, endless, beside),
         "a search of the large blob": partial(_searching, long, []),
         BUSY: _busy,
     }
@@ -470,15 +472,16 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
         for name in list(kinds) if number % 2 else reversed(kinds):
             with Connection(port) as connection, kinds[name]():
                 found[name] += islice(_steps(connection, seed=number), bench.plan.steps)
-    section.say(
-        f"`{ENDLESS}` on one line of 1 MiB, all `a` but for the last letter: {ms(p50(alone))} ms."
+    section.add_text(
+        f"`{BACKTRACKING}` on one line of 1 MiB, all `a` but for the last letter:"
+        f" {ms(p50(alone))} ms."
         f" Then {bench.plan.rounds} rounds of {bench.plan.steps} steps of a second client, which"
         " appends a message and builds the payload, beside each of these: the pattern again and"
         f" again ({len(beside)} times, p50 {ms(p50(beside))} ms), a search of the large blob, a"
         " process of its own that keeps one core busy and sends nothing. Times in ms; ratios to"
         f" the first row."
     )
-    section.table(
+    section.add_table(
         ("request", "beside", "p50", "p95", "longest", "ratio p50", "ratio p95"),
         (
             row
@@ -487,11 +490,11 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
         ),
     )
     longest = {name: max(map(max, steps)) for name, steps in found.items()}
-    beside_it, alone_longest = longest[f"`{ENDLESS}`"], longest[ALONE]
+    beside_it, alone_longest = longest[f"`{BACKTRACKING}`"], longest[ALONE]
     section.goal(
         "tool-output.grep-linear",
-        f"`{ENDLESS}` finishes and stalls nobody: the longest append or build beside it ≤ 20 ms"
-        " (P7) over the longest beside nothing",
+        f"`{BACKTRACKING}` finishes and stalls nobody: the longest append or build beside it"
+        " ≤ 20 ms (P7) over the longest beside nothing",
         f"{ms(beside_it)} ms and {ms(alone_longest)} ms",
         beside_it - alone_longest <= MAX_STALL_SECONDS,
     )
@@ -541,7 +544,7 @@ def _steps(connection: Connection, seed: int) -> Iterator[tuple[float, float]]:
     """Yield the seconds of an append and of a build, step by step, in a new conversation."""
     path = f"/v1/conversations/{create_conversation(connection)}"
     stream = map(_shortened, conversation(seed))
-    connection.post(f"{path}/messages", {"messages": list(islice(stream, FILLED))})
+    connection.post(f"{path}/messages", {"messages": list(islice(stream, INITIAL_MESSAGES))})
     build = request("POST", f"{path}/context", b"{}")
     connection.send(build)
     for message in stream:
@@ -553,7 +556,7 @@ def _steps(connection: Connection, seed: int) -> Iterator[tuple[float, float]]:
 
 
 def _shortened(message: Message) -> Message:
-    return {**message, "content": message["content"][:LONGEST_MESSAGE]}
+    return {**message, "content": message["content"][:MAX_MESSAGE_CHARS]}
 
 
 # --- appends -----------------------------------------------------------------------------------
@@ -562,7 +565,7 @@ def _shortened(message: Message) -> Message:
 def _appends(section: Section, bench: Bench) -> None:
     """Append large results with offloading and without, in turns, and report both."""
     report("outputs: appends")
-    section.say(
+    section.add_text(
         f"Appends of tool results, {bench.plan.appends} of each kind in turns, with defaults and"
         " with `tool_output.enabled` false; times in ms."
     )
@@ -575,7 +578,7 @@ def _appends(section: Section, bench: Bench) -> None:
         name = f"{count} of {size:,} characters" if count > 1 else f"{size:,} characters"
         rows.append((name, *map(ms, figures), *map(times, ratios)))
     header = ("results", "offloading p50", "p95", "not so p50", "p95", "ratio p50", "ratio p95")
-    section.table(header, rows)
+    section.add_table(header, rows)
 
 
 def _appended(

@@ -24,10 +24,10 @@ from benchmarks.stage import database, report
 LIMIT_BYTES = 2**30
 MESSAGES = 100
 MESSAGE_BYTES = 5_200_000
-AT_ONCE = 16
-PAGES_AT_ONCE = 6
+CONCURRENT_READS = 16
+PAGES_PER_READ = 6
 """How far those at once read, since the client is most of the work."""
-STALLED = 100
+STALLED_CONNECTIONS = 100
 STALLED_SECONDS = 3.0
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _TIMEOUT_SECONDS = 900
@@ -49,11 +49,12 @@ def measure(quick: bool) -> Section:
                     (group / "cgroup.procs").write_text(str(served.process.pid))
                 rows.append((name, *_peak(served, work)))
     limit = "1 GB by a cgroup" if group is not None else "none, cgroups cannot be written here"
-    section.say(
+    section.add_text(
         f"{messages} messages of {MESSAGE_BYTES / 1e6:.1f} MB in one conversation of an agent;"
-        f" limit of memory: {limit}. Each case has a fresh process; those at once are {AT_ONCE}."
+        f" limit of memory: {limit}. Each case has a fresh process; those at once are"
+        f" {CONCURRENT_READS}."
     )
-    section.table(("case", "peak of resident memory", "answer", "time"), rows)
+    section.add_table(("case", "peak of resident memory", "answer", "time"), rows)
     killed = [name for name, _, answer, _ in rows if answer == "killed"]
     section.goal(
         "storage.memory-bounds", "no process is killed", ", ".join(killed) or "none", not killed
@@ -101,9 +102,9 @@ def _cases(agent: str, conversation: str, snapshot: str) -> dict[str, Callable[[
         "agent's transcript": lambda port: _pages(port, agents),
         "agent's transcript, at once": lambda port: _at_once(port, agents),
         "search": lambda port: _pages(port, f"{log}&q=play"),
-        "snapshot": lambda port: _got(port, saved),
+        "snapshot": lambda port: _read_answer(port, saved),
         "snapshot, at once": lambda port: _at_once(port, saved),
-        f"{STALLED} readers that stop": lambda port: _stalled(port, log),
+        f"{STALLED_CONNECTIONS} readers that stop": lambda port: _stalled(port, log),
     }
 
 
@@ -124,7 +125,7 @@ def _peak(served: Served, work: Callable[[int], str]) -> tuple[str, str, str]:
     return "over 1 GB", "killed", seconds
 
 
-def _got(port: int, path: str) -> str:
+def _read_answer(port: int, path: str) -> str:
     """Read an answer to its end in pieces, without keeping it."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
     client.request("GET", path)
@@ -159,19 +160,19 @@ def _pages(port: int, path: str, most: int = 10_000) -> str:
 
 def _at_once(port: int, path: str) -> str:
     def read(_: int) -> str:
-        return _pages(port, path, PAGES_AT_ONCE) if "limit" in path else _got(port, path)
+        return _pages(port, path, PAGES_PER_READ) if "limit" in path else _read_answer(port, path)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return "; ".join(sorted(set(pool.map(read, range(AT_ONCE)))))
+    with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+        return "; ".join(sorted(set(pool.map(read, range(CONCURRENT_READS)))))
 
 
 def _stalled(port: int, path: str) -> str:
     """Ask for pages on many connections, and read nothing."""
-    asking = [socket.create_connection(("127.0.0.1", port)) for _ in range(STALLED)]
+    asking = [socket.create_connection(("127.0.0.1", port)) for _ in range(STALLED_CONNECTIONS)]
     for connection in asking:
         connection.sendall(request("GET", path))
     time.sleep(STALLED_SECONDS)
-    answered = _got(port, "/healthz")
+    answered = _read_answer(port, "/healthz")
     for connection in asking:
         connection.close()
     return f"/healthz beside them: {answered}"

@@ -7,7 +7,7 @@
 3. The best possible is the history that only grows, in a window that holds all of it.
 4. Due compactions run inside the build: in the background they would end a little later.
 5. Without hysteresis a compaction aims just below its trigger, and any gain is worth it.
-6. Prices are the registry's, of the input alone: what a model answers is the same in all lanes.
+6. Prices are the registry's, of the input alone: what a model answers is the same in all policies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Provider:
     pieces: Callable[[Mapping[str, Any], Callable[[bytes], int]], list[Piece]]
     new_cache: Callable[[ModelInfo], Cache]
     without_hysteresis: bool
-    """Whether the lanes without hysteresis are replayed for it as well."""
+    """Whether the policies without hysteresis are replayed for it as well."""
 
 
 PROVIDERS = {
@@ -108,31 +108,31 @@ class Shares:
         return self.shared / max(1, self.tokens)
 
     def add(self, other: Shares) -> None:
-        """Take in what another conversation came to."""
+        """Add the results of another conversation."""
         for entry in fields(self):
             mine = getattr(self, entry.name)
             setattr(self, entry.name, mine + getattr(other, entry.name))
 
 
 Key = tuple[str, str, str]
-"""Format, lane and conversation."""
+"""Format, policy and conversation."""
 
 
 @dataclass(slots=True)
 class Table:
-    """Shares by format, lane and conversation."""
+    """Shares by format, policy and conversation."""
 
     shares: dict[Key, Shares] = field(default_factory=dict)
 
     def add(self, other: Table) -> None:
-        """Take in what another run saw."""
+        """Add the results of another run."""
         self.shares.update(other.shares)
 
-    def total(self, format: str, lane: str, names: Sequence[str]) -> Shares:
-        """Return what a lane came to over these conversations."""
+    def total(self, format: str, policy_name: str, names: Sequence[str]) -> Shares:
+        """Return the results of a policy over these conversations."""
         total = Shares()
         for name in names:
-            total.add(self.shares[format, lane, name])
+            total.add(self.shares[format, policy_name, name])
         return total
 
 
@@ -141,34 +141,34 @@ class Run:
     """One conversation under one policy, for one provider."""
 
     format: FormatName
-    lane: str
+    policy_name: str
     trace: Trace
     policy: Mapping[str, Any]
 
 
-def lanes() -> dict[str, dict[str, Any]]:
+def policies() -> dict[str, dict[str, Any]]:
     """Return the policies to compare, by name; the best possible is never cut or cleared."""
     best = {
         "strategy": "full_history",
         "budget": budget_of(BEST_WINDOW),
         "tool_output": {"enabled": False},
     }
-    found: dict[str, dict[str, Any]] = {BEST: best}
+    policies: dict[str, dict[str, Any]] = {BEST: best}
     inline = {"mode": "inline"}
     for name, trigger in TRIGGERS.items():
         policy = {"strategy": name, "budget": budget_of(WINDOW), "compaction": inline}
         eager = {**inline, "target": trigger - BELOW_TRIGGER, "min_gain": 0}
-        found[name] = policy
-        found[name + WITHOUT] = {**policy, "compaction": eager}
+        policies[name] = policy
+        policies[name + WITHOUT] = {**policy, "compaction": eager}
     for name in OTHERS:
-        found[name] = {"strategy": name, "budget": budget_of(WINDOW)}
-    return found
+        policies[name] = {"strategy": name, "budget": budget_of(WINDOW)}
+    return policies
 
 
-def lanes_of(format: FormatName) -> dict[str, dict[str, Any]]:
+def policies_of(format: FormatName) -> dict[str, dict[str, Any]]:
     """Return the policies that are compared for a provider."""
     every = PROVIDERS[format].without_hysteresis
-    return {name: policy for name, policy in lanes().items() if every or WITHOUT not in name}
+    return {name: policy for name, policy in policies().items() if every or WITHOUT not in name}
 
 
 class _Replay:
@@ -185,7 +185,7 @@ class _Replay:
         self._shares = Shares()
 
     def play(self) -> Shares:
-        """Append and build as an agent would, and return what was seen (rule 1)."""
+        """Append and build as an agent would, and return the results (rule 1)."""
         waiting: list[dict[str, Any]] = []
         last = len(self._messages) - 1
         for place, message in enumerate(self._messages):
@@ -224,12 +224,12 @@ class _Replay:
 
 def replay(client: Client, run: Run) -> Table:
     """Replay one conversation under one policy."""
-    return Table({(run.format, run.lane, run.trace.name): _Replay(client, run).play()})
+    return Table({(run.format, run.policy_name, run.trace.name): _Replay(client, run).play()})
 
 
 @cache
 def info_of(model: str) -> ModelInfo:
-    """Return what the bundled registry says of a model."""
+    """Return the entry of the bundled registry for a model."""
     info = ModelRegistry().find(model)
     if info is None:
         raise SystemExit(f"The registry does not know {model}")
@@ -252,10 +252,10 @@ def measure(quick: bool) -> Section:
     if quick:
         traces = [trace for trace in traces if len(trace.messages) <= QUICK_MESSAGES]
     jobs = [
-        Run(format, lane, trace, policy)
+        Run(format, policy_name, trace, policy)
         for trace in traces
         for format in PROVIDERS
-        for lane, policy in lanes_of(format).items()
+        for policy_name, policy in policies_of(format).items()
     ]
     with (
         tempfile.TemporaryDirectory(prefix="context-service-bench-") as folder,
@@ -281,7 +281,7 @@ def _section(table: Table, names: list[str]) -> Section:
     section = Section(
         "prefix", f"input tokens a prefix cache could serve, window {WINDOW:,}, {source()}"
     )
-    section.say(
+    section.add_text(
         f"{len(names)} recorded conversations, of which {len(longest)} outgrow the window; a build"
         " before each message of the assistant and one at the end, for each provider anew; o200k"
         f" over each item's or block's JSON; {MAX_OUTPUT_TOKENS:,} tokens kept for the answer;"
@@ -298,15 +298,15 @@ def _section(table: Table, names: list[str]) -> Section:
     )
     for format, provider in PROVIDERS.items():
         if longest:
-            section.say(f"{provider.title}, the conversations that outgrow the window:")
+            section.add_text(f"{provider.title}, the conversations that outgrow the window:")
             _table(section, table, format, longest)
-        section.say(f"{provider.title}, all conversations:")
+        section.add_text(f"{provider.title}, all conversations:")
         _table(section, table, format, names)
     for format, provider in PROVIDERS.items():
         best = table.total(format, BEST, longest or names).share
-        for lane in TRIGGERS:
-            ratio = table.total(format, lane, longest or names).share / best
-            goal = f"{provider.title}, {lane}, share against append-only history ≥ {GOAL}"
+        for policy_name in TRIGGERS:
+            ratio = table.total(format, policy_name, longest or names).share / best
+            goal = f"{provider.title}, {policy_name}, share against append-only history ≥ {GOAL}"
             section.goal("performance.cacheable-prefix", goal, f"{ratio:.3f}", ratio >= GOAL)
     return section
 
@@ -328,12 +328,12 @@ def _prices(provider: Provider) -> str:
 def _table(section: Section, table: Table, format: FormatName, names: Sequence[str]) -> None:
     best = table.total(format, BEST, names)
     rows = []
-    for lane in lanes_of(format):
-        total = table.total(format, lane, names)
+    for policy_name in policies_of(format):
+        total = table.total(format, policy_name, names)
         tokens = max(1, total.tokens)
         rows.append(
             (
-                lane,
+                policy_name,
                 f"{total.builds:,}",
                 f"{total.refused:,}",
                 f"{total.compactions:,}",
@@ -350,4 +350,4 @@ def _table(section: Section, table: Table, format: FormatName, names: Sequence[s
         )
     header = ("strategy", "builds", "refused", "compactions", "epochs", "million tokens", "could")
     charged = ("of the best", "read", "written", "USD", "of the best's", "summaries")
-    section.table((*header, *charged), rows)
+    section.add_table((*header, *charged), rows)

@@ -101,7 +101,7 @@ class Sum(Protocol):
     """What was seen, and can be added up."""
 
     def add(self, other: Self) -> None:
-        """Take in what another run saw."""
+        """Add the results of another run."""
 
 
 Job = TypeVar("Job")

@@ -123,13 +123,13 @@ async def _rows_read(url: str) -> int:
 
 def _section(long: Lane, short: Lane) -> Section:
     section = Section("resume", "the first build after a restart")
-    section.say(
+    section.add_text(
         "Over HTTP, medians: the first request of all that a new process gets, which also loads"
         " tokenizer and model data, and the first build of the conversation in a process that has"
         " built another. Rows are those of the log that PostgreSQL read for the latter, by its own"
         " statistics."
     )
-    section.table(
+    section.add_table(
         (
             "conversation",
             "messages",
@@ -153,7 +153,7 @@ def _section(long: Lane, short: Lane) -> Section:
         ],
     )
     same = all(len(set(lane.payloads)) == 1 for lane in (long, short))
-    section.say(f"Every new process built the same payload: {'yes' if same else 'NO'}.")
+    section.add_text(f"Every new process built the same payload: {'yes' if same else 'NO'}.")
     ratio = p50(long.seconds) / p50(short.seconds)
     rows = p50(long.rows) / max(1, p50(short.rows))
     section.goal(

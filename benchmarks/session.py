@@ -27,9 +27,9 @@ import uvloop
 
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from benchmarks.connection import Connection, UnexpectedAnswer, request
-from benchmarks.deltas import measure_deltas, say_deltas
+from benchmarks.deltas import add_deltas, measure_deltas
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times
 from benchmarks.floors import FloorA, connect
 from benchmarks.processes import Served, floor_b, service
@@ -130,12 +130,12 @@ async def _measure(
     section = _section(lanes)
     ran = (WARM_UP_STEPS + steps) * len(lanes)
     ours_cpu, floor_cpu = ((end - start) / ran for start, end in zip(before, after, strict=True))
-    section.say(
+    section.add_text(
         f"CPU of the server process per step, all sizes together: ours {ms(ours_cpu)} ms,"
         f" floor B {ms(floor_cpu)} ms. Memory of the service process after the steps:"
         f" {memory >> 20} MiB."
     )
-    say_deltas(section, deltas)
+    add_deltas(section, deltas)
     return section
 
 
@@ -160,7 +160,7 @@ def _counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
     """Count messages as the service will, for the floors to store."""
     count = TiktokenTokenizer().count
     return [
-        (message, draft(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
+        (message, make_drafts(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
         for message in messages
     ]
 
@@ -263,12 +263,12 @@ def _ready(lane: Lane, message: Message, tokens: int) -> Appending:
 def _section(lanes: Sequence[Lane]) -> Section:
     section = Section("session", "append one message, build the full payload")
     count = len(lanes[0].steps["ours"])
-    section.say(
+    section.add_text(
         f"{count} steps at each size, o200k, window 128 000 tokens, strategy `sandwich` with"
         " extractive summaries, defaults otherwise; times in ms. Both floors read as many tokens"
         " as our payload holds at that step."
     )
-    section.table(
+    section.add_table(
         (
             "messages",
             "system",
@@ -286,11 +286,11 @@ def _section(lanes: Sequence[Lane]) -> Section:
         (_step_row(lane, name) for lane in lanes for name in SYSTEMS),
     )
     _say_compactions(section, lanes)
-    section.say(
+    section.add_text(
         "First build after a restart of the service (PostgreSQL kept running; the process has"
         " answered one other conversation), median:"
     )
-    section.table(
+    section.add_table(
         ("messages", "ours", "floor A", "floor B", "ours / A"),
         (
             (
@@ -301,7 +301,7 @@ def _section(lanes: Sequence[Lane]) -> Section:
             for lane in lanes
         ),
     )
-    _say_goals(section, {lane.size: lane for lane in lanes})
+    _add_goals(section, {lane.size: lane for lane in lanes})
     return section
 
 
@@ -328,15 +328,15 @@ def _say_compactions(section: Section, lanes: Sequence[Lane]) -> None:
     steps = [step for lane in lanes for step in lane.steps["ours"]]
     compacting = [step.build for step in steps if step.compacted]
     if compacting:
-        section.say(
+        section.add_text(
             f"{len(compacting)} of our {len(steps)} builds compacted inline;"
             f" those took p50 {ms(p50(compacting))} ms, at most {ms(max(compacting))} ms."
         )
     quiet = [step.build for step in steps if not step.compacted]
-    section.say(f"p99 of the builds that did not compact: {ms(percentile(quiet, 0.99))} ms.")
+    section.add_text(f"p99 of the builds that did not compact: {ms(percentile(quiet, 0.99))} ms.")
 
 
-def _say_goals(section: Section, lanes: dict[int, Lane]) -> None:
+def _add_goals(section: Section, lanes: dict[int, Lane]) -> None:
     def step_p50(size: int, name: str, least_tokens: int = 0) -> float:
         pairs = zip(lanes[size].steps[name], lanes[size].steps["ours"], strict=True)
         return p50([step.total for step, ours in pairs if ours.tokens >= least_tokens])
@@ -351,7 +351,9 @@ def _say_goals(section: Section, lanes: dict[int, Lane]) -> None:
     full = int(0.75 * EFFECTIVE_WINDOW)
     if any(step.tokens >= full for step in lanes[10_000].steps["ours"]):
         fuller = step_p50(10_000, "ours", full) / step_p50(10_000, "floor A", full)
-        section.say(f"P1 over the steps whose payload held at least {full} tokens: {times(fuller)}")
+        section.add_text(
+            f"P1 over the steps whose payload held at least {full} tokens: {times(fuller)}"
+        )
     ratio = build_p50(10_000) / build_p50(1_000)
     goal = "build at 10 000 against 1 000 messages ≤ 1.2x"
     section.goal("payload.build-log-independent", goal, times(ratio), ratio <= 1.2)
@@ -364,4 +366,4 @@ def _say_goals(section: Section, lanes: dict[int, Lane]) -> None:
         goal = "step at 100 000 against 1 000 messages ≤ 1.1x"
         section.goal("performance.log-length", goal, times(ratio), ratio <= 1.1)
         floor = step_p50(100_000, "floor A") / step_p50(1_000, "floor A")
-        section.say(f"The same ratio for floor A in this run: {times(floor)}")
+        section.add_text(f"The same ratio for floor A in this run: {times(floor)}")

@@ -263,14 +263,14 @@ def _first_call(port: int) -> tuple[float, float]:
 
 
 def _say(section: Section, modes: Sequence[Mode], plan: Plan) -> None:
-    section.say(
+    section.add_text(
         f"{CONVERSATIONS} conversations in a window of 128 000 tokens, strategy `sandwich`"
         f" (due at 0.7), from {START_SHARE:.0%} of it on; {plan.steps} steps each in a round of"
         f" {plan.seconds:g} s; {plan.pairs} pairs of rounds, the same messages in all; times in ms,"
         " medians of the rounds. Ratios: medians of the pairs. Alike: only steps of conversations"
         " that are not compacted yet, against the same steps of the other round."
     )
-    section.table(
+    section.add_table(
         (
             "worker",
             "request",
@@ -297,7 +297,7 @@ def _say_mode(section: Section, mode: Mode, plan: Plan) -> None:
     fullest = max(step.tokens for found in (*mode.on, *mode.off) for step in found.values())
     last = plan.steps - 1
     compacted = sum(found[place, last].compacted for found in mode.on for place in _PLACES)
-    section.say(
+    section.add_text(
         f"Worker {mode.name}: {mode.calls} calls of the model in {plan.pairs} rounds, at most"
         f" {mode.most_waiting} at once; {compacted} of {plan.pairs * CONVERSATIONS} conversations"
         f" compacted before their round's end; the fullest payload took"

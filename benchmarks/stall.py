@@ -49,7 +49,7 @@ def measure(quick: bool) -> Section:
 
 async def _measure(url: str, rounds: int) -> Section:
     section = Section("stall", "longest stall of the event loop while 10 MB is appended")
-    section.say(
+    section.add_text(
         f"One message of {SIZE_BYTES // 10**6} MB (UTF-8) given to the service's append with the"
         f" body already parsed; a task that sleeps 1 ms beside it; {rounds} rounds. The baseline"
         " is the same task beside nothing, for as long."
@@ -77,7 +77,7 @@ async def _measure(url: str, rounds: int) -> Section:
             )
     finally:
         await store.close()
-    section.table(
+    section.add_table(
         ("text", "longest stall, median ms", "worst round", "baseline", "append takes"), rows
     )
     section.goal("performance.no-stall", "longest stall ≤ 20 ms", f"{ms(worst)} ms", worst <= 0.020)

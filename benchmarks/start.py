@@ -42,7 +42,7 @@ def measure(quick: bool) -> Section:
                 used_bytes.append(served.memory_bytes)
         imported = _imported(data_dir, Path(folder))
     listed = ", ".join(f"{seconds:.2f}" for seconds in sorted(starts))
-    section.say(
+    section.add_text(
         f"Existing data directory with its own PostgreSQL, {STARTS} starts: {listed} s; the very"
         f" first start, which makes the cluster and the schema: {first:.2f} s. CPU time of the"
         f" service process until ready, which noise on the machine moves less: {p50(spent):.2f} s."
@@ -51,7 +51,7 @@ def measure(quick: bool) -> Section:
         "performance.start", "median start ≤ 1.5 s", f"{p50(starts):.2f} s", p50(starts) <= 1.5
     )
     used = p50(used_bytes) / 1e6
-    section.say(
+    section.add_text(
         f"Resident memory of the API process, median: {p50(ready_bytes) / 1e6:.0f} MB when ready,"
         f" {p50(loaded_bytes) / 1e6:.0f} MB after 3 appends and builds, which load the tokeniser."
     )

@@ -62,8 +62,8 @@ def measure(quick: bool) -> Section:
     rounds = 3 if quick else COLD_ROUNDS
     cold, warm = asyncio.run(_times(some, rounds))
     over_http = _http_times(given[:TOOLS], 1 if quick else HTTP_ROUNDS)
-    section.say(f"Over {len(some)} tools; times in ms.")
-    section.table(
+    section.add_text(f"Over {len(some)} tools; times in ms.")
+    section.add_table(
         ["search", "searches", "p50", "p95"],
         [
             [name, str(len(times)), ms(p50(times)), ms(p95(times))]
@@ -74,7 +74,7 @@ def measure(quick: bool) -> Section:
             )
         ],
     )
-    section.say(memory(some))
+    section.add_text(memory(some))
     _say_deferral(section, some)
     return section
 
@@ -126,11 +126,11 @@ def _say_recall(
         places = [ranks[query] for query, _ in queries]
         shares = [f"{share_within(places, first):.0%}" for first in FIRST]
         rows.append([name, str(len(queries)), *shares])
-    section.table(["set", "queries", *(f"recall@{first}" for first in FIRST)], rows)
+    section.add_table(["set", "queries", *(f"recall@{first}" for first in FIRST)], rows)
     missed = [(query, ranks[query]) for query, _ in asked if (ranks[query] or 99) > max(FIRST)]
     if missed:
         shown = [f"“{query}” ({place or 'not found'})" for query, place in islice(missed, _MISSED)]
-        section.say(
+        section.add_text(
             f"{len(missed)} queries have no tool of theirs among the first {max(FIRST)}; their"
             f" place: {', '.join(shown)}. Most ask in words that the definition does not have."
         )
@@ -201,7 +201,7 @@ def _say_deferral(section: Section, tools: Sequence[ToolDefinition]) -> None:
     allowed = int(share * effective)
     held = set(plan_deferral(tools, costs, allowed, {}, ()))
     left = sum(cost for tool, cost in zip(tools, costs, strict=True) if tool.name not in held)
-    section.say(
+    section.add_text(
         f"Window {WINDOW:,}, of which {MAX_OUTPUT_TOKENS:,} for the answer: the {len(tools)}"
         f" definitions cost {sum(costs):,} tokens, and may cost {share:.0%} of {effective:,} ="
         f" {allowed:,}. {len(held)} are held back, the last of the list first, as none was used"

@@ -78,7 +78,7 @@ async def _measure(url: str, quick: bool) -> Section:
         begun = perf_counter()
         await _page(parts, searched, PLANTED)
         seconds = perf_counter() - begun
-        section.say(
+        section.add_text(
             f"{size / 2**20:.0f} MiB of text, indexed by the first search in {seconds:.0f} s:"
             f" {count / seconds:,.0f} messages/s, {size / 2**20 / seconds:.1f} MiB/s."
             f" {await _sizes(url)}"
@@ -141,8 +141,8 @@ async def _say_searches(section: Section, parts: Parts, conversation_id: str, ro
         spent = await _times(partial(search, parts, conversation_id, query), rounds)
         worst = max(worst, p95(spent))
         rows.append((name, str(len(found)), ms(p50(spent)), ms(p95(spent)), ms(max(spent))))
-    section.say(f"Times in ms over {rounds} searches each.")
-    section.table(("query", "found", "p50", "p95", "longest"), rows)
+    section.add_text(f"Times in ms over {rounds} searches each.")
+    section.add_table(("query", "found", "p50", "p95", "longest"), rows)
     return worst
 
 
@@ -188,7 +188,7 @@ async def _say_appends(
             append = partial(log.append, TENANT, conversation_id, Append([message]))
             found.extend(await _times(append, 1))
     mine, others = p50(spent[searched]), p50(spent[other])
-    section.say(
+    section.add_text(
         f"An append takes {ms(mine)} ms in the searched log and {ms(others)} ms in one that was"
         f" never searched ({times(mine / others)}, p50 of {5 * rounds} in turns)."
     )

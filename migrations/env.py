@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.migrate import LIMITS, migration_lock
+from app.adapters.postgres.migrate import TIMEOUTS, migration_lock
 from app.adapters.postgres.tables import metadata
 
 UNUSED_TABLES = ("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics")
@@ -46,7 +46,7 @@ def run(connection: Connection) -> None:
 async def run_from_environment() -> None:
     """Run the migrations on the database that the environment names."""
     url = os.environ.get("CONTEXT_DIRECT_DATABASE_URL") or os.environ["CONTEXT_DATABASE_URL"]
-    connect = partial(asyncpg.connect, url, server_settings=LIMITS)
+    connect = partial(asyncpg.connect, url, server_settings=TIMEOUTS)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     async with migration_lock(url), engine.connect() as connection:
         await connection.run_sync(run)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.tool_output.preview import GREP, TOOL_NAMES
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, GREP
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
 from tests.judge import refusals
 
@@ -440,7 +440,7 @@ class FakeProviders(FakeLLM):
         return Behaviour(body=protocol.saying(found[-1] if found else NOTHING_FOUND, spent))
 
     def _next_calls(self, step: int, tools: list[str], text: str) -> list[Call]:
-        own = [name for name in tools if name not in TOOL_NAMES]
+        own = [name for name in tools if name not in AGENT_TOOL_NAMES]
         if step == 0:
             return [Call("call_a1", own[0], self.arguments)]
         if step > 1:

@@ -14,8 +14,8 @@ from app.domain.compaction.summaries.prompt import SummaryRequest, summary_messa
 from app.domain.payload.reported_usage import TokenUsage
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
-from benchmarks.outputs import MARKS, log_text
-from benchmarks.prefix import BEST, lanes
+from benchmarks.outputs import MARKER_LINES, log_text
+from benchmarks.prefix import BEST, policies
 from benchmarks.provider_cache import (
     ImplicitCache,
     MarkedCache,
@@ -86,8 +86,8 @@ def test_a_searched_text_holds_each_marked_line_once() -> None:
     text = b"".join(log_text(8 * 2**20))
     assert len(text) == 8 * 2**20
     assert text.startswith(b"".join(log_text(2**20)))
-    assert [text.count(mark) for mark in MARKS] == [1, 1]
-    first, second = (text.index(mark) for mark in MARKS)
+    assert [text.count(mark) for mark in MARKER_LINES] == [1, 1]
+    first, second = (text.index(mark) for mark in MARKER_LINES)
     assert len(text) / 4 < first < second
 
 
@@ -103,7 +103,7 @@ def test_every_mode_compares_the_same_window(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [policy_of(Run(BEST, Trace("t", [], [], []), 32_000)), lanes()[BEST]]
+    "given", [policy_of(Run(BEST, Trace("t", [], [], []), 32_000)), policies()[BEST]]
 )
 def test_the_best_possible_is_never_cut(given: dict[str, Any]) -> None:
     """The history that only grows is neither offloaded, cleared nor compacted."""

@@ -28,14 +28,14 @@ def test_a_line_of_ours() -> None:
     """Name and data stand beside each other, with time, level, process and request."""
     token = request_id.set("r-1")
     try:
-        line = line_of("app.log", "worker_not_woken", data={"count": 2, "path": Path("x")})
+        line = line_of("app.log", "workers_not_notified", data={"count": 2, "path": Path("x")})
     finally:
         request_id.reset(token)
     assert line.pop("time").endswith("+00:00") and line.pop("pid") > 0
     assert line == {
         "level": "info",
         "logger": "app.log",
-        "event": "worker_not_woken",
+        "event": "workers_not_notified",
         "request_id": "r-1",
         "count": 2,
         "path": "x",
@@ -69,7 +69,7 @@ def test_an_exception() -> None:
     try:
         raise LookupError("secret words")
     except LookupError:
-        line = line_of("app.context", "cache_marks_failed", exc_info=sys.exc_info())
+        line = line_of("app.context", "cache_breakpoints_failed", exc_info=sys.exc_info())
     assert line["error"] == "LookupError"
     assert line["places"][-1].endswith("test_an_exception")
     assert "secret" not in json.dumps(line)

@@ -46,16 +46,34 @@ OLD = re.compile(
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the comments and docstrings of a module, each with its line."""
-    if not REFERENCES.search(source) and not OLD.search(source):
+    """Yield the comments and docstrings of a module, each with its line.
+
+    Comments on consecutive lines are one text.
+    """
+    joined = _joined(source)
+    if not REFERENCES.search(joined) and not OLD.search(joined):
         return
     starts_line = True
+    comment, comment_start, comment_end = "", 0, 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        is_docstring = token.type == tokenize.STRING and starts_line
-        if is_docstring or token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+        line = token.start[0]
+        if token.type == tokenize.COMMENT:
+            if comment and line > comment_end + 1:
+                yield comment_start, comment
+                comment = ""
+            comment_start = comment_start if comment else line
+            comment, comment_end = f"{comment}\n{token.string}" if comment else token.string, line
+        elif token.type == tokenize.STRING and starts_line:
+            yield line, token.string
         if token.type not in (tokenize.COMMENT, tokenize.NL):
             starts_line = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    if comment:
+        yield comment_start, comment
+
+
+def _joined(text: str) -> str:
+    """Return a text with the lines of each paragraph joined, since a reference may be broken."""
+    return re.sub(r"(?<!\n)\n[ \t]*(?:#[ \t]?)?(?=\S)", " ", text)
 
 
 @cache
@@ -109,13 +127,28 @@ def _references() -> tuple[tuple[str, str], ...]:
     found = [
         (f"{name}:{line}", re.sub(r"\s+", " ", reference))
         for name, line, text in _texts()
-        for group in REFERENCES.findall(re.sub(r"\n\s*#\s?", "\n", text))
+        for group in REFERENCES.findall(_joined(text))
         for reference in re.split(r",\s+", group)
     ]
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
         for group in GOAL.findall(path.read_text()):
             found += ((path.relative_to(ROOT).as_posix(), name) for name in group.split(", "))
     return tuple(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "# As promised [log.append-only,\n# decision 0004].",
+        '"""As promised [log.append-only, decision\n    0004]."""',
+        "x = 1  # [log.append-only]\n\n# [decision 0004]",
+    ],
+)
+def test_a_reference_may_be_broken_over_two_lines(source: str) -> None:
+    """The lines of a comment or docstring are searched as one text."""
+    texts = " ".join(_joined(text) for _, text in _python_texts(source + "\n"))
+    names = ", ".join(REFERENCES.findall(texts))
+    assert names == "log.append-only, decision 0004"
 
 
 def test_each_reference_leads_to_a_promise_a_rule_or_a_record() -> None:
@@ -130,7 +163,7 @@ def test_no_reference_leads_out_of_the_repository() -> None:
         f"{name}:{line}: {match.group(0)}"
         for name, line, text in _texts()
         if name != "tests/test_references.py"
-        for match in OLD.finditer(text)
+        for match in OLD.finditer(_joined(text))
     ]
     assert old == []
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.configuration import markdown
-from app.domain.common.policy import DEFAULTS, effective
+from app.domain.common.policy import DEFAULT_POLICY, effective
 from app.environment import SettingsError, policy_from_env, policy_variables
 from app.settings import GROUPS, Settings, unknown_variables
 from tests.commands import settings_from
@@ -141,7 +141,7 @@ def test_leaf_is_read_by_the_kind_of_its_default(
 
 def test_every_policy_leaf_has_a_variable() -> None:
     """Each leaf of the policy has one variable, and no setting has the same."""
-    names = [name for name, _ in policy_variables(DEFAULTS)]
+    names = [name for name, _ in policy_variables(DEFAULT_POLICY)]
     assert "CONTEXT_SANDWICH_PRESERVE_TOP" in names
     assert len(set(names)) == len(names)
     assert unknown_variables(dict.fromkeys(names, "")) == []
@@ -189,7 +189,7 @@ def test_the_documentation_of_the_settings_is_current() -> None:
     """docs/configuration.md is what `make docs` writes."""
     page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == markdown()
-    assert all(f"| `{name}` |" in page for name, _ in policy_variables(DEFAULTS))
+    assert all(f"| `{name}` |" in page for name, _ in policy_variables(DEFAULT_POLICY))
 
 
 def test_every_invalid_variable_is_named_without_its_value() -> None:

@@ -227,7 +227,7 @@ async def test_a_worker_collects_blobs_at_intervals(
             raise outcome
         return outcome
 
-    worker = place.worker(place.work(), collect=collect, collect_seconds=0.01)
+    worker = place.worker(place.work(), collect_blobs=collect, collect_blobs_seconds=0.01)
     with caplog.at_level(logging.INFO):
         async with worker.running(), asyncio.timeout(SECONDS):
             await done.wait()
@@ -247,7 +247,7 @@ async def test_a_worker_deletes_expired_rows(
     parts = compose(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
-            await until(lambda: "forgotten" in caplog.messages, "it is told of")
+            await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
     left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
     assert conversation_id not in [row[0] for row in left]
 
@@ -308,7 +308,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO):
         await stack.aclose()
     assert monotonic() - stopped < 3
-    assert "jobs_given_back" in caplog.messages
+    assert "jobs_released" in caplog.messages
     assert work.cancelled.total() == 3
     assert await execute(place.url, "SELECT * FROM compaction_leases") == []
     work.release.set()

@@ -28,8 +28,8 @@ MAX_INDEXED_TOOLS = 20_000
 MAX_CHARACTERS = 8_192
 """The indexed length of a tool's description, and of its parameters."""
 
-_NAME, _DESCRIPTION, _PARAMETERS = 2.0, 1.0, 0.25
-_SATURATION, _LENGTH_SHARE = 1.2, 0.4
+_NAME_WEIGHT, _DESCRIPTION_WEIGHT, _PARAMETERS_WEIGHT = 2.0, 1.0, 0.25
+_BM25_K1, _BM25_B = 1.2, 0.4  # term saturation and length normalisation
 
 _NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _RUN = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
@@ -48,7 +48,10 @@ class Bm25Ranking:
     async def rank(
         self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
     ) -> list[str]:
-        """Return the names of up to `limit` matching tools, best first; `key` is theirs."""
+        """Return the names of up to `limit` matching tools, best first.
+
+        `key` identifies the set of tools; its index is cached under it.
+        """
         index = self._indexes.get(key)
         if index is None:
             async with self._building:
@@ -65,37 +68,40 @@ class _Index:
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self.names = [tool.name for tool in tools]
-        self._exact = {tool.name: place for place, tool in enumerate(tools)}
+        self._exact = {tool.name: position for position, tool in enumerate(tools)}
         fields = (
-            (_NAME, [words(tool.name) for tool in tools]),
-            (_DESCRIPTION, [words(tool.description[:MAX_CHARACTERS]) for tool in tools]),
-            (_PARAMETERS, [words(_parameters_text(tool.parameters)) for tool in tools]),
+            (_NAME_WEIGHT, [words(tool.name) for tool in tools]),
+            (_DESCRIPTION_WEIGHT, [words(tool.description[:MAX_CHARACTERS]) for tool in tools]),
+            (_PARAMETERS_WEIGHT, [words(_parameters_text(tool.parameters)) for tool in tools]),
         )
         self._fields = [(weight, _bm25(texts)) for weight, texts in fields if any(texts)]
 
     def rank(self, query: str, limit: int) -> list[str]:
         """Return the best names; among equals the earlier tool is first."""
         scores = [0.0] * len(self.names)
-        wanted = list(dict.fromkeys(words(query)))
+        query_words = list(dict.fromkeys(words(query)))
         for weight, index in self._fields:
-            known = [word for word in wanted if word in index.vocab_dict]
-            if known:
-                found = index.get_scores(known).tolist()
-                scores = [total + weight * more for total, more in zip(scores, found, strict=True)]
+            indexed_words = [word for word in query_words if word in index.vocab_dict]
+            if indexed_words:
+                field_scores = index.get_scores(indexed_words).tolist()
+                scores = [
+                    total + weight * score
+                    for total, score in zip(scores, field_scores, strict=True)
+                ]
         exact = self._exact.get(query.strip())
         if exact is not None:
             scores[exact] = float("inf")
-        best = sorted((-score, place) for place, score in enumerate(scores) if score > 0)
-        return [self.names[place] for _, place in best[:limit]]
+        best = sorted((-score, position) for position, score in enumerate(scores) if score > 0)
+        return [self.names[position] for _, position in best[:limit]]
 
 
 def words(text: str) -> list[str]:
     """Return the indexed words of a text, without stop words (rules 1, 2)."""
     import Stemmer
 
-    found = [word for word in _split(text) if word not in _stop_words()]
+    unstemmed = [word for word in _split(text) if word not in _stop_words()]
     # A stemmer is not thread-safe.
-    stemmed: list[str] = Stemmer.Stemmer("english", 0).stemWords(found)
+    stemmed: list[str] = Stemmer.Stemmer("english", 0).stemWords(unstemmed)
     return stemmed
 
 
@@ -125,24 +131,24 @@ def _stop_words() -> frozenset[str]:
 
 
 def _bm25(texts: Sequence[Sequence[str]]) -> Any:
-    index = _library().BM25(k1=_SATURATION, b=_LENGTH_SHARE)
+    index = _library().BM25(k1=_BM25_K1, b=_BM25_B)
     index.index(texts, show_progress=False)
     return index
 
 
 def _parameters_text(schema: Mapping[str, Any]) -> str:
     """Return names and descriptions of parameters, nested ones included."""
-    found: list[str] = []
+    texts: list[str] = []
     size = 0
-    for text in _described(schema):
-        found.append(text)
+    for text in _names_and_descriptions(schema):
+        texts.append(text)
         size += len(text) + 1
         if size > MAX_CHARACTERS:
             break
-    return " ".join(found)[:MAX_CHARACTERS]
+    return " ".join(texts)[:MAX_CHARACTERS]
 
 
-def _described(schema: Mapping[str, Any]) -> Iterator[str]:
+def _names_and_descriptions(schema: Mapping[str, Any]) -> Iterator[str]:
     level: list[Any] = [schema]
     while level:
         inner: list[Any] = []

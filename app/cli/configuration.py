@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.api.prompt.policy_schemas import PolicyPatch
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from app.environment import policy_variables, variable
 from app.settings import GROUPS, Settings
 
@@ -39,51 +39,62 @@ _TYPES = {"array": "list", "object": "JSON object"}
 def markdown() -> str:
     """Return the page."""
     properties = Settings.model_json_schema(by_alias=False)["properties"]
-    heads: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
+    header: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
     parts = [_HEAD]
     for group in GROUPS:
-        rows = [_setting(name, properties[name]) for name in group.model_fields]
-        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(heads, rows)}")
+        rows = [_setting_row(name, properties[name]) for name in group.model_fields]
+        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(header, rows)}")
     schema = PolicyPatch.model_json_schema()
-    leaves = [_leaf(name, path, schema) for name, path in policy_variables(DEFAULTS)]
-    parts.append(f"{_POLICY}\n{_table(('value', *heads), leaves)}")
+    policy_rows = [
+        _policy_row(name, path, schema) for name, path in policy_variables(DEFAULT_POLICY)
+    ]
+    parts.append(f"{_POLICY}\n{_table(('value', *header), policy_rows)}")
     return "\n".join(parts)
 
 
-def _setting(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
+def _setting_row(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
     default = Settings.model_fields[name].default
     shown = _code(default) if default is not None and default != () else "unset"
-    pattern = [_code(kind["pattern"]) for kind in _kinds(schema, {}) if "pattern" in kind]
+    pattern = [_code(kind["pattern"]) for kind in _alternatives(schema, {}) if "pattern" in kind]
     bounds = _bounds(schema, {}) or ", ".join(pattern)
     return (_code(variable(name)), _type(schema, {}), shown, bounds, schema["description"])
 
 
-def _leaf(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
-    schema, shared = root, root["$defs"]
-    default: Any = DEFAULTS
+def _policy_row(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
+    schema, definitions = root, root["$defs"]
+    default: Any = DEFAULT_POLICY
     for key in path:
-        (schema,) = [kind["properties"][key] for kind in _kinds(schema, shared)]
+        (schema,) = [kind["properties"][key] for kind in _alternatives(schema, definitions)]
         default = default[key]
     shown = _code(default if isinstance(default, str) else json.dumps(default))
-    about = schema["description"]
-    place = _code(".".join(path))
-    return (place, _code(name), _type(schema, shared), shown, _bounds(schema, shared), about)
+    description = schema["description"]
+    setting_path = _code(".".join(path))
+    return (
+        setting_path,
+        _code(name),
+        _type(schema, definitions),
+        shown,
+        _bounds(schema, definitions),
+        description,
+    )
 
 
-def _kinds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _alternatives(
+    schema: Mapping[str, Any], definitions: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
     """Yield the alternatives of a schema, without null and with references resolved."""
     if "$ref" in schema:
-        yield from _kinds(shared[schema["$ref"].rpartition("/")[2]], shared)
+        yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "anyOf" in schema:
         for kind in schema["anyOf"]:
-            yield from _kinds(kind, shared)
+            yield from _alternatives(kind, definitions)
     elif schema.get("type") != "null":
         yield schema
 
 
-def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     words: list[str] = []
-    for kind in _kinds(schema, shared):
+    for kind in _alternatives(schema, definitions):
         if "enum" in kind or "const" in kind:
             words += map(_code, kind.get("enum") or [kind["const"]])
         else:
@@ -91,11 +102,11 @@ def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _bounds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _bounds(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     return ", ".join(
         f"{sign} {kind[name]}"
-        for kind in _kinds(schema, shared)
+        for kind in _alternatives(schema, definitions)
         for name, sign in signs.items()
         if name in kind
     )
@@ -106,6 +117,10 @@ def _code(value: object) -> str:
     return f"`{text}`"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in r] for r in rows)]
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [
+        header,
+        ["---"] * len(header),
+        *([cell.replace("|", "\\|") for cell in r] for r in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

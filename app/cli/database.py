@@ -41,21 +41,21 @@ def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
     from app.adapters.postgres.embedded import EmbeddedPostgresError, running
 
     logs.configure(settings.log_level)
-    lost: list[str] = []
+    lost_reasons: list[str] = []
 
-    def leave(reason: str) -> None:
-        lost.append(reason)
+    def stop_process(reason: str) -> None:
+        lost_reasons.append(reason)
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        with running(settings.data_dir, leave if supervised else None) as url:
+        with running(settings.data_dir, stop_process if supervised else None) as url:
             os.environ[variable("database_url")] = url
             yield url
     except EmbeddedPostgresError as exc:
         raise click.ClickException(str(exc)) from exc
     finally:
-        if lost:
-            raise DatabaseLost(f"{lost[0]}.")
+        if lost_reasons:
+            raise DatabaseLost(f"{lost_reasons[0]}.")
 
 
 def migrated(url: str) -> bool:
@@ -78,8 +78,8 @@ def migrated(url: str) -> bool:
     return True
 
 
-def in_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
-    """Run a command's work in the database of the settings, after its migrations."""
+def run_migrated(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work in the database of the settings, after the missing migrations."""
     with exiting_on_sigterm(), database(settings) as url:
         migrated(settings.direct_database_url or url)
         return run_in(settings, url, work)
@@ -95,8 +95,8 @@ def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[An
         raise click.ClickException(f"{exc}.") from exc
 
 
-def existing() -> Settings:
-    """Return the settings; refuses if their database does not exist yet."""
+def existing_settings() -> Settings:
+    """Return the settings; raises ClickException if their database does not exist yet."""
     settings = read_settings()
     if not has_database(settings):
         raise click.ClickException(
@@ -107,12 +107,12 @@ def existing() -> Settings:
 
 
 def has_database(settings: Settings) -> bool:
-    """Tell whether the database exists already; a private one may not."""
+    """Return whether the database exists; a configured one always counts as existing."""
     return bool(settings.database_url) or (settings.data_dir / "postgres").exists()
 
 
 def location(settings: Settings) -> str:
-    """Describe where the database is, without user and password."""
+    """Return a description of where the database is, without user and password."""
     if not settings.database_url:
         return f"the private PostgreSQL of {settings.data_dir}"
     parts = urlsplit(settings.database_url)

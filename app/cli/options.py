@@ -1,4 +1,4 @@
-"""What commands share: options that set variables, the settings, and errors with exit codes."""
+"""Shared by the commands: options that set variables, the settings, errors with exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SettingOption(click.Option):
     Its help is the setting's description, loaded when it is shown because the import is slow.
     """
 
-    def __init__(self, declarations: list[str], **given: Any) -> None:
+    def __init__(self, declarations: list[str], **attributes: Any) -> None:
         self.setting = declarations[0].removeprefix("--").replace("-", "_")
         name = variable(self.setting)
 
@@ -39,7 +39,7 @@ class SettingOption(click.Option):
                 os.environ[name] = value
 
         options = {"callback": export, "envvar": name, "expose_value": False, "show_envvar": True}
-        super().__init__(declarations, **(given | options))
+        super().__init__(declarations, **(attributes | options))
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the flag with the setting's description and default."""
@@ -77,11 +77,11 @@ def read_settings() -> Settings:
 def exiting_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into SystemExit, so that `finally` blocks and context managers run."""
 
-    def leave(_signal: int, _frame: object) -> NoReturn:
+    def exit_cleanly(_signal: int, _frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(0)
 
-    previous = signal.signal(signal.SIGTERM, leave)
+    previous = signal.signal(signal.SIGTERM, exit_cleanly)
     try:
         yield
     finally:

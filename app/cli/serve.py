@@ -66,18 +66,18 @@ def serve() -> None:
             if not run_in(settings, url, has_keys):
                 _refuse_public_address(settings)
             listener = stack.enter_context(_listening(settings))
-        _answer(settings, listener)
+        _serve_http(settings, listener)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether every address of `host` is reachable from this machine only."""
+    """Return whether every address of `host` is a loopback address."""
     import ipaddress
 
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as exc:
         raise click.ClickException(f"Cannot listen on {host}: {exc.strerror or exc}.") from exc
-    return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
+    return all(ipaddress.ip_address(address[4][0]).is_loopback for address in addresses)
 
 
 def _refuse_public_address(settings: Settings) -> NoReturn:
@@ -109,8 +109,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _answer(settings: Settings, listener: socket.socket) -> None:
-    """Answer requests until a signal arrives, in this process or in several child processes."""
+def _serve_http(settings: Settings, listener: socket.socket) -> None:
+    """Serve HTTP until a signal arrives, in this process or in several child processes."""
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
@@ -151,7 +151,7 @@ def _answer(settings: Settings, listener: socket.socket) -> None:
 
 @contextmanager
 def _shared_metrics() -> Iterator[None]:
-    """Let the processes started in the block keep their metrics in one directory."""
+    """Share the metrics of the processes started in the block, in a temporary directory."""
     with TemporaryDirectory(prefix="context-metrics-") as directory:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
         yield

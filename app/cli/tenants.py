@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from app.cli.database import existing, has_database, in_database, location
+from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
 
 
@@ -32,14 +32,14 @@ def create_key(tenant: str, name: str, expires_in_days: int | None, read_only: b
     from app.keys import create
 
     settings = read_settings()
-    is_there = has_database(settings)
-    text = in_database(
+    exists = has_database(settings)
+    text = run_migrated(
         settings, partial(create, tenant, name, expires_in_days, read_only=read_only)
     )
-    made = f"Made a key of tenant {tenant} in {location(settings)}"
-    if not is_there:
-        made += ", which is new: services of other directories do not use it"
-    click.echo(f"{made}. Keep the key: it is not stored.", err=True)
+    message = f"Created a key of tenant {tenant} in {location(settings)}"
+    if not exists:
+        message += ", which is new: services of other directories do not use it"
+    click.echo(f"{message}. Keep the key: it is not stored.", err=True)
     click.echo(text)
 
 
@@ -61,7 +61,7 @@ def rotate_key(key_id: str, overlap_hours: int) -> None:
     """
     from app.keys import rotate
 
-    text, sentence = in_database(existing(), partial(rotate, key_id, overlap_hours))
+    text, sentence = run_migrated(existing_settings(), partial(rotate, key_id, overlap_hours))
     click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
     click.echo(text)
 
@@ -73,7 +73,7 @@ def list_keys(tenant: str | None) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
     from app.keys import table_of_keys
 
-    click.echo(in_database(existing(), partial(table_of_keys, tenant)))
+    click.echo(run_migrated(existing_settings(), partial(table_of_keys, tenant)))
 
 
 @keys.command("revoke")
@@ -83,7 +83,7 @@ def revoke_key(key_id: str) -> None:
     """Revoke a key for good; `keys list` shows its KEY_ID. Takes effect within 10 s."""
     from app.keys import revoke
 
-    click.echo(in_database(existing(), partial(revoke, key_id)))
+    click.echo(run_migrated(existing_settings(), partial(revoke, key_id)))
 
 
 @keys.command("uses")
@@ -94,7 +94,7 @@ def list_uses(key_id: str, days: int) -> None:
     """Show per hour and address how many requests of a key were admitted and refused."""
     from app.keys import table_of_uses
 
-    click.echo(in_database(existing(), partial(table_of_uses, key_id, days)))
+    click.echo(run_migrated(existing_settings(), partial(table_of_uses, key_id, days)))
 
 
 @click.group()
@@ -108,7 +108,7 @@ def list_tenants() -> None:
     """List tenants with the limits that override the settings."""
     from app.keys import table_of_tenants
 
-    click.echo(in_database(existing(), table_of_tenants))
+    click.echo(run_migrated(existing_settings(), table_of_tenants))
 
 
 @tenants.command("limit")
@@ -124,5 +124,5 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     from app.domain.tenancy.quotas import TenantLimits
     from app.keys import set_limits
 
-    in_database(existing(), partial(set_limits, tenant, TenantLimits(**limits), create))
+    run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")

@@ -103,7 +103,7 @@ def tool_output(trace: Trace, recorder: Recorder) -> None:
 
 
 def called(chat: Chat, name: str, arguments: str) -> None:
-    """Have a call of the service's own tools answered."""
+    """Have a call of agent tools answered."""
     function = {"name": name, "arguments": arguments}
     call = {"id": f"call_{name}", "type": "function", "function": function}
     chat.send("POST", "/tool-calls", {"tool_call": call}, f"call {name}")

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.models.tokens import CountText
@@ -391,7 +391,9 @@ def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str
 def drafts_of(log: RawLog, count: CountText = third) -> list[tuple[FormatName, Draft]]:
     """Return every draft of a log with the format it came in."""
     return [
-        (format, made) for format, raw in log.messages for made in draft(raw, format, count, "")
+        (format, made)
+        for format, raw in log.messages
+        for made in make_drafts(raw, format, count, "")
     ]
 
 

@@ -41,7 +41,7 @@ from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
@@ -60,7 +60,7 @@ from app.services.ports import (
 )
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.quotas import QuotaService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import StoredResults
 
 TENANT = "default"
@@ -163,9 +163,9 @@ class WatchedDatabase:
         finally:
             del self.failures[sentence]
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return what the real database holds."""
-        return self._database.held(tenant_id, conversation_id)
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation that the real database has cached."""
+        return self._database.cached_conversation(tenant_id, conversation_id)
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:
@@ -240,8 +240,8 @@ class _WatchedContexts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contexts, name)
 
-    async def read(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read(*arguments, **named)
+    async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
+        found = await self._contexts.read_build_input(*arguments, **named)
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None
@@ -281,7 +281,7 @@ class Harness:
             self.service_policy,
             new_id,
             self.clock.utc,
-            self.outputs.delete_conversations,
+            self.outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
         self.agents = AgentService(
@@ -290,7 +290,7 @@ class Harness:
             self.service_policy,
             new_id,
             self.clock.utc,
-            self.outputs.delete_conversations,
+            self.outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)
@@ -359,10 +359,10 @@ class Harness:
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
-    ) -> Appended:
+    ) -> AppendAnswer:
         """Append a batch."""
         answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
-        assert isinstance(answer, Appended)
+        assert isinstance(answer, AppendAnswer)
         return answer
 
     async def talk(self, conversation_id: str, turns: int, words: int = 20) -> None:
@@ -400,8 +400,8 @@ class Harness:
         assert compaction_id is not None
         return (await self.receipts.get(TENANT, conversation_id, compaction_id)).compaction
 
-    async def told(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return type and data of every event but the appends."""
+    async def events_of(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the type and data of each event except appends."""
         async with self.database.session() as session:
             page = await session.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
         assert page is not None

@@ -17,10 +17,10 @@ import zstandard
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tool_output.blobs import Chunk, StoredChunk
 
-LEVEL = 3
+ZSTD_LEVEL = 3
 """The default of zstd; higher levels are several times slower and gain little on text."""
-INLINE_BYTES = 262_144
-"""More bytes are processed in a thread; this many take about a millisecond."""
+THREAD_BYTES = 262_144
+"""More bytes are compressed in a thread; this many take about a millisecond."""
 
 Compressed = bytes | memoryview
 _Result = TypeVar("_Result")
@@ -28,7 +28,9 @@ _Result = TypeVar("_Result")
 
 async def compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
     """Return chunks with their compressed bytes."""
-    return await _off_loop(sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks))
+    return await _in_thread_if_large(
+        sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks)
+    )
 
 
 async def decompress(
@@ -37,7 +39,7 @@ async def decompress(
     """Return the bytes of compressed chunks; raises ServiceUnavailable for a damaged one."""
     size = sum(chunk.size for chunk in chunks)
     try:
-        return await _off_loop(size, lambda: _decompress(chunks, compressed))
+        return await _in_thread_if_large(size, lambda: _decompress(chunks, compressed))
     except (zstandard.ZstdError, ValueError) as exc:
         raise ServiceUnavailable(
             "A stored chunk is damaged", {"reason": type(exc).__name__}
@@ -102,12 +104,12 @@ def _no_object_store() -> ServiceUnavailable:
     )
 
 
-async def _off_loop(size: int, work: Callable[[], _Result]) -> _Result:
-    return work() if size <= INLINE_BYTES else await asyncio.to_thread(work)
+async def _in_thread_if_large(size: int, work: Callable[[], _Result]) -> _Result:
+    return work() if size <= THREAD_BYTES else await asyncio.to_thread(work)
 
 
 def _compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
-    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
     return [
         StoredChunk(c.number, c.start, c.newlines, len(c.data), compressor.compress(c.data))
         for c in chunks

@@ -122,13 +122,13 @@ class ObjectStore:
         """
         if object_key is None or all(chunk.data is not None for chunk in chunks):
             return await self._rows.read(object_key, chunks)
-        places = [(chunk.object_start or 0, chunk.object_size or 0) for chunk in chunks]
-        start, end = places[0][0], sum(places[-1])
+        ranges = [(chunk.object_start or 0, chunk.object_size or 0) for chunk in chunks]
+        start, end = ranges[0][0], sum(ranges[-1])
         async with self.client() as opened:
-            got = await opened.get_range_async(object_key, start=start, end=end)
-        view = memoryview(got)
+            compressed = await opened.get_range_async(object_key, start=start, end=end)
+        view = memoryview(compressed)
         return await decompress(
-            chunks, [view[at - start : at - start + size] for at, size in places]
+            chunks, [view[at - start : at - start + size] for at, size in ranges]
         )
 
     async def copy(
@@ -173,7 +173,7 @@ class ObjectStore:
     async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation, a page at a time."""
         async for page in self._pages(_folder(tenant_id, conversation_id)):
-            await self.remove([found["path"] for found in page])
+            await self.remove([item["path"] for item in page])
 
     async def drop_parts(self, older_than: datetime) -> int:
         """Delete parts in a folder that were written before a time; return their number.
@@ -193,10 +193,10 @@ class ObjectStore:
         Objects with other keys than this service's are ignored.
         """
         async for page in self._pages():
-            for found in page:
-                ids = _ids(found["path"])
-                if ids is not None and found["last_modified"] < older_than:
-                    yield (found["path"], *ids)
+            for item in page:
+                ids = _ids(item["path"])
+                if ids is not None and item["last_modified"] < older_than:
+                    yield (item["path"], *ids)
 
     async def _pages(self, folder: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the objects of a folder, or of the whole store, a page at a time."""
@@ -253,14 +253,14 @@ def _open(url: str, timeout_seconds: float) -> Any:
     return from_url(url, retry_config={"max_retries": 3, "retry_timeout": limit})
 
 
-def _drop_parts(folder: Path, before: float) -> int:
+def _drop_parts(folder: Path, written_before: float) -> int:
     dropped = 0
     for file in folder.glob("*/*/*#*"):
         part = _PART.fullmatch(str(file.relative_to(folder)))
         if part is None or _ids(part[1]) is None:
             continue
         with suppress(FileNotFoundError):  # another sweep deleted it
-            if file.stat().st_mtime < before:
+            if file.stat().st_mtime < written_before:
                 file.unlink()
                 dropped += 1
     return dropped

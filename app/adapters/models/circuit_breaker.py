@@ -48,8 +48,8 @@ class CircuitBreaker:
             except OpenedState as opened:
                 # One object serves all calls: its traceback would keep them all alive.
                 opened.__traceback__ = None
-                left = opened.opened_at + self._seconds - time.time()
-                retry_after = max(1, math.ceil(left))
+                remaining_seconds = opened.opened_at + self._seconds - time.time()
+                retry_after = max(1, math.ceil(remaining_seconds))
         raise ServiceUnavailable(
             "The model failed several times in a row and is not called for a while",
             {"reason": "circuit_open", "model": call.model, "retry_after": retry_after},

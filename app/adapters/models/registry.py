@@ -27,7 +27,7 @@ MAP_NAME = "model_prices_and_context_window_backup.json"
 CHAT_MODES = frozenset({"chat", "responses"})
 OPENAI_PROVIDERS = frozenset({"openai", "azure", "azure_ai"})
 OPENAI_WINDOWS = frozenset({400_000, 1_050_000})
-OPENAI_CACHE_MINIMUM = 1024
+OPENAI_MIN_CACHED_TOKENS = 1024
 ROUTER_PREFIXES = frozenset({"litellm_proxy", "openrouter"})
 
 O200K = "o200k_base"
@@ -79,7 +79,7 @@ class ModelRegistry:
     def find(self, model: str) -> ModelInfo | None:
         """Return the model by exact name, else without its provider's prefix, else None."""
         models, providers = self._load()
-        names = _names(model, providers)
+        names = _lookup_names(model, providers)
         return next((models[name] for name in names if name in models), None)
 
     def list(self) -> Sequence[ModelInfo]:
@@ -93,7 +93,7 @@ class ModelRegistry:
             return self._map
 
 
-def _names(model: str, providers: frozenset[str]) -> Iterator[str]:
+def _lookup_names(model: str, providers: frozenset[str]) -> Iterator[str]:
     yield model
     prefix, slash, rest = model.partition("/")
     while slash and prefix in providers:
@@ -145,7 +145,7 @@ def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | 
     minimum = _count(entry.get("prompt_cache_min_tokens"))
     minimum_source = f"{map_version}: prompt_cache_min_tokens"
     if minimum is None and tokenizer == O200K and prices["cache_read_price"] is not None:
-        minimum, minimum_source = OPENAI_CACHE_MINIMUM, "OpenAI's prompt caching guide"
+        minimum, minimum_source = OPENAI_MIN_CACHED_TOKENS, "OpenAI's prompt caching guide"
     numbers: dict[str, Any] = {
         "context_window": window,
         "max_input_tokens": max_input,
@@ -206,7 +206,9 @@ def _tokenizer(model: str, provider: str) -> str:
     name = model.rpartition("/")[2]
     if name in TOKENIZERS_BY_NAME:
         return TOKENIZERS_BY_NAME[name]
-    return next((found for prefixes, found in TOKENIZERS if name.startswith(prefixes)), "unknown")
+    return next(
+        (tokenizer for prefixes, tokenizer in TOKENIZERS if name.startswith(prefixes)), "unknown"
+    )
 
 
 def _built_in_info(name: str) -> ModelInfo:

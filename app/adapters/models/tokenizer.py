@@ -42,16 +42,16 @@ class TiktokenTokenizer:
 
     def load(self) -> None:
         """Load the vocabulary now; takes about 0.3 s and 100 MB once per process."""
-        self._ready()
+        self._loaded_encode()
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`, 0 for the empty text."""
-        encode = self._encode or self._ready()
+        encode = self._encode or self._loaded_encode()
         if len(text) <= SLICE_CHARS:
             return _count_slice(encode, text)
-        return sum(_count_slice(encode, piece) for piece in slices(text))
+        return sum(_count_slice(encode, part) for part in slices(text))
 
-    def _ready(self) -> Encode:
+    def _loaded_encode(self) -> Encode:
         with self._lock:
             if self._encode is None:
                 encode = self._vocabulary()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from app.adapters.postgres.common.connections import Session, Store
-from app.adapters.postgres.common.rows import Layers
+from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
@@ -20,6 +20,7 @@ from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
+from app.adapters.postgres.tenancy.quotas import QuotaRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
 from app.adapters.postgres.tenancy.storage_usage import StorageRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
@@ -30,11 +31,11 @@ from app.domain.conversations.conversation import Conversation
 class PostgresRepositories:
     """All repositories, over one session."""
 
-    __slots__ = ("_layers", "_session")
+    __slots__ = ("_session", "_settings_cache")
 
-    def __init__(self, session: Session, layers: Layers) -> None:
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
         self._session = session
-        self._layers = layers
+        self._settings_cache = settings_cache
 
     @property
     def agents(self) -> AgentRepository:
@@ -46,11 +47,11 @@ class PostgresRepositories:
 
     @property
     def log(self) -> LogRepository:
-        return LogRepository(self._session, self._layers)
+        return LogRepository(self._session, self._settings_cache)
 
     @property
     def contexts(self) -> ContextRepository:
-        return ContextRepository(self._session, self._layers)
+        return ContextRepository(self._session, self._settings_cache)
 
     @property
     def windows(self) -> ActiveWindowRepository:
@@ -93,6 +94,10 @@ class PostgresRepositories:
         return RetentionRepository(self._session)
 
     @property
+    def quotas(self) -> QuotaRepository:
+        return QuotaRepository(self._session)
+
+    @property
     def keys(self) -> ApiKeyRepository:
         return ApiKeyRepository(self._session)
 
@@ -110,17 +115,17 @@ class PostgresDatabase:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._layers = Layers()
+        self._settings_cache = SettingsCache()
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        return self._layers.held(tenant_id, conversation_id).conversation
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        return self._settings_cache.get(tenant_id, conversation_id).conversation
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.session() as session:
-            yield PostgresRepositories(session, self._layers)
+            yield PostgresRepositories(session, self._settings_cache)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.transaction() as session:
-            yield PostgresRepositories(session, self._layers)
+            yield PostgresRepositories(session, self._settings_cache)

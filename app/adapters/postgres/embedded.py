@@ -28,7 +28,7 @@ from app.adapters.postgres.embedded_cluster import (
 )
 from app.adapters.postgres.embedded_server import URL_PREFIX, is_alive, socket_dir_of, start, stop
 
-__all__ = ["DATABASE", "EmbeddedPostgresError", "is_full", "is_private", "running"]
+__all__ = ["DATABASE", "EmbeddedPostgresError", "is_embedded_url", "is_full", "running"]
 
 WATCH_SECONDS = 0.25
 """The interval at which a supervisor checks the server."""
@@ -41,7 +41,7 @@ _SEGMENT_BYTES = 16 * 2**20
 _log = logging.getLogger("app.adapters.postgres.embedded")
 
 
-def is_private(url: str) -> bool:
+def is_embedded_url(url: str) -> bool:
     """Return whether a URL is one of an embedded server."""
     return url.startswith(URL_PREFIX)
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
-LIMITS = {"lock_timeout": "4s", "statement_timeout": "5s"}
+TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
-"""The maximum of attempts after lock timeouts (rule 4)."""
+"""The maximum number of attempts, when each ends in a lock timeout (rule 4)."""
 
 _LOCK = 0x636F_6E74_6578_7400  # "context" in ASCII
 _PAUSE_SECONDS = 0.2
@@ -49,7 +49,7 @@ class DatabaseUnusable(MigrationError):
     """The configured database does not answer, or refuses the user."""
 
 
-def head(migrations: Path = MIGRATIONS) -> int:
+def newest_revision(migrations: Path = MIGRATIONS) -> int:
     """Return the newest revision of this version; 0 if there is none."""
     names = (file.name for file in (migrations / "versions").glob("[0-9]*_*.py"))
     return max((int(name.partition("_")[0]) for name in names), default=0)
@@ -61,7 +61,7 @@ def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
     Raises DatabaseUnusable.
     """
     with _translated_errors():
-        return asyncio.run(_revision(url)) >= head(migrations)
+        return asyncio.run(_revision(url)) >= newest_revision(migrations)
 
 
 def migrate(url: str, migrations: Path = MIGRATIONS) -> None:
@@ -116,7 +116,7 @@ async def _revision(url: str) -> int:
 
 async def _migrate(url: str, migrations: Path) -> None:
     async with migration_lock(url):
-        if await _revision(url) < head(migrations):
+        if await _revision(url) < newest_revision(migrations):
             await _upgrade(url, migrations)
 
 
@@ -126,7 +126,7 @@ async def _upgrade(url: str, migrations: Path) -> None:
     from sqlalchemy.pool import NullPool
 
     # asyncpg parses the URL, so that all of its forms and options are accepted.
-    connect = partial(asyncpg.connect, url, timeout=_CONNECT_SECONDS, server_settings=LIMITS)
+    connect = partial(asyncpg.connect, url, timeout=_CONNECT_SECONDS, server_settings=TIMEOUTS)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     for attempt in range(1, ATTEMPTS + 1):
         try:

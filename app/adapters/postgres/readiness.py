@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement, Store
-from app.adapters.postgres.migrate import head
+from app.adapters.postgres.migrate import newest_revision
 from app.domain.common.errors import ServiceUnavailable
 
 READY_SECONDS = 1.0
 """The timeout of a connection, and of its queries."""
 
-_STATE = Statement(
+_DATABASE_STATUS = Statement(
     """
         SELECT to_regclass('alembic_version') IS NOT NULL AS is_migrated,
             pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS is_read_only
@@ -23,7 +23,7 @@ class Readiness:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._head = head()
+        self._newest_revision = newest_revision()
 
     async def is_ready(self) -> bool:
         """Return whether the database has the schema of this version.
@@ -32,11 +32,11 @@ class Readiness:
         if it is read-only.
         """
         async with self._store.session(READY_SECONDS) as session:
-            state = await session.first(_STATE)
+            state = await session.first(_DATABASE_STATUS)
             if state is None or not state["is_migrated"]:
                 return False
             if state["is_read_only"]:
                 facts = {"reason": "read_only", "retry_after": 1}
                 raise ServiceUnavailable("The database is read-only", facts)
             row = await session.first(_VERSION)
-            return row is not None and int(row["revision"] or 0) >= self._head
+            return row is not None and int(row["revision"] or 0) >= self._newest_revision

@@ -34,45 +34,49 @@ class Metrics:
     """All recorded metrics, in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, about: str, *labels: str) -> Counter:
-            return Counter(f"context_{name}", about, labels, registry=registry)
+        def counter(name: str, description: str, *labels: str) -> Counter:
+            return Counter(f"context_{name}", description, labels, registry=registry)
 
-        def gauge(name: str, about: str) -> Gauge:
-            return Gauge(f"context_{name}", about, registry=registry, multiprocess_mode="livesum")
+        def gauge(name: str, description: str) -> Gauge:
+            return Gauge(
+                f"context_{name}", description, registry=registry, multiprocess_mode="livesum"
+            )
 
         def histogram(
-            name: str, about: str, *labels: str, buckets: tuple[float, ...] = WORK_BUCKETS
+            name: str, description: str, *labels: str, buckets: tuple[float, ...] = WORK_BUCKETS
         ) -> Histogram:
-            return Histogram(f"context_{name}", about, labels, registry=registry, buckets=buckets)
+            return Histogram(
+                f"context_{name}", description, labels, registry=registry, buckets=buckets
+            )
 
         self.requests = counter(
             "http_requests", "Requests answered, by route template", "method", "route", "status"
         )
         self.request_seconds = histogram(
             "http_request_duration_seconds",
-            "How long requests took, streams of events apart",
+            "Duration of requests, without event streams",
             *("method", "route"),
             buckets=REQUEST_BUCKETS,
         )
-        self.streams = gauge("event_streams", "Streams of events that are open")
+        self.streams = gauge("event_streams", "Open event streams")
         self.appends = counter("appends", "Appends that stored something")
         self.appended_messages = counter("appended_messages", "Messages stored by appends")
         self.appended_tokens = counter("appended_tokens", "Tokens of the messages stored")
         self.builds = counter("builds", "Payloads built", "format", "kind", "pressure", "degraded")
         self.compactions = counter(
-            "compactions", "Compactions by what became of them", "trigger", "strategy", "outcome"
+            "compactions", "Compactions, by outcome", "trigger", "strategy", "outcome"
         )
         self.compaction_seconds = histogram(
-            "compaction_duration_seconds", "How long compactions took", "trigger"
+            "compaction_duration_seconds", "Duration of compactions", "trigger"
         )
         self.saved_tokens = counter(
             "compaction_saved_tokens",
-            "Tokens that compactions took off payloads",
+            "Tokens that compactions removed from payloads",
             *("trigger", "strategy"),
         )
-        self.calls = counter("llm_calls", "Calls of models, by outcome", "model", "outcome")
+        self.calls = counter("llm_calls", "Model calls, by outcome", "model", "outcome")
         self.call_seconds = histogram(
-            "llm_call_duration_seconds", "How long calls of models took", "model"
+            "llm_call_duration_seconds", "Duration of model calls", "model"
         )
         self.call_tokens = counter(
             "llm_tokens", "Tokens of answered calls, input and output", "model", "direction"
@@ -80,22 +84,18 @@ class Metrics:
         self.call_cost = counter(
             "llm_cost_usd", "Cost of answered calls whose price is known, in USD", "model"
         )
-        self.jobs = counter(
-            "jobs", "Pieces of background work, by what became of them", "kind", "outcome"
-        )
-        self.job_seconds = histogram(
-            "job_duration_seconds", "How long pieces of background work took", "kind"
-        )
+        self.jobs = counter("jobs", "Background work, by outcome", "kind", "outcome")
+        self.job_seconds = histogram("job_duration_seconds", "Duration of background work", "kind")
         self.pool_size = gauge("pool_size", "Database connections that are open")
         self.pool_in_use = gauge("pool_in_use", "Database connections in use")
         self.pool_waiting = gauge("pool_waiting", "Sessions that wait for a connection")
         self.pool_limit = gauge("pool_limit", "Database connections that may be open")
         self.database_errors = counter(
-            "database_errors", "Sessions that the database failed, by kind of error", "kind"
+            "database_errors", "Database sessions that failed, by kind of error", "kind"
         )
 
 
-class Now(Collector):
+class ScrapedMetrics(Collector):
     """Metrics that are read on each scrape: the version and the backlog."""
 
     def __init__(self, version: str) -> None:
@@ -104,21 +104,19 @@ class Now(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; the backlog is missing while the database is unavailable."""
-        about = "The version that answers"
-        info = GaugeMetricFamily("context_service_info", about, labels=("version", "python"))
+        description = "The version of the service"
+        info = GaugeMetricFamily("context_service_info", description, labels=("version", "python"))
         info.add_metric((self._version, platform.python_version()), 1)
         yield info
         waiting = self.waiting
         if waiting is None:
             return
         yield GaugeMetricFamily(
-            "context_due_conversations", "Conversations whose compaction waits", waiting.due
+            "context_due_conversations", "Conversations with a due compaction", waiting.due
         )
-        yield GaugeMetricFamily(
-            "context_open_jobs", "Jobs that callers wait for, running ones too", waiting.jobs
-        )
+        yield GaugeMetricFamily("context_open_jobs", "Queued and running jobs", waiting.jobs)
         yield GaugeMetricFamily(
             "context_queue_age_seconds",
-            "For how long the oldest of both has waited",
+            "Age of the oldest due conversation or open job, in seconds",
             waiting.oldest_seconds,
         )

@@ -27,7 +27,7 @@ _log = logging.getLogger("app.metrics")
 def serving_metrics(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None]:
     """Serve `/metrics` during the block; yields the port.
 
-    If the port is not available, the log says so, the process works on, and None is yielded.
+    If the port is not available, an error is logged and None is yielded.
     """
     registry = CollectorRegistry()
     try:

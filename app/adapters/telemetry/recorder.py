@@ -31,8 +31,8 @@ from starlette.types import ASGIApp
 
 from app.adapters.postgres.common.connections import PoolState
 from app.adapters.postgres.compaction.backlog import Waiting
-from app.adapters.telemetry.metrics import Metrics, Now
-from app.adapters.telemetry.spans import Spans, TellCompletion, TellResult
+from app.adapters.telemetry.metrics import Metrics, ScrapedMetrics
+from app.adapters.telemetry.spans import CompletionRecorder, ResultRecorder, Spans
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
@@ -43,11 +43,11 @@ if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configur
     from app.adapters.telemetry.tracing import Tracing
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-LOOK_SECONDS = 1.0
+BACKLOG_TIMEOUT_SECONDS = 1.0
 """How long the database may take to return the backlog (rule 2)."""
 SAMPLE_SECONDS = 5.0
 """How often each of several processes records the state of its pool."""
-ANSWERED = "ok"
+OK_OUTCOME = "ok"
 """The outcome of a successful model call; other outcomes are the gateway's reasons."""
 
 
@@ -65,17 +65,17 @@ class Telemetry:
         self._token = token
         self._tracing = tracing
         self._spans = Spans(tracing.tracer if tracing else None)
-        self._kept = CollectorRegistry()
-        self._now = Now(version)
+        self._registry = CollectorRegistry()
+        self._scraped = ScrapedMetrics(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
         if self._directory is None:
-            self._kept.register(self._now)
-            self._kept.register(_process_collector())
-        self._metrics = Metrics(self._kept)
-        self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+            self._registry.register(self._scraped)
+            self._registry.register(_process_collector())
+        self._metrics = Metrics(self._registry)
+        self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None
-        self._look: Callable[[], Awaitable[Waiting]] | None = None
-        self._looking: asyncio.Task[Waiting | None] | None = None
+        self._read_backlog: Callable[[], Awaitable[Waiting]] | None = None
+        self._reading_backlog: asyncio.Task[Waiting | None] | None = None
 
     @property
     def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
@@ -87,16 +87,16 @@ class Telemetry:
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count a request, and record its duration unless it was a stream."""
         key = method, route, status
-        found = self._answers.get(key)
-        if found is None:
+        cached = self._request_metrics.get(key)
+        if cached is None:
             metrics = self._metrics
-            found = self._answers[key] = (
+            cached = self._request_metrics[key] = (
                 metrics.requests.labels(*key),
                 metrics.request_seconds.labels(method, route),
             )
-        found[0].inc()
+        cached[0].inc()
         if seconds is not None:
-            found[1].observe(seconds)
+            cached[1].observe(seconds)
 
     def streaming(self, change: int) -> None:
         """Count an event stream that started (1) or ended (-1)."""
@@ -117,21 +117,23 @@ class Telemetry:
         self._metrics.builds.labels(format, kind, pressure, degraded).inc()
 
     @contextmanager
-    def compacting(self, conversation_id: str, trigger: str, strategy: str) -> Iterator[TellResult]:
+    def compacting(
+        self, conversation_id: str, trigger: str, strategy: str
+    ) -> Iterator[ResultRecorder]:
         """Count and span a compaction; the block passes its result."""
         metrics, outcome, started = self._metrics, "failed", perf_counter()
         try:
-            with self._spans.compacting(conversation_id, trigger, strategy) as tell_span:
+            with self._spans.compacting(conversation_id, trigger, strategy) as record_span:
 
-                def tell(result: CompactResult) -> None:
+                def record(result: CompactResult) -> None:
                     nonlocal outcome
                     outcome = "compacted" if result.compacted else "not_needed"
                     if result.compacted:
                         saved = max(0, result.before_tokens - result.after_tokens)
                         metrics.saved_tokens.labels(trigger, strategy).inc(saved)
-                    tell_span(result)
+                    record_span(result)
 
-                yield tell
+                yield record
         except (Conflict, NotFound):
             outcome = "superseded"
             raise
@@ -145,22 +147,22 @@ class Telemetry:
     # --- called by the gateway, the worker and the store ----------------------------------
 
     @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[TellCompletion]:
+    def calling(self, call: ModelCall) -> Iterator[CompletionRecorder]:
         """Count and span a model call; the block passes its completion."""
         metrics, model, started = self._metrics, call.model, perf_counter()
         outcome = "error"
         try:
-            with self._spans.calling(call) as tell_span:
+            with self._spans.calling(call) as record_span:
 
-                def tell(completion: Completion) -> None:
+                def record(completion: Completion) -> None:
                     nonlocal outcome
-                    outcome = ANSWERED
+                    outcome = OK_OUTCOME
                     metrics.call_tokens.labels(model, "input").inc(completion.input_tokens)
                     metrics.call_tokens.labels(model, "output").inc(completion.output_tokens)
                     metrics.call_cost.labels(model).inc(completion.cost(call.info) or 0.0)
-                    tell_span(completion)
+                    record_span(completion)
 
-                yield tell
+                yield record
         except ServiceUnavailable as error:
             outcome = str(error.facts.get("reason", outcome))
             raise
@@ -192,16 +194,18 @@ class Telemetry:
 
     # --- scraped --------------------------------------------------------------------------
 
-    def watch(self, pool: Callable[[], PoolState], look: Callable[[], Awaitable[Waiting]]) -> None:
+    def watch(
+        self, pool: Callable[[], PoolState], read_backlog: Callable[[], Awaitable[Waiting]]
+    ) -> None:
         """Read the pool and the backlog from these functions on each scrape."""
-        self._pool, self._look = pool, look
+        self._pool, self._read_backlog = pool, read_backlog
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether an `Authorization` header may read the metrics, in constant time."""
+        """Return whether an `Authorization` header permits a scrape, in constant time."""
         if self._token is None:
             return True
-        given = bearer_of(authorization) or ""
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        token = bearer_of(authorization) or ""
+        return hmac.compare_digest(token.encode(), self._token.encode())
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
@@ -211,17 +215,17 @@ class Telemetry:
 
     async def refresh(self) -> None:
         """Update the metrics that are read on demand: the backlog and the pool."""
-        self._now.waiting = await self._waiting()
+        self._scraped.waiting = await self._waiting()
         self.sample()
 
     def registry(self) -> CollectorRegistry:
         """Return the metrics of this process, or of all processes that share a directory."""
         if self._directory is None:
-            return self._kept
-        _forget_dead(Path(self._directory))
+            return self._registry
+        _remove_dead_gauges(Path(self._directory))
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
-        registry.register(self._now)
+        registry.register(self._scraped)
         return registry
 
     def sample(self) -> None:
@@ -235,18 +239,18 @@ class Telemetry:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """During the block keep the gauges current that other processes of the directory serve."""
+        """During the block update the gauges that other processes of the directory serve."""
         sampling = None
         if self._directory is not None:
-            sampling = asyncio.create_task(self._sample_again_and_again())
+            sampling = asyncio.create_task(self._sample_periodically())
         try:
             yield
         finally:
-            tasks = {task for task in (sampling, self._looking) if task is not None}
+            tasks = {task for task in (sampling, self._reading_backlog) if task is not None}
             for task in tasks:
                 task.cancel()
             if tasks:
-                await asyncio.wait(tasks, timeout=LOOK_SECONDS)
+                await asyncio.wait(tasks, timeout=BACKLOG_TIMEOUT_SECONDS)
             if self._tracing:
                 await self._tracing.close()
 
@@ -255,24 +259,24 @@ class Telemetry:
 
         A new query starts only when the previous one has ended.
         """
-        if self._look is None:
+        if self._read_backlog is None:
             return None
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(_unless_away(self._look))
-        await asyncio.wait({self._looking}, timeout=LOOK_SECONDS)
-        if self._looking.done():
-            return None if self._looking.cancelled() else self._looking.result()
-        self._looking.cancel()
+        if self._reading_backlog is None or self._reading_backlog.done():
+            self._reading_backlog = asyncio.create_task(_backlog_or_none(self._read_backlog))
+        await asyncio.wait({self._reading_backlog}, timeout=BACKLOG_TIMEOUT_SECONDS)
+        if self._reading_backlog.done():
+            return None if self._reading_backlog.cancelled() else self._reading_backlog.result()
+        self._reading_backlog.cancel()
         return None
 
-    async def _sample_again_and_again(self) -> None:
+    async def _sample_periodically(self) -> None:
         while True:
             self.sample()
             await asyncio.sleep(SAMPLE_SECONDS)
 
 
 class MeasuredGateway:
-    """A gateway that records each call and its cost, by the prices that the call carries."""
+    """A gateway that records each call, its tokens and its cost."""
 
     def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
         self._gateway = gateway
@@ -280,20 +284,20 @@ class MeasuredGateway:
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""
-        with self._telemetry.calling(call) as tell:
+        with self._telemetry.calling(call) as record:
             completion = await self._gateway.complete(call)
-            tell(completion)
+            record(completion)
         return completion
 
 
-async def _unless_away(look: Callable[[], Awaitable[Waiting]]) -> Waiting | None:
+async def _backlog_or_none(read_backlog: Callable[[], Awaitable[Waiting]]) -> Waiting | None:
     try:
-        return await look()
+        return await read_backlog()
     except ServiceUnavailable:
         return None
 
 
-def _forget_dead(directory: Path) -> None:
+def _remove_dead_gauges(directory: Path) -> None:
     """Remove the gauges of processes that ended (rule 1)."""
     for path in directory.glob("gauge_live*_*.db"):
         pid = int(path.stem.rpartition("_")[2])

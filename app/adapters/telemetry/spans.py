@@ -16,8 +16,8 @@ from app.domain.common.errors import ContextError
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 
-TellResult = Callable[[CompactResult], None]
-TellCompletion = Callable[[Completion], None]
+ResultRecorder = Callable[[CompactResult], None]
+CompletionRecorder = Callable[[Completion], None]
 
 PROVIDERS: Mapping[str, str] = {
     "azure": "azure.ai.openai",
@@ -39,7 +39,9 @@ class Spans:
         self._tracer = tracer or NoOpTracer()
 
     @contextmanager
-    def compacting(self, conversation_id: str, trigger: str, strategy: str) -> Iterator[TellResult]:
+    def compacting(
+        self, conversation_id: str, trigger: str, strategy: str
+    ) -> Iterator[ResultRecorder]:
         """Span a compaction; the block passes its result."""
         attributes = {
             "context.conversation_id": conversation_id,
@@ -47,16 +49,16 @@ class Spans:
             "context.compaction.strategy": strategy,
         }
 
-        def tell(result: CompactResult) -> None:
+        def record(result: CompactResult) -> None:
             span.set_attribute("context.compaction.compacted", result.compacted)
             span.set_attribute("context.compaction.before_tokens", result.before_tokens)
             span.set_attribute("context.compaction.after_tokens", result.after_tokens)
 
         with self._span("compaction", attributes) as span:
-            yield tell
+            yield record
 
     @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[TellCompletion]:
+    def calling(self, call: ModelCall) -> Iterator[CompletionRecorder]:
         """Span a model call by the conventions for generative AI; the block passes the answer."""
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -65,13 +67,13 @@ class Spans:
             "gen_ai.request.max_tokens": call.max_tokens,
         }
 
-        def tell(completion: Completion) -> None:
+        def record(completion: Completion) -> None:
             span.set_attribute("gen_ai.response.finish_reasons", [completion.finish_reason])
             span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
             span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
 
         with self._span(f"chat {call.model}", attributes, SpanKind.CLIENT) as span:
-            yield tell
+            yield record
 
     def working(self, conversation_id: str, kind: str) -> AbstractContextManager[Span]:
         """Span a worker's job, which begins a trace."""

@@ -33,11 +33,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SERVICE = "context-service"
 PATH = "/v1/traces"
-EXPORT_SECONDS = 5.0
+EXPORT_TIMEOUT_SECONDS = 5.0
 """How long one batch may take to be sent."""
 CLOSE_SECONDS = 2.0
 """How long the shutdown waits for spans that are not sent yet."""
-GIVE_UP_SECONDS = 1.0
+RETRY_CANCEL_SECONDS = 1.0
+"""How long the shutdown then waits for a cancelled retry."""
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
 
@@ -50,7 +51,7 @@ class Tracing:
 
     def __init__(self, endpoint: str, version: str) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
-        self._exporter = Collector(_address(endpoint))
+        self._exporter = LoggedExporter(_address(endpoint))
         resource = Resource.create({"service.name": SERVICE, "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
@@ -65,7 +66,7 @@ class Tracing:
         continue the caller's trace.
         """
         instrumented = OpenTelemetryMiddleware(
-            _Inside(app),
+            _RouteNamedApp(app),
             default_span_details=lambda scope: (_method(scope), {}),
             tracer_provider=self._provider,
             meter_provider=NoOpMeterProvider(),
@@ -76,8 +77,8 @@ class Tracing:
             if scope["type"] != "http" or scope["path"] in UNTRACED:
                 await app(scope, receive, send)
                 return
-            kept = [pair for pair in scope["headers"] if pair[0] in _CONTEXT_HEADERS]
-            shown = {
+            trace_headers = [pair for pair in scope["headers"] if pair[0] in _CONTEXT_HEADERS]
+            redacted_scope = {
                 "type": "http",
                 "method": scope["method"],
                 "scheme": scope["scheme"],
@@ -85,10 +86,10 @@ class Tracing:
                 "server": scope.get("server"),
                 "path": "",
                 "query_string": b"",
-                "headers": kept,
-                "whole": scope,
+                "headers": trace_headers,
+                "original_scope": scope,
             }
-            await instrumented(shown, receive, send)
+            await instrumented(redacted_scope, receive, send)
 
         return traced
 
@@ -98,18 +99,18 @@ class Tracing:
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()  # a pending retry gives up, and logs it
-            await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
+            self._exporter.shutdown()  # cancels a pending retry, which is logged
+            await asyncio.to_thread(closing.join, RETRY_CANCEL_SECONDS)
 
 
-class Collector(SpanExporter):
-    """Sends spans; logs when sending starts to fail and when it works again."""
+class LoggedExporter(SpanExporter):
+    """Sends spans; logs the first failure, and the first success after it."""
 
     def __init__(self, address: str) -> None:
-        # The library's own lines would come with every batch.
+        # The library would log each failed batch.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
-            address, timeout=EXPORT_SECONDS, meter_provider=NoOpMeterProvider()
+            address, timeout=EXPORT_TIMEOUT_SECONDS, meter_provider=NoOpMeterProvider()
         )
         self._fails = False
 
@@ -131,22 +132,22 @@ class Collector(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Stop trying."""
+        """Cancel a pending retry."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing: batches are sent as they come."""
+        """Do nothing: each batch is sent at once."""
         return True
 
 
-class _Inside:
+class _RouteNamedApp:
     """The app inside the library's span, which gets its name from the matched route."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, shown: Scope, receive: Receive, send: Send) -> None:
-        scope, span = shown["whole"], get_current_span()
+    async def __call__(self, redacted_scope: Scope, receive: Receive, send: Send) -> None:
+        scope, span = redacted_scope["original_scope"], get_current_span()
         scope["trace_id"] = format_trace_id(span.get_span_context().trace_id)
 
         async def send_named(message: Message) -> None:
@@ -160,7 +161,7 @@ class _Inside:
 
 
 def _method(scope: Scope) -> str:
-    """Return the method as the conventions put it into a name."""
+    """Return the method for a span name, as OpenTelemetry's conventions write it."""
     method = sanitize_method(scope["method"])
     return "HTTP" if method == "_OTHER" else method
 

@@ -90,7 +90,7 @@ async def compact(
     if wait or options.dry_run:
         compaction = services(request).compaction
         return Json(await compaction.compact(tenant_of(request), checked_id, options))
-    services(request).compaction.check(options)
+    services(request).compaction.check_model(options)
     job = await services(request).jobs.start(
         tenant_of(request), checked_id, "compact", options.as_json()
     )
@@ -157,7 +157,7 @@ async def expand_compaction(
     receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
     if cursor:
-        order, after_seq = cursors.decode_seq(cursor)
+        order, after_seq = cursors.decode_message(cursor)
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
@@ -198,9 +198,9 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
     compaction, view = receipt.compaction, receipt.compaction.view
     other = {
         "status": receipt.status,
-        "hidden_range": _range(compaction.span),
-        "kept": view.kept,
-        "cleared_through": view.trimmed_through,
+        "hidden_range": _range(compaction.hidden_span),
+        "kept": view.unhidden_seqs,
+        "cleared_through": view.results_cleared_through,
         "retain": view.retain,
         "note": view.note,
         "summaries": [_summary(summary) for summary in view.summaries],

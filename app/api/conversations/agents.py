@@ -69,8 +69,12 @@ async def create_agent(
         idempotency_key=idempotency_key,
         **body.creation(),
     )
-    made = await services(request).agents.create(tenant_of(request), new)
-    return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.resource.agent_id}"})
+    configured = await services(request).agents.create(tenant_of(request), new)
+    return Json(
+        _shown_agent(configured),
+        201,
+        headers={"Location": f"/v1/agents/{configured.resource.agent_id}"},
+    )
 
 
 @page_router.get(
@@ -85,9 +89,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     before = cursors.decode_time(cursor, "agents") if cursor else None
     page = await services(request).agents.list(tenant_of(request), limit, before, read_of(request))
     last = page[-1] if page.has_more else None
-    place = (last.created_at.isoformat(), last.agent_id) if last else ()
-    following = cursors.encode("agents", *place) if last else None
-    return Json({"data": [_item(found) for found in page], "next_cursor": following})
+    cursor_fields = (last.created_at.isoformat(), last.agent_id) if last else ()
+    next_cursor = cursors.encode("agents", *cursor_fields) if last else None
+    return Json({"data": [_item(agent) for agent in page], "next_cursor": next_cursor})
 
 
 @router.get(
@@ -100,7 +104,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
 async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     """Return an agent with the effective value of every setting."""
     return Json(
-        _full(await services(request).agents.get(tenant_of(request), agent_id_from(agent_id)))
+        _shown_agent(
+            await services(request).agents.get(tenant_of(request), agent_id_from(agent_id))
+        )
     )
 
 
@@ -121,7 +127,9 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
         raise ValidationError("The name cannot be null", problems=places)
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
     agent_id = agent_id_from(agent_id)
-    return Json(_full(await services(request).agents.change(tenant_of(request), agent_id, patch)))
+    return Json(
+        _shown_agent(await services(request).agents.change(tenant_of(request), agent_id, patch))
+    )
 
 
 @router.delete(
@@ -177,5 +185,5 @@ def _item(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _full(configured: Configured[Agent]) -> dict[str, Any]:
+def _shown_agent(configured: Configured[Agent]) -> dict[str, Any]:
     return _item(configured.resource) | effective_settings(configured)

@@ -63,9 +63,9 @@ async def create_conversation(
         idempotency_key=idempotency_key,
         **body.creation(),
     )
-    made = await services(request).conversations.create(tenant_of(request), new)
-    location = f"/v1/conversations/{made.resource.conversation_id}"
-    return Json(shown_conversation(made), 201, headers={"Location": location})
+    configured = await services(request).conversations.create(tenant_of(request), new)
+    location = f"/v1/conversations/{configured.resource.conversation_id}"
+    return Json(shown_conversation(configured), 201, headers={"Location": location})
 
 
 @page_router.get(
@@ -87,9 +87,11 @@ async def list_conversations(
         tenant_of(request), agent_id, limit, before, read_of(request)
     )
     last = page[-1] if page.has_more else None
-    place = (last.created_at.isoformat(), last.conversation_id) if last else ()
-    following = cursors.encode("conversations", *place) if last else None
-    return Json({"data": [_item(found) for found in page], "next_cursor": following})
+    cursor_fields = (last.created_at.isoformat(), last.conversation_id) if last else ()
+    next_cursor = cursors.encode("conversations", *cursor_fields) if last else None
+    return Json(
+        {"data": [_item(conversation) for conversation in page], "next_cursor": next_cursor}
+    )
 
 
 @router.get(

@@ -27,7 +27,7 @@ from app.services.conversations.events import EventStream
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
-_GRACE_SECONDS = 1
+_SHUTDOWN_GRACE_SECONDS = 1
 """How long a stream may take to end when the process shuts down."""
 
 
@@ -80,7 +80,7 @@ async def stream_events(
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
         data_sender_callable=end_when_inadmissible,
         shutdown_event=shutdown,
-        shutdown_grace_period=_GRACE_SECONDS,
+        shutdown_grace_period=_SHUTDOWN_GRACE_SECONDS,
     )
 
 

@@ -16,9 +16,9 @@ from app.api.prompt.section_schemas import (
     ShownTools,
     ToolList,
     Version,
-    given,
-    shown_sections,
-    shown_tools,
+    sections_answer,
+    sections_to_store,
+    tools_answer,
 )
 from app.domain.common.errors import (
     Conflict,
@@ -60,7 +60,7 @@ def add_list_routes(
         body_schema: type[SectionList | ToolList],
         answer_schema: type[ShownSections | ShownTools],
         shown: Callable[[str, int], dict[str, Any]],
-        own: str,
+        list_description: str,
     ) -> None:
         owner = f"an {resource}" if resource == "agent" else f"a {resource}"
 
@@ -68,7 +68,7 @@ def add_list_routes(
             f"{path}/{kind}",
             operation_id=f"get_{resource}_{kind}",
             summary=f"Read {owner}'s {kind}",
-            description=f"Return its own {own}, without inherited ones.",
+            description=f"Return its own {list_description}, without inherited ones.",
             response_model=answer_schema,
             responses=READ_ERRORS | problems_of(ValidationError),
         )
@@ -82,7 +82,9 @@ def add_list_routes(
         async def put_list(
             request: Request, body: SectionList | ToolList, resource_id: str = Depends(id_of)
         ) -> Response:
-            items = given(body.sections) if isinstance(body, SectionList) else body.tools
+            items = (
+                sections_to_store(body.sections) if isinstance(body, SectionList) else body.tools
+            )
             found = await service_of(services(request)).set_list(
                 tenant_of(request), resource_id, kind, items, body.expected_version
             )
@@ -98,5 +100,5 @@ def add_list_routes(
             responses=WRITE_ERRORS | problems_of(Conflict),
         )(put_list)
 
-    add(SettingsList.SECTIONS, SectionList, ShownSections, shown_sections, "sections")
-    add(SettingsList.TOOLS, ToolList, ShownTools, shown_tools, "tools as the caller gave them")
+    add(SettingsList.SECTIONS, SectionList, ShownSections, sections_answer, "sections")
+    add(SettingsList.TOOLS, ToolList, ShownTools, tools_answer, "tools as the caller gave them")

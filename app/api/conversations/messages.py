@@ -55,7 +55,7 @@ router = APIRouter(route_class=WireRoute, tags=["messages"])
 page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
-MAX_ID = 256
+MAX_ID_CHARS = 256
 MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
@@ -156,13 +156,13 @@ async def list_messages(
     conversation_id = conversation_id_from(conversation_id)
     page_order: str = order
     if cursor:
-        page_order, seq = cursors.decode_seq(cursor)
+        page_order, seq = cursors.decode_message(cursor)
         if page_order == "asc":
             after_seq = max(after_seq, seq)
         else:
             before_seq = min(before_seq, seq)
-    found = services(request)
-    read = found.log.page if q is None else partial(found.search.page, query_text=q)
+    app_services = services(request)
+    read = app_services.log.page if q is None else partial(app_services.search.page, query_text=q)
     conversation, page = await read(
         tenant_of(request),
         conversation_id,
@@ -202,7 +202,7 @@ async def list_agent_messages(
     page_order: str = order
     after = None
     if cursor:
-        page_order, after = cursors.decode_moment(cursor)
+        page_order, after = cursors.decode_agent_message(cursor)
     page = await services(request).transcripts.of_agent(
         tenant_of(request), agent_id, after, page_order, limit, read_of(request)
     )
@@ -258,7 +258,7 @@ async def unpin_message(
 
 def message_id_from(text: str) -> str:
     """Return the message id of a path; raises NotFound for an invalid id."""
-    if not 0 < len(text) <= MAX_ID or not is_sendable(text):
+    if not 0 < len(text) <= MAX_ID_CHARS or not is_sendable(text):
         raise NotFound(f"No message {text!r}", {"id": text})
     return text
 
@@ -282,20 +282,26 @@ async def _transcript(
     shown = await services(request).transcripts.with_visibility(
         tenant_of(request), page, Content(content or Content.AUTO), read_of(request)
     )
-    following = None
+    next_cursor = None
     if page.has_more or len(page) > len(shown):
         last = shown[-1].page_message
-        place: tuple[str | int, ...] = ("messages", order, last.message.seq)
+        cursor_fields: tuple[str | int, ...] = ("messages", order, last.message.seq)
         if last.at is not None:
             conversation_id = last.conversation.conversation_id
-            place = ("agent_messages", order, last.at.isoformat(), conversation_id, place[-1])
-        following = cursors.encode(*place)
-    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
+            cursor_fields = (
+                "agent_messages",
+                order,
+                last.at.isoformat(),
+                conversation_id,
+                cursor_fields[-1],
+            )
+        next_cursor = cursors.encode(*cursor_fields)
+    return Json({"data": [_item(message) for message in shown], "next_cursor": next_cursor})
 
 
 def _item(shown: TranscriptMessage) -> dict[str, Any]:
     """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = shown.page_message.message, shown.original.piece
+    message, body = shown.page_message.message, shown.original.raw_message
     conversation = shown.page_message.conversation
     own = {
         "id": message.id,

@@ -16,10 +16,15 @@ from app.api.http.fields import (
     ResponseSchema,
     StoredTools,
 )
-from app.api.prompt.policy_schemas import PolicyPatch, ShownPolicy, given_policy
-from app.api.prompt.section_schemas import ShownSection, StoredSections, given, shown
+from app.api.prompt.policy_schemas import EffectivePolicy, PolicyPatch, policy_settings
+from app.api.prompt.section_schemas import (
+    ShownSection,
+    StoredSections,
+    complete_sections,
+    sections_to_store,
+)
 from app.domain.common import json_text
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.services.conversations.configurable_resources import Configured
@@ -27,7 +32,7 @@ from app.services.conversations.own_settings import OwnSettings, Patch
 
 EFFECTIVE_SETTINGS: dict[str, Any] = {
     "effective_model": "gpt-4o",
-    "policy": dict(DEFAULTS),
+    "policy": dict(DEFAULT_POLICY),
     "policy_overrides": {},
     "sections": [],
     "sections_version": 0,
@@ -55,8 +60,8 @@ class SettingsCreate(RequestSchema):
         return {
             "settings": OwnSettings(
                 model=self.model,
-                policy=given_policy(self.policy) or {},
-                sections=given(self.sections),
+                policy=policy_settings(self.policy) or {},
+                sections=sections_to_store(self.sections),
                 tools=self.tools,
             ),
             "metadata": self.metadata,
@@ -81,7 +86,7 @@ class SettingsPatch(RequestSchema):
         return Patch(
             fields=frozenset(self.model_fields_set),
             model=self.model,
-            policy=given_policy(self.policy),
+            policy=policy_settings(self.policy),
             metadata=self.metadata,
             **own,
         )
@@ -100,7 +105,7 @@ class EffectiveSettings(ResponseSchema):
     """Settings with those inherited."""
 
     effective_model: str | None = Field(description="The model after inheritance.")
-    policy: ShownPolicy = Field(description="The effective policy: a value for every setting.")
+    policy: EffectivePolicy = Field(description="The effective policy: a value for every setting.")
     policy_overrides: AnyObject = Field(description="Its own policy settings.")
     sections: list[ShownSection] = Field(description="Its own sections of the system prompt.")
     sections_version: int = Field(description="Version of the sections; 0 for none.")
@@ -126,7 +131,7 @@ def effective_settings(configured: Configured[Agent] | Configured[Conversation])
         "effective_model": configured.model,
         "policy": configured.policy,
         "policy_overrides": json_text.loads(settings.policy),
-        "sections": shown(json_text.loads(settings.sections)),
+        "sections": complete_sections(json_text.loads(settings.sections)),
         "sections_version": versions.sections,
         "tools": json_text.loads(settings.tools),
         "tools_version": versions.tools,

@@ -39,13 +39,13 @@ THREAD_BYTES = 256 * 1024
 Below it a thread costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
 """
 _SLICE = 1 << 20
-_BYTES_OF_VALUE = 2  # with its comma
+_MIN_VALUE_BYTES = 2  # with its comma
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
-_SETTINGS = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
+_LIMIT_VARIABLES = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
-NO_ANSWER = 499
-"""The status recorded for a request whose client disconnected."""
+CLIENT_CLOSED_REQUEST = 499
+"""The status in logs and metrics of a request whose client disconnected before the response."""
 
 
 class MalformedJson(ValidationError):
@@ -103,14 +103,14 @@ class WireRequest(Request):
             body = await self.body()
             limits = self.app.state.json_limits
             try:
-                self._json = await threaded(body, parse, body, limits)
+                self._json = await in_thread_if_long(body, parse, body, limits)
             except ContextError:
                 require_uncoded(self)  # checked on errors only: a coded body is never JSON
                 raise
         return self._json
 
 
-async def threaded(
+async def in_thread_if_long(
     body: bytes,
     work: Callable[_Arguments, _Answer],
     *args: _Arguments.args,
@@ -148,7 +148,7 @@ async def require_small_messages(request: Request, messages: Sequence[Any]) -> N
     The limit is lower than that of a body, since stored messages are parsed repeatedly.
     """
     max_values = request.app.state.max_message_values
-    if len(await request.body()) <= max_values * _BYTES_OF_VALUE:
+    if len(await request.body()) <= max_values * _MIN_VALUE_BYTES:
         return
     for index, message in enumerate(messages):
         if has_more_values(message, max_values):
@@ -161,13 +161,13 @@ async def require_small_messages(request: Request, messages: Sequence[Any]) -> N
 
 
 def _structure_error(excess: ExceededLimit) -> ContextError:
-    facts = {"limit": excess.limit, "found": excess.found}
+    facts = {"limit": excess.limit, "found": excess.count}
     if excess.what == "depth":
         return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)
     return PayloadTooLarge(
-        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.found:,} were counted"
+        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.count:,} were counted"
         " before the end",
-        facts | {"setting": _SETTINGS[excess.what]},
+        facts | {"setting": _LIMIT_VARIABLES[excess.what]},
     )
 
 

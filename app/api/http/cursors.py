@@ -21,16 +21,16 @@ def encode(*values: str | int) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
 
-def decode_seq(cursor: str) -> tuple[str, int]:
-    """Return the order and the last seq of a page of messages."""
+def decode_message(cursor: str) -> tuple[str, int]:
+    """Return the order and the seq of the last message of a page."""
     match _values(cursor):
         case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MAX_SEQ:
             return order, seq
     raise _invalid()
 
 
-def decode_moment(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
-    """Return the order and the last time, conversation and seq of a page of an agent's messages."""
+def decode_agent_message(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
+    """Return the order and the time, conversation and seq of an agent's last message."""
     match _values(cursor):
         case ["agent_messages", "asc" | "desc" as order, str(time), str(conversation_id), int(seq)]:
             at = _time(time)

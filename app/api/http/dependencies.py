@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Header, Path, Query, Request
 
-from app.api.http.fields import AGENT_ID, KEY_PATTERN, MAX_KEY, UUID
+from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS, UUID
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
 from app.domain.tenancy.api_keys import Caller
@@ -32,7 +32,7 @@ from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.snapshots import SnapshotService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.uploads import BlobUploads
@@ -104,8 +104,8 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern=KEY_PATTERN,
-        max_length=MAX_KEY,
+        pattern=IDEMPOTENCY_KEY_PATTERN,
+        max_length=MAX_IDEMPOTENCY_KEY_CHARS,
         description="A repeated key with the same body returns the first response, for 24 h.",
         examples=["0d2f7c1e"],
     ),

@@ -47,7 +47,7 @@ MAX_PROBLEM_BYTES = 65_536
 """The size of the largest problem document."""
 _MAX_PLACES = 100
 _MAX_CHARACTERS = 1_000
-_OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
+_STANDARD_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
 
 
 class ProblemPlace(BaseModel):
@@ -208,13 +208,13 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
     PayloadTooLarge: ("A body has at most 33,554,432 bytes", {"limit": 33554432}),
     StorageLimitReached: (
         "The tenant may store 1,000,000 bytes, and 999,990 are stored: delete conversations or"
-        " outputs, or ask for more room",
+        " outputs, or raise the limit",
         {"limit": 1000000, "stored": 999990},
     ),
     Unauthenticated: ("The API key is unknown, revoked or expired", {}),
     Forbidden: ("Without an API key the service accepts requests to its address only", {}),
     RateLimited: (
-        "The 600 requests of this minute are spent",
+        "The 600 requests of this minute are used up",
         {"limit": 600, "kind": "requests", "retry_after": 23},
     ),
     ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
@@ -305,7 +305,7 @@ def _bounded(body: dict[str, Any]) -> bytes:
         body["errors"] = body["errors"][: len(body["errors"]) // 2]
         written = dump(sendable_json(body))
     if len(written) > MAX_PROBLEM_BYTES:
-        written = dump(sendable_json({name: body[name] for name in _OWN_FIELDS}))
+        written = dump(sendable_json({name: body[name] for name in _STANDARD_FIELDS}))
     return written
 
 
@@ -320,7 +320,7 @@ def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
         kinds = (*kinds, InsufficientStorage)  # a database that answers may have a full disk
     for kind in kinds:
         by_status.setdefault(STATUS[kind], []).append(kind)
-    return {status: _response(status, found) for status, found in by_status.items()}
+    return {status: _response(status, matching) for status, matching in by_status.items()}
 
 
 def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any]:
@@ -335,8 +335,8 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
         },
     }
     if status in _HEADERS:
-        name, about = _HEADERS[status]
-        response["headers"] = {name: {"description": about, "schema": {"type": "string"}}}
+        name, description = _HEADERS[status]
+        response["headers"] = {name: {"description": description, "schema": {"type": "string"}}}
     return response
 
 
@@ -360,12 +360,12 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
     """Return the methods of the matching path with the fewest parameters."""
-    found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    paths = [getattr(route, "path", "") for route in found]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    paths = [getattr(route, "path", "") for route in matching]
     nearest = min(paths, key=lambda path: path.count("{"), default="")
     return {
         method
-        for route, path in zip(found, paths, strict=True)
+        for route, path in zip(matching, paths, strict=True)
         if path == nearest
         for method in getattr(route, "methods", None) or ()
     }

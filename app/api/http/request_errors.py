@@ -38,8 +38,8 @@ def validated(schema: TypeAdapter[Any], value: Any) -> Any:
         return schema.validate_python(value)
     except PydanticError as error:
         count = error.error_count()
-        found = _errors_of(error) if count <= _MAX_ERRORS else _sampled_errors(schema, value)
-        in_body = [{**each, "loc": ("body", *each["loc"])} for each in found]
+        errors = _errors_of(error) if count <= _MAX_ERRORS else _sampled_errors(schema, value)
+        in_body = [{**each, "loc": ("body", *each["loc"])} for each in errors]
         raise validation_error(in_body, value, count) from error
 
 
@@ -56,15 +56,15 @@ def _sampled_errors(schema: TypeAdapter[Any], value: Any) -> list[Any]:
     return []
 
 
-def _sample(value: Any, left: list[int]) -> Any:
+def _sample(value: Any, remaining: list[int]) -> Any:
     """Return a value with the first hundred items of each object and list in it."""
-    left[0] -= 1
-    if left[0] <= 0:
+    remaining[0] -= 1
+    if remaining[0] <= 0:
         return value if not isinstance(value, dict | list) else type(value)()
     if isinstance(value, dict):
-        return {key: _sample(value[key], left) for key in islice(value, _MAX_PLACES)}
+        return {key: _sample(value[key], remaining) for key in islice(value, _MAX_PLACES)}
     if isinstance(value, list):
-        return [_sample(item, left) for item in value[:_MAX_PLACES]]
+        return [_sample(item, remaining) for item in value[:_MAX_PLACES]]
     return value
 
 
@@ -78,7 +78,7 @@ def validation_error(
     messages: dict[str, list[str]] = {}
     for error in errors[:_MAX_PLACES]:
         messages.setdefault(pointer_to(_steps(error, body)), []).append(_message(error))
-    problems = tuple(Problem(pointer, _joined(found)) for pointer, found in messages.items())
+    problems = tuple(Problem(pointer, _joined(details)) for pointer, details in messages.items())
     return ValidationError(_summary(problems, count or len(errors)), problems=problems)
 
 
@@ -93,9 +93,9 @@ def refuse_unknown_query(request: Request, accepted: frozenset[str]) -> None:
         raise UnknownParameter(_summary(problems, len(unknown)), problems=problems)
 
 
-def pointer_to(place: Sequence[int | str]) -> str:
-    """Return the JSON pointer of a place, with long names truncated."""
-    return "".join(f"/{_shortened(step).replace('~', '~0').replace('/', '~1')}" for step in place)
+def pointer_to(steps: Sequence[int | str]) -> str:
+    """Return the JSON pointer with these steps, with long names truncated."""
+    return "".join(f"/{_shortened(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 def _shortened(step: int | str) -> str:

@@ -24,15 +24,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, require_json, threaded
+from app.api.http.bodies import (
+    CLIENT_CLOSED_REQUEST,
+    THREAD_BYTES,
+    WireRequest,
+    in_thread_if_long,
+    require_json,
+)
 from app.api.http.errors import answer_error, answer_unexpected
-from app.api.http.fields import KEY_PATTERN, MAX_KEY
+from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.api.http.pacing import permitted
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
 from app.services.common.read_permits import ReadPermits
 
-_KEY = re.compile(KEY_PATTERN)
+_IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
@@ -56,7 +62,7 @@ class WireRoute(_NamedRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         if getattr(endpoint, "is_heavy", False):
-            self.app = _shared(self.app)
+            self.app = _with_tenant_share(self.app)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with the body read before it and error handling around it."""
@@ -77,14 +83,14 @@ class WireRoute(_NamedRoute):
                     value = await request.json()
                     if len(whole := await request.body()) >= THREAD_BYTES:
                         # FastAPI would validate on the event loop, and create all error objects.
-                        await threaded(whole, validated, schema(), value)
+                        await in_thread_if_long(whole, validated, schema(), value)
                 return await handle(request)
             except (ContextError, HTTPException):
                 raise
             except RequestValidationError as error:
                 raise validation_error(error.errors(), error.body) from error
             except ClientDisconnect:
-                return Response(status_code=NO_ANSWER)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as error:  # every 500 is a problem document
                 return answer_unexpected(request, error)
 
@@ -107,13 +113,13 @@ class StreamRoute(WireRoute):
         self.app = permitted(self.app, ReadPermits.stream)
 
 
-def _shared(inner: ASGIApp) -> ASGIApp:
+def _with_tenant_share(inner: ASGIApp) -> ASGIApp:
     """Return the app with a share of its tenant held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as stack:
             try:
-                stack.enter_context(scope["app"].state.heavy.held(scope["caller"].tenant_id))
+                stack.enter_context(scope["app"].state.heavy.acquire(scope["caller"].tenant_id))
             except ContextError as error:
                 await answer_error(error)(scope, receive, send)
                 return
@@ -154,10 +160,10 @@ def _direct(
             require_json(request)
             value = await request.json()
             whole = await request.body()
-            value = await threaded(whole, validated, schema, value)
+            value = await in_thread_if_long(whole, validated, schema, value)
         elif not is_optional:
             raise ValidationError.at("", "is required")
-        arguments = {"idempotency_key": _key(request)} if takes_key else {}
+        arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}
         conversation_id = request.path_params["conversation_id"]
         return await endpoint(request, conversation_id, value, **arguments)
 
@@ -168,7 +174,7 @@ def _direct(
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
-            response = Response(status_code=NO_ANSWER)
+            response = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:
             response = answer_unexpected(request, error)
         await response(scope, receive, send)
@@ -176,9 +182,11 @@ def _direct(
     return app
 
 
-def _key(request: Request) -> str | None:
+def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not (len(key) <= MAX_KEY and _KEY.fullmatch(key)):
-        detail = f"must be 1 to {MAX_KEY} visible ASCII characters"
+    if key is not None and not (
+        len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _IDEMPOTENCY_KEY.fullmatch(key)
+    ):
+        detail = f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters"
         raise ValidationError.at("/header/idempotency-key", detail)
     return key

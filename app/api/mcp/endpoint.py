@@ -20,7 +20,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER, WireRequest, require_json, require_structure, threaded
+from app.api.http.bodies import (
+    CLIENT_CLOSED_REQUEST,
+    WireRequest,
+    in_thread_if_long,
+    require_json,
+    require_structure,
+)
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import conversation_of
 from app.domain.common.errors import ContextError
@@ -76,12 +82,12 @@ class McpEndpoint:
             require_json(request)
             body = await request.body()
             # The SDK parses the body on the event loop.
-            await threaded(body, require_structure, body, self._limits)
+            await in_thread_if_long(body, require_structure, body, self._limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
-            response = Response(status_code=NO_ANSWER)
+            response = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:  # every 500 is a problem document
             response = answer_unexpected(request, error)
         else:

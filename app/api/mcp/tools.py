@@ -50,7 +50,7 @@ INSTRUCTIONS: Final = (
 UNEXPECTED: Final = "Internal error; see the log of the service"
 
 _MAX_ID = 64
-_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
+_STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
 _CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", minimum=1)
 
 _Context = ServerRequestContext[Any, Request]
@@ -112,13 +112,13 @@ async def _call_tool(
     bound = conversation_of(request)
     if bound is not None:
         return await _execute(request, tool, bound, arguments)
-    own = dict(arguments)
-    named = own.pop(CONVERSATION, None)
+    tool_arguments = dict(arguments)
+    named = tool_arguments.pop(CONVERSATION, None)
     if not isinstance(named, str):
         takes = ", ".join(item.usage for item in _unbound(tool).parameters)
         return _failed(f"{tool.name} was not run: {CONVERSATION} is required. It takes {takes}.")
     try:
-        return await _execute(request, tool, named, own)
+        return await _execute(request, tool, named, tool_arguments)
     except NotFound as error:
         return _failed(error.detail)
 
@@ -155,7 +155,7 @@ def _request_of(context: _Context) -> Request:
 
 
 def _no_schema(_name: str) -> None:
-    """Return no schema: the tools have no arguments that a header repeats."""
+    """Return no schema, so that the SDK does not compare arguments with headers."""
 
 
 def _unbound(tool: AgentTool) -> AgentTool:
@@ -173,7 +173,7 @@ def _listed(tool: AgentTool) -> Tool:
         input_schema=dict(definition.parameters),
         annotations=ToolAnnotations(
             title=title,
-            read_only_hint=tool.name not in _CHANGING,
+            read_only_hint=tool.name not in _STATE_CHANGING,
             destructive_hint=False,
             idempotent_hint=tool.name != COMPACT_CONTEXT,
             open_world_hint=False,

@@ -150,8 +150,8 @@ def _require_same_origin(origin: str | None, host: str) -> None:
 
 def _name_of(host: str) -> str | None:
     """Return a host in lower case without port and brackets, None if it is invalid."""
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]).lower() if found else None
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2]).lower() if match else None
 
 
 def _is_local(name: str) -> bool:

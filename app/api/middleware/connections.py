@@ -33,10 +33,10 @@ MAX_DROPPED_BYTES = 64 * 2**20
 """The maximum of input that is dropped after the response."""
 TIMEOUT_CODE = "REQUEST_TIMEOUT"
 
-_FRAMING_PER_BYTE = 1  # a chunk has five bytes of framing
-_AROUND_HEADER = len(": \r\n")
+_MAX_FRAMING_PER_BYTE = 1  # a chunk has five bytes of framing
+_HEADER_OVERHEAD_BYTES = len(": \r\n")
 _LINGER_SECONDS = 2.0
-_OTHER_FILES = 64
+_RESERVED_FILES = 64  # file descriptors for the database, logs and files
 _RETRY_AFTER = {"Retry-After": "1"}
 
 
@@ -55,7 +55,7 @@ def max_connections(configured: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return configured
-    return max(1, min(configured, files - _OTHER_FILES))
+    return max(1, min(configured, files - _RESERVED_FILES))
 
 
 class _Part(Enum):
@@ -76,7 +76,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._is_refused = False
         self._head_bytes = self._headers = 0  # of the head that is read
-        self._received = self._body_bytes = self._moved = 0  # since the head or body began
+        # Counts since the head or the body began
+        self._received = self._body_bytes = self._counted_body_bytes = 0
         self._was_paused = False
         self._dropped = 0
 
@@ -111,13 +112,13 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._start_timer(self._limits.head_seconds)
         elif self._part is _Part.BODY:
             framing = self._received - self._body_bytes
-            if framing > self._limits.head_bytes + self._body_bytes * _FRAMING_PER_BYTE:
+            if framing > self._limits.head_bytes + self._body_bytes * _MAX_FRAMING_PER_BYTE:
                 detail = "The framing of the body exceeds the body"
                 self._refuse(400, ValidationError.code, detail)
             elif self._dropped > MAX_DROPPED_BYTES:
                 self.transport.close()
             elif self._timer is None:
-                self._moved = self._body_bytes
+                self._counted_body_bytes = self._body_bytes
                 self._start_timer(self._limits.body_stall_seconds)
         elif self._timer is None and self._is_idle():
             self._start_timer(self._limits.head_seconds)  # empty lines before a request
@@ -139,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count a header; drop trailers and headers over the limit."""
         if self._part is not _Part.HEAD:
             return
-        self._head_bytes += len(name) + len(value) + _AROUND_HEADER
+        self._head_bytes += len(name) + len(value) + _HEADER_OVERHEAD_BYTES
         self._headers += 1
         if not self._is_too_large():
             super().on_header(name, value)
@@ -200,8 +201,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._part is _Part.HEAD:
             detail = f"The request head was not complete within {self._limits.head_seconds:g} s"
             self._refuse(408, TIMEOUT_CODE, detail)
-        elif self._moves():
-            self._moved, self._was_paused = self._body_bytes, self.flow.read_paused
+        elif self._has_minimum_rate():
+            self._counted_body_bytes, self._was_paused = self._body_bytes, self.flow.read_paused
             self._start_timer(self._limits.body_stall_seconds)
         else:
             detail = f"The body was slower than {MIN_BODY_BYTES_PER_SECOND} bytes per second"
@@ -210,9 +211,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _moves(self) -> bool:
-        moved = self._body_bytes - self._moved
-        if moved >= MIN_BODY_BYTES_PER_SECOND * self._limits.body_stall_seconds:
+    def _has_minimum_rate(self) -> bool:
+        new_bytes = self._body_bytes - self._counted_body_bytes
+        if new_bytes >= MIN_BODY_BYTES_PER_SECOND * self._limits.body_stall_seconds:
             return True
         is_awaited = not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
         return self._was_paused or not is_awaited

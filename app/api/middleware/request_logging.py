@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
-from app.api.http.bodies import NO_ANSWER
+from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.errors import answer_unexpected
 from app.api.http.pacing import ReaderStalled
 from app.domain.common.errors import ContextError
@@ -68,7 +68,7 @@ class RequestLoggingMiddleware:
         started = perf_counter()
         headers = dict(scope["headers"])
         client_id = headers.get(_HEADER, b"")
-        own_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
+        response_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
         status, is_stream = 0, False
 
         async def send_named(message: Message) -> None:
@@ -78,17 +78,19 @@ class RequestLoggingMiddleware:
                 if _is_stream(message["headers"]):
                     is_stream = True
                     self._requests.streaming(1)
-                message["headers"] = [*message["headers"], (_HEADER, own_id)]
+                message["headers"] = [*message["headers"], (_HEADER, response_id)]
             await send(message)
 
-        token = request_id.set(own_id.decode())
+        token = request_id.set(response_id.decode())
         try:
             await self._app(scope, receive, send_named)
         except Exception as error:  # rule 3
             reason = _reason(error) if status else None
             if reason is not None:
                 route = getattr(scope.get("route"), "path", UNROUTED)
-                _log.info("answer_broken_off", extra={"data": {"route": route, "reason": reason}})
+                _log.info(
+                    "response_interrupted", extra={"data": {"route": route, "reason": reason}}
+                )
                 return
             answer = answer_unexpected(Request(scope), error)
             if not status:
@@ -98,12 +100,16 @@ class RequestLoggingMiddleware:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
             route = getattr(scope.get("route"), "path", UNROUTED)
             self._requests.answered(
-                method, route, status or NO_ANSWER, None if is_stream else seconds
+                method, route, status or CLIENT_CLOSED_REQUEST, None if is_stream else seconds
             )
             if is_stream:
                 self._requests.streaming(-1)
             if self._access_log and route not in QUIET:
-                fields = {"method": method, "route": route, "status": status or NO_ANSWER}
+                fields = {
+                    "method": method,
+                    "route": route,
+                    "status": status or CLIENT_CLOSED_REQUEST,
+                }
                 fields["duration_ms"] = round(seconds * 1000, 3)
                 _log.info("request", extra={"data": fields | _sender(scope, headers)})
             request_id.reset(token)

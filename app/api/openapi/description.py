@@ -24,7 +24,7 @@ from app.api.http.rate_limits import RATE_LIMIT_HEADERS
 from app.api.openapi.links import add_links
 from app.domain.common.errors import Forbidden, RateLimited, Unauthenticated
 
-ABOUT = """\
+DESCRIPTION = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
 call ask for the exact payload to send. It is always valid for the provider and inside the token
 budget, and nothing is ever lost.
@@ -46,28 +46,28 @@ budget, and nothing is ever lost.
   tenant are a `404`.
 """
 
-SCHEME = "bearer"
-WATCHER = "metrics"
+API_KEY_SCHEME = "bearer"
+METRICS_SCHEME = "metrics"
 _SCHEMES = {
-    SCHEME: {
+    API_KEY_SCHEME: {
         "type": "http",
         "scheme": "bearer",
         "description": "An API key, `ctx_…`, created by `context-service keys create`. A service"
         " without keys requires none.",
     },
-    WATCHER: {
+    METRICS_SCHEME: {
         "type": "http",
         "scheme": "bearer",
         "description": "The token for `/metrics`, if the settings have one.",
     },
 }
-_ABOUT_IT = {
+_INFO = {
     "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
     "contact": {"name": "The maintainers of Context Service"},
 }
 _SERVERS = [{"url": "/", "description": "The service that publishes this description."}]
 
-_REFUSED = {
+_AUTHENTICATION_REFUSALS = {
     name: problems_of(kind)
     for name, kind in (
         ("Unauthenticated", Unauthenticated),
@@ -75,12 +75,12 @@ _REFUSED = {
         ("RateLimited", RateLimited),
     )
 }
-"""Responses of the authentication middleware, by component (rule 2)."""
+"""The error responses of the authentication middleware, by component (rule 2)."""
 
-_UNREAD = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
-"""Refusals before a request is read, by component (rule 4)."""
+_UNREAD_REFUSALS = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
+"""The errors of requests that are refused before their body is read, by component (rule 4)."""
 
-_NO_HTTP = {
+_INVALID_HTTP = {
     "description": "The request is not valid HTTP.",
     "content": {
         "text/plain": {
@@ -140,58 +140,58 @@ def _complete(document: dict[str, Any]) -> None:
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
         name: response
-        for name, found in (_REFUSED | _UNREAD).items()
-        for response in found.values()
+        for name, responses in (_AUTHENTICATION_REFUSALS | _UNREAD_REFUSALS).items()
+        for response in responses.values()
     }
     components["responses"][RateLimited.__name__]["headers"] |= {
         name: {"description": about, "schema": {"type": "string"}}
         for name, about in RATE_LIMIT_HEADERS.items()
     }
     components["securitySchemes"] = _SCHEMES
-    document["info"] |= _ABOUT_IT
+    document["info"] |= _INFO
     document["servers"] = _SERVERS
-    document["security"] = [{SCHEME: []}]
+    document["security"] = [{API_KEY_SCHEME: []}]
 
 
 def _restore_examples(schemas: dict[str, Any]) -> None:
     """Restore examples: FastAPI drops all nulls of the document, also in examples."""
-    for model in (*_below(RequestSchema), *_below(ResponseSchema)):
+    for model in (*_subclasses_of(RequestSchema), *_subclasses_of(ResponseSchema)):
         extra = model.model_config.get("json_schema_extra")
         if model.__name__ in schemas and isinstance(extra, dict) and "examples" in extra:
             schemas[model.__name__]["examples"] = extra["examples"]
 
 
-def _below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for child in model.__subclasses__():
         yield child
-        yield from _below(child)
+        yield from _subclasses_of(child)
 
 
 def _add_refusals(operation: dict[str, Any], *, needs_key: bool) -> None:
     """Add refusals before the operation; mark operations without a key."""
     responses = operation["responses"]
     if needs_key:
-        refused = dict(_REFUSED)
+        refused = dict(_AUTHENTICATION_REFUSALS)
         if "422" not in responses:
-            refused[UnknownParameter.__name__] = _UNREAD[UnknownParameter.__name__]
+            refused[UnknownParameter.__name__] = _UNREAD_REFUSALS[UnknownParameter.__name__]
         if "requestBody" in operation:
-            refused[EncodedBody.__name__] = _UNREAD[EncodedBody.__name__]
-        for name, found in refused.items():
+            refused[EncodedBody.__name__] = _UNREAD_REFUSALS[EncodedBody.__name__]
+        for name, statuses in refused.items():
             responses |= {
-                str(status): {"$ref": f"#/components/responses/{name}"} for status in found
+                str(status): {"$ref": f"#/components/responses/{name}"} for status in statuses
             }
     else:
-        operation["security"] = [{}, {WATCHER: []}] if "401" in responses else []
+        operation["security"] = [{}, {METRICS_SCHEME: []}] if "401" in responses else []
         if not any(status.startswith("4") for status in responses):
-            responses["400"] = _NO_HTTP
+            responses["400"] = _INVALID_HTTP
     operation["responses"] = dict(sorted(responses.items()))
 
 
 def _drop_fastapi_errors(responses: dict[str, Any]) -> None:
     """Drop the 422 that FastAPI adds to every operation with a parameter."""
     content = responses.get("422", {}).get("content", {})
-    found = content.get("application/json", {}).get("schema", {}).get("$ref", "")
-    if found.endswith("/HTTPValidationError"):
+    reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+    if reference.endswith("/HTTPValidationError"):
         del content["application/json"]
         if not content:
             del responses["422"]

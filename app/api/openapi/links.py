@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_AT_PATH = "$request.path."
-_AT_BODY = "$response.body#/"
-_OF_PATH = re.compile(r"\{(\w+)\}")
+_REQUEST_PATH = "$request.path."
+_RESPONSE_BODY = "$response.body#/"
+_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 RESPONSE_IDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("create_agent", "201"): {"agent_id": "agent_id"},
@@ -31,41 +31,44 @@ RESPONSE_IDS: Mapping[tuple[str, str], Mapping[str, str]] = {
 }
 """JSON pointers to ids in the body of a response, by operation and status."""
 
-_HERE = {"conversation_id": f"{_AT_PATH}conversation_id"}
+_SAME_CONVERSATION = {"conversation_id": f"{_REQUEST_PATH}conversation_id"}
 FURTHER_LINKS: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
     ("create_agent", "201"): {
-        "list_conversations": {"agent_id": f"{_AT_BODY}agent_id"},
-        "list_snapshots": {"agent_id": f"{_AT_BODY}agent_id"},
+        "list_conversations": {"agent_id": f"{_RESPONSE_BODY}agent_id"},
+        "list_snapshots": {"agent_id": f"{_RESPONSE_BODY}agent_id"},
     },
     ("create_conversation", "201"): {
-        "list_snapshots": {"conversation_id": f"{_AT_BODY}conversation_id"},
+        "list_snapshots": {"conversation_id": f"{_RESPONSE_BODY}conversation_id"},
     },
     ("append_messages", "201"): {
-        "list_messages": _HERE,
-        "build_context": _HERE,
-        "compact": _HERE,
-        "save_conversation_snapshot": _HERE,
-        "fork_conversation": _HERE,
+        "list_messages": _SAME_CONVERSATION,
+        "build_context": _SAME_CONVERSATION,
+        "compact": _SAME_CONVERSATION,
+        "save_conversation_snapshot": _SAME_CONVERSATION,
+        "fork_conversation": _SAME_CONVERSATION,
     },
     ("build_context", "200"): {
-        "get_context": _HERE | {"as_of": f"{_AT_BODY}build_id"},
-        "append_messages": _HERE,
-        "get_state": _HERE,
+        "get_context": _SAME_CONVERSATION | {"as_of": f"{_RESPONSE_BODY}build_id"},
+        "append_messages": _SAME_CONVERSATION,
+        "get_state": _SAME_CONVERSATION,
     },
     ("set_agent_sections", "200"): {
         "get_agent_sections": {
-            "agent_id": f"{_AT_PATH}agent_id",
-            "version": f"{_AT_BODY}version",
+            "agent_id": f"{_REQUEST_PATH}agent_id",
+            "version": f"{_RESPONSE_BODY}version",
         },
     },
     ("set_agent_tools", "200"): {
-        "get_agent_tools": {"agent_id": f"{_AT_PATH}agent_id", "version": f"{_AT_BODY}version"},
+        "get_agent_tools": {
+            "agent_id": f"{_REQUEST_PATH}agent_id",
+            "version": f"{_RESPONSE_BODY}version",
+        },
     },
     ("set_conversation_sections", "200"): {
-        "get_conversation_sections": _HERE | {"version": f"{_AT_BODY}version"},
+        "get_conversation_sections": _SAME_CONVERSATION | {"version": f"{_RESPONSE_BODY}version"},
     },
     ("set_conversation_tools", "200"): {
-        "get_conversation_tools": _HERE | {"version": f"{_AT_BODY}version"},
+        "get_conversation_tools": _SAME_CONVERSATION | {"version": f"{_RESPONSE_BODY}version"},
     },
 }
 """Links with parameters, by operation and status, then by target operation."""
@@ -74,7 +77,7 @@ FURTHER_LINKS: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
 def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
     """Add the links to the responses of a document."""
     parameters = {
-        operation["operationId"]: frozenset(_OF_PATH.findall(path))
+        operation["operationId"]: frozenset(_PATH_PARAMETER.findall(path))
         for path, operations in paths.items()
         for operation in operations.values()
     }
@@ -90,11 +93,11 @@ def _links(
     name: str, status: str, path_parameters: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     ids = RESPONSE_IDS.get((name, status), {})
-    known = {key: f"{_AT_PATH}{key}" for key in path_parameters[name]}
-    known |= {key: f"{_AT_BODY}{pointer}" for key, pointer in ids.items()}
+    expressions = {key: f"{_REQUEST_PATH}{key}" for key in path_parameters[name]}
+    expressions |= {key: f"{_RESPONSE_BODY}{pointer}" for key, pointer in ids.items()}
     for target, needed in path_parameters.items():
-        if target != name and needed & ids.keys() and needed <= known.keys():
-            yield target, _link(target, {key: known[key] for key in sorted(needed)})
+        if target != name and needed & ids.keys() and needed <= expressions.keys():
+            yield target, _link(target, {key: expressions[key] for key in sorted(needed)})
     for target, parameters in FURTHER_LINKS.get((name, status), {}).items():
         yield target, _link(target, dict(parameters))
 

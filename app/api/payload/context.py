@@ -22,7 +22,7 @@ from app.api.payload.context_schemas import (
     OverflowRequest,
     StateShown,
 )
-from app.api.prompt.section_schemas import given
+from app.api.prompt.section_schemas import sections_to_store
 from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
@@ -172,7 +172,7 @@ async def overflow(
 
 
 def _settings(body: ContextRequest) -> RequestSettings:
-    sections = given(body.sections)
+    sections = sections_to_store(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     # A stored section of this name is replaced, whatever its kind.

@@ -16,16 +16,16 @@ from typing_extensions import TypeAliasType
 
 from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, RequestSchema, ResponseSchema
 from app.domain.common.policy import (
-    MAX_LEVELS,
+    AGENT_TOOL_NAMES,
     MAX_PREVIEW_BYTES,
-    OWN_TOOLS,
-    AgentTools,
+    MAX_TREE_LEVELS,
+    AgentToolChoice,
     Auto,
     ChainStep,
     Policy,
 )
 
-ABOUT: Mapping[str, str] = {
+DESCRIPTIONS: Mapping[str, str] = {
     "strategy": (
         "How the history is kept inside the context window; `GET /v1/strategies` lists them."
     ),
@@ -138,10 +138,10 @@ _LIST = Annotated[
 ]
 AddedTools = TypeAliasType(
     "AddedTools",
-    Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
+    Annotated[AgentToolChoice, Field(description="Which of the service's tools a payload has.")],
 )
-_OWN_TOOLS = Annotated[
-    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(OWN_TOOLS)})$"})]],
+_AGENT_TOOL_NAMES = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(AGENT_TOOL_NAMES)})$"})]],
     Field(max_length=_MAX_DIRECTIVES),
 ]
 _LIMITS: Mapping[Any, Any] = {
@@ -150,7 +150,7 @@ _LIMITS: Mapping[Any, Any] = {
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MAX_TEXT)],
     tuple[str, ...]: _LIST,
-    AgentTools | tuple[str, ...]: AddedTools | _OWN_TOOLS,
+    AgentToolChoice | tuple[str, ...]: AddedTools | _AGENT_TOOL_NAMES,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -161,14 +161,14 @@ _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_
 _SHARE = {"exclusiveMinimum": 0, "maximum": 1}
 _COUNT = {"minimum": 0}
 _POSITIVE = {"minimum": 1}
-_VIEW = {"minimum": 1, "maximum": MAX_PREVIEW_BYTES}
+_PREVIEW_SIZE = {"minimum": 1, "maximum": MAX_PREVIEW_BYTES}
 BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "sandwich.preserve_top": _COUNT,
     "sandwich.preserve_bottom": _POSITIVE,
     "sandwich.compression_threshold": _SHARE,
     "sliding_window.keep_last_n": _POSITIVE,
     "tree_summary.chunk_size": {"minimum": 2},
-    "tree_summary.levels": {"minimum": 1, "maximum": MAX_LEVELS},
+    "tree_summary.levels": {"minimum": 1, "maximum": MAX_TREE_LEVELS},
     "chain": {"uniqueItems": True},
     "compaction.threshold_ratio": _SHARE,
     "compaction.retain_last_turns": _COUNT,
@@ -182,8 +182,8 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "budget.hard_block": _SHARE,
     "tool_output.offload_threshold_bytes": _COUNT,
     "tool_output.context_budget_tokens": _COUNT,
-    "tool_output.max_message_bytes": _VIEW,
-    "tool_output.max_line_length": _VIEW,
+    "tool_output.max_message_bytes": _PREVIEW_SIZE,
+    "tool_output.max_line_length": _PREVIEW_SIZE,
     "tool_output.clear_at_least": _COUNT,
     "tool_deferral_threshold": _SHARE,
 }
@@ -194,28 +194,31 @@ def _model(kind: Any, path: str = "", *, is_request: bool) -> type[BaseModel]:
     """Return the schema of a dataclass of settings, with the schemas of those inside it."""
     members: dict[str, Any] = {}
     hints = get_type_hints(kind)
-    for name in (entry.name for entry in fields(kind)):
-        hint, place = hints[name], f"{path}.{name}".strip(".")
+    for name in (member.name for member in fields(kind)):
+        hint, setting_path = hints[name], f"{path}.{name}".strip(".")
         if is_dataclass(hint):
-            type_: Any = _model(hint, place, is_request=is_request)
+            type_: Any = _model(hint, setting_path, is_request=is_request)
         elif is_request:
-            type_ = _NAMES.get(place, _request_type(hint, BOUNDS.get(place)))
+            type_ = _NAMES.get(setting_path, _request_type(hint, BOUNDS.get(setting_path)))
         else:
             type_ = _response_type(hint)
         if is_request:
-            members[name] = (type_ | None, Field(default=None, description=ABOUT[place]))
+            members[name] = (
+                type_ | None,
+                Field(default=None, description=DESCRIPTIONS[setting_path]),
+            )
         else:
-            members[name] = (type_, Field(description=ABOUT[place]))
+            members[name] = (type_, Field(description=DESCRIPTIONS[setting_path]))
     title = "".join(word.capitalize() for word in path.split("_")) + "Policy"
     base, suffix = (RequestSchema, "Patch") if is_request else (ResponseSchema, "")
-    doc = ABOUT.get(path, "Settings for the context of a conversation.")
+    doc = DESCRIPTIONS.get(path, "Settings for the context of a conversation.")
     return create_model(title + suffix, __base__=base, __doc__=doc, **members)
 
 
 def _response_type(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return list[get_args(hint)[0]]  # type: ignore[misc]
-    return AddedTools | list[str] if hint == AgentTools | tuple[str, ...] else hint
+    return AddedTools | list[str] if hint == AgentToolChoice | tuple[str, ...] else hint
 
 
 def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
@@ -223,7 +226,7 @@ def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
         return Annotated[hint, Field(strict=False)]
     if hint == int | Auto:
         return _request_type(int, bounds) | Auto
-    # A linter wants no `maximum` beside an `exclusiveMaximum`.
+    # Linters reject a `maximum` beside an `exclusiveMaximum`.
     is_below = bounds is not None and "exclusiveMaximum" in bounds
     limited = hint if is_below else _LIMITS.get(hint, hint)
     return Annotated[limited, Field(json_schema_extra=dict(bounds))] if bounds else limited
@@ -232,10 +235,10 @@ def _request_type(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
 PolicyPatch: Any = _model(Policy, is_request=True)
 """Policy settings in a request."""
 
-ShownPolicy: Any = _model(Policy, is_request=False)
+EffectivePolicy: Any = _model(Policy, is_request=False)
 """The effective policy: every setting with its value."""
 
 
-def given_policy(policy: BaseModel | None) -> dict[str, Any] | None:
-    """Return the settings in a request, nulls included; None for a null policy."""
+def policy_settings(policy: BaseModel | None) -> dict[str, Any] | None:
+    """Return the settings that a request sets, nulls included; None for a null policy."""
     return None if policy is None else policy.model_dump(exclude_unset=True)

@@ -128,22 +128,22 @@ Version = Annotated[
 ]
 
 
-def given(sections: list[Section] | None) -> list[dict[str, Any]]:
-    """Return sections as they are stored, without null fields."""
+def sections_to_store(sections: list[Section] | None) -> list[dict[str, Any]]:
+    """Return sections of a request as they are stored, without null fields."""
     return [section.model_dump(exclude_none=True) for section in sections or ()]
 
 
-def shown_sections(stored: str, version: int) -> dict[str, Any]:
+def sections_answer(stored: str, version: int) -> dict[str, Any]:
     """Return the response for a version of a list of sections."""
-    return {"sections": shown(json_text.loads(stored)), "version": version}
+    return {"sections": complete_sections(json_text.loads(stored)), "version": version}
 
 
-def shown_tools(stored: str, version: int) -> dict[str, Any]:
+def tools_answer(stored: str, version: int) -> dict[str, Any]:
     """Return the response for a version of a list of tools."""
     return {"tools": json_text.loads(stored), "version": version}
 
 
-def shown(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def complete_sections(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return stored sections with all their fields."""
     return [
         {
@@ -151,7 +151,7 @@ def shown(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "content": section["content"],
             "kind": section.get("kind", SectionKind.BASE),
             "cacheable": section.get("cacheable", True),
-            "order": section.get("order", place),
+            "order": section.get("order", position),
         }
-        for place, section in enumerate(stored)
+        for position, section in enumerate(stored)
     ]

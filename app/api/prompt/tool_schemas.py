@@ -1,4 +1,4 @@
-"""Request and response schemas of the service's own tools and of tool search."""
+"""Request and response schemas of agent tools and of tool search."""
 
 from __future__ import annotations
 

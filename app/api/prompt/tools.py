@@ -1,4 +1,4 @@
-"""Routes of the service's own tools: definitions, calls, and tool search."""
+"""Routes of agent tools: definitions, calls, and tool search."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ async def search_tools(
     """
     known_id = conversation_id_from(conversation_id)
     tools = json_text.dumps(body.tools or [])
-    found = await services(request).tools.search(
+    result = await services(request).tools.search(
         tenant_of(request), known_id, body.query, body.limit, tools
     )
     return Json(
         {
             "format": body.format,
-            "tools": FORMATS[body.format].tools_to_wire(found.tools),
-            "names": [tool.name for tool in found.tools],
-            "total": found.total,
-            "promoted": found.promoted,
+            "tools": FORMATS[body.format].tools_to_wire(result.tools),
+            "names": [tool.name for tool in result.tools],
+            "total": result.total,
+            "promoted": result.promoted,
         }
     )

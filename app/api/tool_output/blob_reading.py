@@ -26,10 +26,10 @@ router = APIRouter(route_class=WireRoute, tags=["blobs"])
 MAX_LINES = 10_000
 MAX_SLICE_BYTES = 2**20
 MAX_MATCHES = 1000
-MAX_CONTEXT = 100
+MAX_CONTEXT_LINES = 100
 
 _PROBLEMS = problems_of(NotFound, Gone, ValidationError, ServiceUnavailable)
-_MAX_REF = 256
+_MAX_REF_CHARS = 256
 
 BLOBS_PATH = "/v1/conversations/{conversation_id}/blobs"
 RefPath = Annotated[
@@ -71,7 +71,7 @@ _RANGE_NOT_SATISFIABLE: dict[str, Any] = {
 def output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, str, str]:
     """Return the tenant, conversation and ref of a path; raises NotFound for invalid ids."""
     conversation_id = conversation_id_from(conversation_id)
-    if not 0 < len(ref) <= _MAX_REF or not is_sendable(ref):
+    if not 0 < len(ref) <= _MAX_REF_CHARS or not is_sendable(ref):
         raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
     return tenant_of(request), conversation_id, ref
 
@@ -229,10 +229,10 @@ async def grep_blob(
     ],
     ignore_case: Annotated[bool, Query(description="Whether to ignore case.")] = False,
     before: Annotated[
-        int, Query(ge=0, le=MAX_CONTEXT, description="Number of lines before each match.")
+        int, Query(ge=0, le=MAX_CONTEXT_LINES, description="Number of lines before each match.")
     ] = 0,
     after: Annotated[
-        int, Query(ge=0, le=MAX_CONTEXT, description="Number of lines after each match.")
+        int, Query(ge=0, le=MAX_CONTEXT_LINES, description="Number of lines after each match.")
     ] = 0,
     limit: Annotated[
         int, Query(ge=1, le=MAX_MATCHES, description="Maximum number of matches.")

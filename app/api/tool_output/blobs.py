@@ -45,7 +45,7 @@ from app.domain.tool_output import blobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 
-_MAX_MEDIA_TYPE = 256
+_MAX_MEDIA_TYPE_CHARS = 256
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-\x7e]*)?")
 
 
@@ -195,7 +195,7 @@ def _media_type(request: Request) -> str:
     media_type = request.headers.get("content-type", "").strip()
     if not media_type:
         return "application/octet-stream"
-    if len(media_type) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
+    if len(media_type) > _MAX_MEDIA_TYPE_CHARS or not _MEDIA_TYPE.fullmatch(media_type):
         raise ValidationError.at("/header/content-type", "must be a media type")
     return media_type
 

@@ -31,7 +31,7 @@ _SOURCE_NAMES: Mapping[ModelSource, str] = {
     "service": "the default model of the service",
 }
 _VERBS = frozenset({"is", "must", "cannot", "may", "has", "holds", "needs", "takes"})
-_MAX_PLACE = 200
+_MAX_POINTER_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,24 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """The detail as a sentence that names the place."""
-        first, _, rest = self.detail.partition(" ")
-        place = f"{self.pointer[:_MAX_PLACE]}…" if self.pointer[_MAX_PLACE:] else self.pointer
-        if first.lower() in _VERBS:
-            return f"{place or 'The body'} {first.lower()} {rest}"
-        return f"{place}: {self.detail}" if place and first.islower() else self.detail
+        """The detail as a sentence, with the pointer as its subject: `/messages/0 is required`."""
+        first_word, _, rest = self.detail.partition(" ")
+        pointer = (
+            f"{self.pointer[:_MAX_POINTER_CHARS]}…"
+            if self.pointer[_MAX_POINTER_CHARS:]
+            else self.pointer
+        )
+        if first_word.lower() in _VERBS:
+            return f"{pointer or 'The body'} {first_word.lower()} {rest}"
+        return f"{pointer}: {self.detail}" if pointer and first_word.islower() else self.detail
 
 
 @dataclass(eq=False)
 class ContextError(Exception):
-    """An error with a stable `code`; `problems` lists the invalid places of the request."""
+    """An error with a stable `code`.
+
+    `facts` are further fields of the error response; `problems` are the errors in the request.
+    """
 
     detail: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -73,10 +80,10 @@ class ContextError(Exception):
 
     @property
     def sentence(self) -> str:
-        """The detail; where it is that of the only problem, with the place of that problem."""
+        """The detail, with the pointer if it is the detail of the only problem."""
         match self.problems:
-            case [only] if only.detail == self.detail:
-                return only.sentence
+            case [problem] if problem.detail == self.detail:
+                return problem.sentence
             case _:
                 return self.detail
 
@@ -126,8 +133,8 @@ class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN"):
             " budget.context_window in the policy, describe the model with"
             " PUT /v1/models/{model}, or set budget.on_unknown_model to derive"
         )
-        places = (Problem("/model", detail),) if source == "request" else ()
-        return cls(detail, {"model": model, "model_source": source}, places)
+        problems = (Problem("/model", detail),) if source == "request" else ()
+        return cls(detail, {"model": model, "model_source": source}, problems)
 
 
 class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW"):

@@ -40,17 +40,17 @@ class StructureLimits:
 class ExceededLimit:
     """A limit that a text exceeds: `what` is `values`, `keys` or `depth`.
 
-    `found` is a lower bound, since counting ended there.
+    `count` is a lower bound of what the text has: counting ends at the first exceeded limit.
     """
 
     what: str
     limit: int
-    found: int
+    count: int
 
 
 def exceeded_limit(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
     """Return the first limit that a JSON text exceeds, or None."""
-    return None if is_surely_within(text, limits) else _counted(text, limits)
+    return None if is_within_upper_bound(text, limits) else _count_structure(text, limits)
 
 
 def has_more_values(value: Any, max_values: int) -> bool:
@@ -67,7 +67,7 @@ def has_more_values(value: Any, max_values: int) -> bool:
     return False
 
 
-def is_surely_within(text: bytes, limits: StructureLimits) -> bool:
+def is_within_upper_bound(text: bytes, limits: StructureLimits) -> bool:
     """Return whether the upper bound is within the limits (rule 2)."""
     separators = brackets = colons = 0
     if len(text) // 2 + 1 > min(limits.values, limits.keys):
@@ -83,48 +83,50 @@ def is_surely_within(text: bytes, limits: StructureLimits) -> bool:
     )
 
 
-def _counted(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
+def _count_structure(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
     values, keys, depth = 1, 0, 0
     carried = b""
     for outside in _without_strings(text):
-        piece = carried + outside.translate(None, _SPACES)
+        text_slice = carried + outside.translate(None, _SPACES)
         # Only the next slice shows whether a bracket at the end opens an empty container.
-        carried = piece[-1:] if piece[-1:] in (b"[", b"{") else b""
-        piece = piece.removesuffix(carried)
-        opened = piece.count(b"[") + piece.count(b"{")
+        carried = text_slice[-1:] if text_slice[-1:] in (b"[", b"{") else b""
+        text_slice = text_slice.removesuffix(carried)
+        opened = text_slice.count(b"[") + text_slice.count(b"{")
         # A container is followed by its first value or by its end.
-        values += piece.count(b",") + opened - piece.count(b"[]") - piece.count(b"{}")
-        keys += piece.count(b":")
+        values += (
+            text_slice.count(b",") + opened - text_slice.count(b"[]") - text_slice.count(b"{}")
+        )
+        keys += text_slice.count(b":")
         if values > limits.values:
             return ExceededLimit("values", limits.values, values)
         if keys > limits.keys:
             return ExceededLimit("keys", limits.keys, keys)
-        deepest, depth = _levels(piece, depth)
-        if deepest > limits.depth:
-            return ExceededLimit("depth", limits.depth, deepest)
+        max_depth, depth = _depths(text_slice, depth)
+        if max_depth > limits.depth:
+            return ExceededLimit("depth", limits.depth, max_depth)
     return None
 
 
-def _levels(piece: bytes, depth: int) -> tuple[int, int]:
-    """Return the maximum depth of a piece that begins at `depth`, and the depth at its end."""
-    changes = memoryview(piece.translate(_DEPTH_CHANGES, _NOT_BRACKETS)).cast("b")
-    deepest = depth
+def _depths(text_slice: bytes, depth: int) -> tuple[int, int]:
+    """Return the maximum depth of a slice that begins at `depth`, and the depth at its end."""
+    changes = memoryview(text_slice.translate(_DEPTH_CHANGES, _NOT_BRACKETS)).cast("b")
+    max_depth = depth
     for level in accumulate(changes, initial=depth):
-        deepest, depth = max(deepest, level), level
-    return deepest, depth
+        max_depth, depth = max(max_depth, level), level
+    return max_depth, depth
 
 
 def _without_strings(text: bytes) -> Iterator[bytes]:
     """Yield the text in slices, with the quotes but without the content of its strings."""
     is_inside, carried = False, b""
     for start in range(0, len(text), _SLICE):
-        piece = carried + text[start : start + _SLICE]
+        text_slice = carried + text[start : start + _SLICE]
         # A backslash at the end escapes the first byte of the next slice.
-        is_cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
-        piece, carried = (piece[:-1], b"\\") if is_cut else (piece, b"")
-        if b"\\" in piece:
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-        parts = piece.split(b'"')
+        is_cut = (len(text_slice) - len(text_slice.rstrip(b"\\"))) % 2 == 1
+        text_slice, carried = (text_slice[:-1], b"\\") if is_cut else (text_slice, b"")
+        if b"\\" in text_slice:
+            text_slice = text_slice.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = text_slice.split(b'"')
         inside = slice(0 if is_inside else 1, None, 2)
         parts[inside] = [b""] * len(parts[inside])
         is_inside ^= len(parts) % 2 == 0

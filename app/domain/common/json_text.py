@@ -49,7 +49,7 @@ def dump_stored(value: Any) -> bytes:
     text in PostgreSQL, and is read with identical strings.
     """
     try:
-        return b"".join(_pieces(value)) if _is_long(value) else orjson.dumps(value)
+        return b"".join(_chunks(value)) if _is_long(value) else orjson.dumps(value)
     except TypeError:
         text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
         return text.encode()
@@ -68,7 +68,7 @@ def _is_long(value: Any) -> bool:
             return False
 
 
-def _pieces(value: Any) -> Iterator[bytes]:
+def _chunks(value: Any) -> Iterator[bytes]:
     """Write a document in pieces: one call for a long string would block all threads."""
     match value:
         case str() if len(value) > _SLICE:
@@ -80,14 +80,14 @@ def _pieces(value: Any) -> Iterator[bytes]:
             opening = b"{"
             for key, item in value.items():
                 yield opening + orjson.dumps(key) + b":"
-                yield from _pieces(item)
+                yield from _chunks(item)
                 opening = b","
             yield b"}"
         case list() if value:
             opening = b"["
             for item in value:
                 yield opening
-                yield from _pieces(item)
+                yield from _chunks(item)
                 opening = b","
             yield b"]"
         case _:

@@ -24,19 +24,19 @@ def build(kind: type, values: Mapping[str, Any], pointer: str) -> object:
 
     Raises ValidationError at the JSON pointer of an unknown field or a wrong value.
     """
-    names = {entry.name for entry in fields(kind)}
+    names = {item.name for item in fields(kind)}
     arguments = {}
     for key, value in values.items():
-        place = f"{pointer}/{key}"
+        field_pointer = f"{pointer}/{key}"
         if key not in names:
-            raise ValidationError.at(place, f"Unknown policy setting {key!r}")
+            raise ValidationError.at(field_pointer, f"Unknown policy setting {key!r}")
         hint = _hints(kind)[key]
         if not is_dataclass(hint):
-            arguments[key] = _leaf(hint, value, place)
+            arguments[key] = _leaf(hint, value, field_pointer)
         elif isinstance(value, Mapping):
-            arguments[key] = build(cast(type, hint), value, place)
+            arguments[key] = build(cast(type, hint), value, field_pointer)
         else:
-            raise ValidationError.at(place, "An object is needed here")
+            raise ValidationError.at(field_pointer, "An object is needed here")
     return kind(**arguments)
 
 
@@ -61,7 +61,7 @@ def _leaf(hint: Any, value: Any, pointer: str) -> Any:
 
 def _union(hints: tuple[Any, ...], value: Any, pointer: str) -> Any:
     """Read a value that may be one of some literals in place of another type."""
-    literals = [word for hint in hints if get_origin(hint) is Literal for word in get_args(hint)]
+    literals = [text for hint in hints if get_origin(hint) is Literal for text in get_args(hint)]
     if literals and isinstance(value, str):
         if value not in literals:
             raise _not_listed(value, literals, pointer)

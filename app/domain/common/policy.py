@@ -93,7 +93,7 @@ class StatusPreamble(StrEnum):
 
 Auto = Literal["auto"]
 """The service computes the value."""
-OWN_TOOLS = (
+AGENT_TOOL_NAMES = (
     "tool_output_cache",
     "tool_output_cache_grep",
     "read_result",
@@ -101,9 +101,9 @@ OWN_TOOLS = (
     "compact_context",
     "recall",
 )
-"""The tools of the service for LLMs."""
-AgentTools = Literal["auto", "none"]
-"""Which of these tools are added to a payload, where the policy does not list them."""
+"""The names of the agent tools: the tools that the service offers to an LLM."""
+AgentToolChoice = Literal["auto", "none"]
+"""Which agent tools are added to a payload; a list of names is the third choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +207,15 @@ class Policy:
     tool_deferral_threshold: float = 0.10
     dynamic_position: DynamicPosition = DynamicPosition.TAIL
     status_preamble: StatusPreamble = StatusPreamble.AUTO
-    agent_tools: AgentTools | tuple[str, ...] = "auto"
+    agent_tools: AgentToolChoice | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False
 
 
-MAX_LEVELS = 10
+MAX_TREE_LEVELS = 10
 """A tree with so many levels covers more messages than a log can have."""
 
-MAX_TOKENS = 10**9
+MAX_CONTEXT_WINDOW = 10**9
 """The maximum of a context window; a larger one is a mistake in the request."""
 
 MAX_PREVIEW_BYTES = 1_000_000
@@ -224,7 +224,7 @@ MAX_PREVIEW_BYTES = 1_000_000
 _MIN_CHUNK = 2
 _SHARE = "must be above 0 and at most 1"
 
-DEFAULTS: Mapping[str, Any] = asdict(Policy())
+DEFAULT_POLICY: Mapping[str, Any] = asdict(Policy())
 """Every setting with its default, nested as in JSON."""
 
 
@@ -271,14 +271,14 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     keep_last_n = policy.sliding_window.keep_last_n
     yield keep_last_n >= 1, "/sliding_window/keep_last_n", "must be at least 1"
     yield tree.chunk_size >= _MIN_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
-    levels_range = f"must be from 1 to {MAX_LEVELS}"
-    yield 1 <= tree.levels <= MAX_LEVELS, "/tree_summary/levels", levels_range
+    levels_range = f"must be from 1 to {MAX_TREE_LEVELS}"
+    yield 1 <= tree.levels <= MAX_TREE_LEVELS, "/tree_summary/levels", levels_range
     yield len(policy.chain) > 0, "/chain", "must have one step or more"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "must not repeat a step"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
     if not isinstance(policy.agent_tools, str):
-        detail = f"Only {', '.join(OWN_TOOLS)} may be listed"
-        yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", detail
+        detail = f"Only {', '.join(AGENT_TOOL_NAMES)} may be listed"
+        yield set(policy.agent_tools) <= set(AGENT_TOOL_NAMES), "/agent_tools", detail
 
 
 def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
@@ -294,9 +294,9 @@ def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str,
 
 def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     window, output = budget.context_window, budget.max_output_tokens
-    place = "/budget/context_window"
-    yield window is None or window > 0, place, "Context limit must be positive"
-    yield (window or 0) <= MAX_TOKENS, place, f"must be at most {MAX_TOKENS}"
+    pointer = "/budget/context_window"
+    yield window is None or window > 0, pointer, "Context limit must be positive"
+    yield (window or 0) <= MAX_CONTEXT_WINDOW, pointer, f"must be at most {MAX_CONTEXT_WINDOW}"
     yield output > 0, "/budget/max_output_tokens", "must be positive"
     is_smaller = window is None or window <= 0 or output < window
     detail = "max_output_tokens must be smaller than context_window"

@@ -1,4 +1,4 @@
-"""The plan of a compaction: what a strategy plans within the limits of the policy's own window.
+"""Plans a compaction by a strategy, for the context window that the policy sets.
 
 1. A compaction has to free a minimum (`min_gain`). A forced one only has to free something.
 2. It never hides or clears a pinned message. [pins.verbatim]
@@ -33,8 +33,8 @@ from app.domain.prompt.resolved_settings import ResolvedSettings
 class CompactionOptions:
     """Options of one compaction beyond the policy.
 
-    `forced` accepts any gain. `deep` hides as much as the strategy can, and `deep_within_target`
-    does so where the target is met already. `strategy` and `target_tokens` replace those of the
+    `forced` accepts any gain. `deep` hides as much as the strategy can; `deep_within_target` does
+    so only where the target is met already. `strategy` and `target_tokens` replace those of the
     policy.
     """
 
@@ -47,7 +47,7 @@ class CompactionOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompactionInput:
-    """What a compaction is planned on: a conversation, its resolved settings, what it shows.
+    """The input of a compaction: a conversation, its resolved settings, its view and entries.
 
     `active` is the receipt of the compaction that made the view, None where nothing is compacted.
     """
@@ -61,30 +61,35 @@ class CompactionInput:
 
     @property
     def state(self) -> ConversationState:
-        """The state it was read with."""
+        """The state of the conversation."""
         return self.conversation.state
 
     @property
     def shown(self) -> list[Entry]:
-        """The entries that are shown now, at their current cost."""
+        """The entries that the view shows, at their cost in it."""
         return shown_entries(self.entries, self.view)
 
     def tokens_in(self, view: View) -> int:
         """Return the maximum tokens of a payload that shows this view of the same log."""
-        shown = sum(entry.tokens for entry in shown_entries(self.entries, view))
-        tools = agent_tools_tokens(
-            self.resolved, self.state, view.trimmed_through, shortens=bool(view.shortened)
+        history_tokens = sum(entry.tokens for entry in shown_entries(self.entries, view))
+        summary_tokens = view_summary_tokens(view, self.resolved.count)
+        tool_tokens = agent_tools_tokens(
+            self.resolved,
+            self.state,
+            has_placeholders=view.results_cleared_through > 0,
+            has_shortened=bool(view.shortened),
         )
-        return self.resolved.usage(
-            shown, view_summary_tokens(view, self.resolved.count), tools
-        ).total
+        return self.resolved.usage(history_tokens, summary_tokens, tool_tokens).total
 
     def messages_in(self, view: View) -> int:
-        """Return the messages of such a payload, those that carry summaries included."""
+        """Return the number of messages of such a payload, summaries included."""
         return len(shown_entries(self.entries, view)) + len(view.summary_texts())
 
-    def is_settled(self, strategy: StrategyName) -> bool:
-        """Whether a compaction by this strategy went down to the target, and nothing came since."""
+    def is_just_compacted(self, strategy: StrategyName) -> bool:
+        """Whether this strategy made the view to reach the target, and nothing was appended since.
+
+        Compacting once more would hide messages that the strategy shows within the target.
+        """
         if self.active is None or self.active.strategy != strategy:
             return False
         if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
@@ -99,14 +104,14 @@ def plan_compaction(
     entries: Sequence[Entry],
     state: ConversationState,
     resolved: ResolvedSettings,
-    used: int,
+    payload_tokens: int,
     options: CompactionOptions,
     view: View | None = None,
 ) -> NoCompaction | CompactionPlan:
-    """Return what to compact of the visible entries in the policy's own window.
+    """Return what to compact of the shown entries.
 
-    `used` are the payload's tokens, `view` is what it shows. Over the window any gain is accepted,
-    because otherwise messages are left out.
+    `payload_tokens` is the size of the payload that shows `view`. If it exceeds the window any
+    gain is accepted, because otherwise messages are left out.
     """
     policy, limits = resolved.policy, resolved.compaction_limits()
     if not policy.compaction.enabled:
@@ -116,48 +121,51 @@ def plan_compaction(
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
     reserve = max(summary_reserve(strategy.name, limits), state.summary_tokens)
-    through = 1 if any(item.clearable for item in entries) else state.trimmed_through
-    fixed = resolved.raw_fixed.fixed + agent_tools_tokens(resolved, state, through)
+    has_placeholders = state.results_cleared_through > 0 or any(item.clearable for item in entries)
+    tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=has_placeholders)
+    fixed = resolved.raw_fixed.fixed + tool_tokens
     budget = history_budget(limits, policy, fixed, reserve, resolved.factor)
-    budget = replace(budget, summary_now=max(NOTE_TOKENS, state.summary_tokens))
+    budget = replace(budget, current_summary=max(NOTE_TOKENS, state.summary_tokens))
     if options.target_tokens is not None:
         budget = replace(budget, target=int(options.target_tokens / resolved.factor))
-    is_within = budget.is_met_by(entries)
+    is_within_target = budget.is_met_by(entries)
     deep = options.target_tokens is None and (
-        options.deep or (options.deep_within_target and is_within)
+        options.deep or (options.deep_within_target and is_within_target)
     )
-    accepts_any_gain = options.forced or used > limits.capacity
+    accepts_any_gain = options.forced or payload_tokens > limits.capacity
     min_gain = policy.compaction.min_gain * limits.effective_window
-    if not accepts_any_gain and not is_within:
-        now = sum(item.tokens for item in entries) + budget.fixed + state.summary_tokens
-        lowered = math.floor(now - min_gain / resolved.factor)
-        budget = replace(budget, target=min(budget.target, lowered))
+    if not accepts_any_gain and not is_within_target:
+        # Just above the target, a plan down to the target would free less than `min_gain`.
+        current_tokens = tokens_of(entries) + budget.fixed + state.summary_tokens
+        lowered_target = math.floor(current_tokens - min_gain / resolved.factor)
+        budget = replace(budget, target=min(budget.target, lowered_target))
     failures = 0 if options.forced else state.failures
 
-    def plan_within(reserved: int) -> NoCompaction | CompactionPlan | SlidingCut:
+    def plan_with_reserve(summary_tokens: int) -> NoCompaction | CompactionPlan | SlidingCut:
         return strategy.plan(
             entries,
-            state.span,
-            replace(budget, summary=reserved),
+            state.hidden_span,
+            replace(budget, summary=summary_tokens),
             policy,
             deep=deep,
             failures=failures,
         )
 
-    plan = plan_within(reserve)
+    plan = plan_with_reserve(reserve)
     if isinstance(plan, SlidingCut):
         return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
-    # The reserve is that of a whole tree. These chunks need less, so that more messages may stay.
+    # The reserve is that of a full tree. The planned chunks need less: plan again with their size,
+    # so that more messages stay, which may need still less.
     while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
         needed = _tree_tokens(plan, state, view, policy, limits)
-        again = plan_within(needed) if needed < reserve else plan
-        if again is plan or not isinstance(again, CompactionPlan):
+        larger_plan = plan_with_reserve(needed) if needed < reserve else plan
+        if larger_plan is plan or not isinstance(larger_plan, CompactionPlan):
             break
         # A larger share for history preserves more user messages, which may exceed the target.
-        shown = tokens_of(entries) - again.freed_tokens
-        if not replace(budget, summary=needed).meets_target(shown):
+        shown_tokens = tokens_of(entries) - larger_plan.freed_tokens
+        if not replace(budget, summary=needed).meets_target(shown_tokens):
             break
-        plan, reserve = again, needed
+        plan, reserve = larger_plan, needed
     if isinstance(plan, CompactionPlan) and not accepts_any_gain:
         gain = plan.freed_tokens - (reserve if plan.summarises and not state.summary_tokens else 0)
         if gain < min_gain:
@@ -172,7 +180,7 @@ def _tree_tokens(
     policy: Policy,
     limits: Limits,
 ) -> int:
-    """Return the most that the summaries of a tree cost once a plan is carried out."""
+    """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
     chunks: Sequence[Span] = plan.chunks
     if view is not None:
         chunks = tree_chunks(plan, view, policy.tree_summary.chunk_size)
@@ -182,34 +190,34 @@ def _tree_tokens(
 def unsummarised_spans(
     hidden: Span,
     summarised: Span | None,
-    released: Iterable[int],
+    released_seqs: Iterable[int],
     window: tuple[Span, ...] = WHOLE,
 ) -> list[Span]:
-    """Return what a new summary of a hidden range has to be made of.
+    """Return the spans of a hidden range that are in the active window and not in a summary.
 
-    That is what of the active window has no summary yet, and the `released` seqs, which were kept
-    until now.
+    `summarised` is the range of the current summaries. The `released_seqs` lie in it, but were
+    shown until now.
     """
     parts = [hidden]
     if summarised is not None:
         parts = [Span(hidden.start, min(summarised.start, hidden.end))]
-        parts += [Span(seq, seq + 1) for seq in sorted(released) if summarised.holds(seq)]
+        parts += [Span(seq, seq + 1) for seq in sorted(released_seqs) if summarised.holds(seq)]
         parts.append(Span(max(summarised.end, hidden.start), hidden.end))
     return list(overlap((part for part in parts if part.start < part.end), window))
 
 
 def tree_chunks(plan: CompactionPlan, view: View, chunk_size: int) -> list[Span]:
-    """Return the chunks of a tree: the plan's, and what was left out since its last summary.
+    """Return the chunks to summarise: the plan's, and what was hidden since the last summary.
 
-    A tree grows at its end only: chunks before its summaries are left out. So are chunks of kept
-    messages alone, and chunks outside the active window.
+    A tree grows at its end only: chunks before its summaries are left out. So are chunks of
+    unhidden messages alone, and chunks outside the active window.
     """
     start = view.summarised.end if view.summarised is not None else 0
     chunks = [chunk for chunk in plan.chunks if chunk.start >= start]
     if (hidden := view.hidden) is not None:
-        missed = range(max(start, hidden.start), hidden.end, chunk_size)
-        gaps = (Span(at, min(at + chunk_size, hidden.end)) for at in missed)
-        kept = set(plan.kept)
-        chunks += [gap for gap in gaps if not kept.issuperset(range(gap.start, gap.end))]
+        gap_starts = range(max(start, hidden.start), hidden.end, chunk_size)
+        gaps = (Span(first, min(first + chunk_size, hidden.end)) for first in gap_starts)
+        unhidden = set(plan.unhidden_seqs)
+        chunks += [gap for gap in gaps if not unhidden.issuperset(range(gap.start, gap.end))]
     inside = (chunk for chunk in chunks if overlap((chunk,), view.window))
     return sorted(inside, key=lambda chunk: chunk.start)

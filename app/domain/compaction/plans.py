@@ -1,4 +1,4 @@
-"""Plans of compactions as values, and the token budget that they are made for."""
+"""Plans of compactions, and the token budget of a plan."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from app.domain.conversations.view import Span
 
 @dataclass(frozen=True, slots=True)
 class HistoryBudget:
-    """The token budget of a history, in tokens of the effective window.
+    """The token budget of a history within the effective window; every field is in tokens.
 
-    `capacity` is the most a payload may have, `target` is what a compaction aims for. `fixed` is
-    used by sections and tools. `summary` is reserved for the text of a new summary; `summary_now`
-    is what the current summaries use, by default as much.
+    `capacity` is the maximum of a payload, `target` is the size that a compaction aims for. `fixed`
+    is used by sections and tools. `summary` is reserved for new summaries; `current_summary` is the
+    size of the present ones, by default the same.
     """
 
     capacity: int
     target: int
     fixed: int
     summary: int
-    summary_now: int | None = None
+    current_summary: int | None = None
 
     @property
     def history_target(self) -> int:
@@ -43,53 +43,53 @@ class HistoryBudget:
 
     @property
     def without_new_summary(self) -> HistoryBudget:
-        """The budget as long as no new summary is made."""
-        return self if self.summary_now is None else replace(self, summary=self.summary_now)
+        """The budget of a history that keeps its present summaries."""
+        return self if self.current_summary is None else replace(self, summary=self.current_summary)
 
 
 @dataclass(frozen=True, slots=True)
 class NoCompaction:
-    """There is nothing to do, for this reason."""
+    """A plan to do nothing, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingCut:
-    """Show only the messages from `tail_start` on, and the pinned ones in `kept` before it."""
+    """A plan to show only the messages from the seq `tail_start` on, and pinned ones before it."""
 
     tail_start: int
-    kept: tuple[int, ...] = ()
+    pinned_seqs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """One compaction as planned: what is cleared, hidden and summarised.
+    """A plan of what to clear, hide and summarise.
 
-    - `hidden` is the whole hidden range afterwards, the former one included; None when no more is
-      hidden. `kept` are the seqs inside it that stay verbatim. `released` are seqs that were kept
-      in the former range and are hidden now.
-    - Tool results up to `trimmed_through` are replaced by placeholders.
+    - `hidden` is the whole hidden range after the compaction, or None if it hides no message.
+      `unhidden_seqs` inside it stay shown. `released_seqs` were shown inside the former range and
+      are hidden now.
+    - Tool results up to `results_cleared_through` are replaced by placeholders.
     - Without `summarises` the newly hidden messages are dropped with a note.
     - `chunks` are the parts that a tree summarises one by one. Together they cover what is newly
-      hidden outside the former range; the first one includes what was released.
-    - `shrunk` is set when preserved messages had to be hidden to fit the capacity.
-    - `fallback` is the plan to use when no summary can be made. `drops` is set when messages are
-      dropped without the summary that the policy asks for.
+      hidden outside the former range; the first one includes the released messages.
+    - `hides_preserved` is set when preserved messages had to be hidden to fit the capacity.
+    - `fallback` is the plan to use when no summary can be made. `drops_without_summary` is set when
+      messages are dropped without the summary that the policy asks for.
     - `freed_tokens` counts what messages no longer cost, without the cost of a new summary.
     """
 
     steps: tuple[str, ...]
     freed_tokens: int
     hidden: Span | None = None
-    kept: tuple[int, ...] = ()
-    trimmed_through: int = 0
+    unhidden_seqs: tuple[int, ...] = ()
+    results_cleared_through: int = 0
     summarises: bool = True
     chunks: tuple[Span, ...] = ()
-    shrunk: bool = False
+    hides_preserved: bool = False
     fallback: CompactionPlan | None = None
-    released: tuple[int, ...] = ()
-    drops: bool = False
+    released_seqs: tuple[int, ...] = ()
+    drops_without_summary: bool = False
 
 
 Plan = NoCompaction | SlidingCut | CompactionPlan
@@ -100,6 +100,6 @@ def tokens_of(history: Iterable[Entry]) -> int:
     return sum(entry.tokens for entry in history)
 
 
-def trimmed_tokens_of(history: Iterable[Entry]) -> int:
+def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     """Return the tokens of a history whose tool results are all placeholders."""
-    return sum(entry.trimmed_tokens for entry in history)
+    return sum(entry.placeholder_tokens for entry in history)

@@ -61,6 +61,6 @@ def result_of(receipt: Compaction) -> CompactResult:
     return CompactResult(
         compacted=True,
         reason=None,
-        summary_range=(receipt.span.start, receipt.span.end) if has_summary else None,
+        summary_range=(receipt.hidden_span.start, receipt.hidden_span.end) if has_summary else None,
         **{name: getattr(receipt, name) for name in _OF_RECEIPT},
     )

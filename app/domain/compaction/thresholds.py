@@ -25,8 +25,8 @@ class CompactionThreshold:
     messages: int | None = None
 
     def reached(self, state: ConversationState) -> bool:
-        """Whether a conversation is over the threshold, and has grown to `resume_at`."""
-        if state.tokens < state.resume_at:
+        """Whether a conversation is over the threshold, and has grown to `resume_at_tokens`."""
+        if state.tokens < state.resume_at_tokens:
             return False
         shown = state.shown_tokens + state.summary_tokens
         is_over = self.tokens is not None and shown >= self.tokens
@@ -53,6 +53,6 @@ def compaction_threshold(resolved: ResolvedSettings) -> CompactionThreshold:
     return CompactionThreshold(tokens, policy.max_messages)
 
 
-def resume_at(state: ConversationState, limits: Limits) -> int:
+def resume_at_tokens(state: ConversationState, limits: Limits) -> int:
     """Return how many tokens the log needs before it is compacted automatically again."""
     return state.tokens + int(RESUME_SHARE * limits.effective_window)

@@ -42,17 +42,20 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
     window = state.window.spans
     if active is None:
         return View(spans=window, window=window)
-    hidden = minus(active.window, active.spans)
-    kept = overlap(spans_of(state.kept), window)
+    hidden_spans = minus(active.window, active.spans)
+    kept_spans = overlap(spans_of(state.kept_seqs), window)
     view = replace(
         active,
-        spans=union((*minus(window, hidden), *kept)),
-        untrimmed=tuple(seq for seq in state.kept if seq <= active.trimmed_through),
+        spans=union((*minus(window, hidden_spans), *kept_spans)),
+        uncleared_results=tuple(
+            seq for seq in state.kept_seqs if seq <= active.results_cleared_through
+        ),
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
         window=window,
     )
     if window == active.window:
         return view
+    # Summaries of messages that left the window are dropped; without any, so is `retain`.
     summaries = tuple(item for item in view.summaries if overlap((item.span,), window))
     retain = view.retain if summaries or not view.summaries else None
     return with_omission_note(replace(view, summaries=summaries, retain=retain))
@@ -65,13 +68,13 @@ def without_compaction(state: ConversationState) -> ConversationState:
         view_version=state.view_version + 1,
         view_cause="policy_changed",
         compaction_id=None,
-        span=None,
-        kept=(),
-        trimmed_through=0,
+        hidden_span=None,
+        kept_seqs=(),
+        results_cleared_through=0,
         summary_tokens=0,
         hidden_tokens=state.outside_tokens,
         hidden_messages=state.outside_messages,
-        resume_at=0,
+        resume_at_tokens=0,
         failures=0,
     )
 
@@ -83,26 +86,28 @@ def view_after(
     retain: str | None,
     never_cleared: Iterable[int],
 ) -> View:
-    """Return the view that a plan makes of another one, given its summaries.
+    """Return the view after a plan is applied to `view`, with these summaries.
 
-    Of what it still shows, the seqs in `never_cleared` are not cleared: pins and excluded results.
+    Shown messages in `never_cleared` keep their results: pins and results of excluded tools.
     """
-    through = max(view.trimmed_through, plan.trimmed_through)
+    through = max(view.results_cleared_through, plan.results_cleared_through)
     hidden = plan.hidden or view.hidden
-    kept = plan.kept if plan.hidden is not None else view.kept
-    spans = spans_beside(hidden, kept, view.window)
+    unhidden_seqs = plan.unhidden_seqs if plan.hidden is not None else view.unhidden_seqs
+    spans = spans_beside(hidden, unhidden_seqs, view.window)
     after = replace(
         view,
         spans=spans,
         summaries=tuple(_inside(summaries, hidden_by(spans, view.window))),
         retain=retain,
-        trimmed_through=through,
+        results_cleared_through=through,
     )
-    stays = sorted(seq for seq in {*kept, *never_cleared} if seq <= through and after.shows(seq))
-    after = with_shortened(replace(after, untrimmed=tuple(stays)), ())
+    uncleared = {
+        seq for seq in {*unhidden_seqs, *never_cleared} if seq <= through and after.shows(seq)
+    }
+    after = with_shortened(replace(after, uncleared_results=tuple(sorted(uncleared))), ())
     if plan.hidden is None:
         return after
-    return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released))
+    return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released_seqs))
 
 
 def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
@@ -118,32 +123,33 @@ def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summa
 def with_omission_note(view: View, unsummarised: int = 0) -> View:
     """Return the view with a note that counts the hidden messages without a summary, if any.
 
-    `unsummarised` are more of them: those that were kept while the summary around them was made.
+    `unsummarised` more of them are inside the range of a summary that was made while they were
+    shown.
     """
     hidden = view.hidden
     if hidden is None:
         return replace(view, note=None)
-    kept = view.kept
+    shown = view.unhidden_seqs
     inside = overlap((hidden,), view.window)
     summarised = overlap((summary.span for summary in view.summaries), inside)
-    left_out = unsummarised + count_in(inside) - len(kept)
-    left_out -= count_in(summarised) - sum(span.holds(seq) for span in summarised for seq in kept)
-    messages = "1 earlier message was" if left_out == 1 else f"{left_out} earlier messages were"
+    count = unsummarised + count_in(inside) - len(shown)
+    count -= count_in(summarised) - sum(span.holds(seq) for span in summarised for seq in shown)
+    messages = "1 earlier message was" if count == 1 else f"{count} earlier messages were"
     note = f"[{messages} left out to fit the window.]"
-    return replace(view, note=note if left_out > 0 else None)
+    return replace(view, note=note if count > 0 else None)
 
 
 def kept_seqs(view: View) -> tuple[int, ...]:
-    """Return the seqs that a view keeps: those shown in its hidden range, and not cleared."""
-    return tuple(sorted({*view.kept, *filter(view.shows, view.untrimmed)}))
+    """Return the seqs that a view neither hides nor clears although they lie in such a range."""
+    return tuple(sorted({*view.unhidden_seqs, *filter(view.shows, view.uncleared_results)}))
 
 
 def kept_with_pins(
     view: View, kept: Sequence[int], pinned: Iterable[Entry]
 ) -> tuple[tuple[int, ...], int, int]:
-    """Return the seqs kept once messages are pinned, and the tokens and messages this adds.
+    """Return the kept seqs with pinned messages, and the tokens and messages that these add.
 
-    `view` is that of the active compaction, `kept` are the seqs that the conversation keeps so far.
+    `view` is that of the active compaction, `kept` are the conversation's kept seqs before.
     """
     hidden, seqs = view.hidden, set(kept)
     tokens = messages = 0
@@ -152,8 +158,8 @@ def kept_with_pins(
             continue
         if hidden is not None and hidden.holds(item.seq):
             tokens, messages = tokens + item.tokens, messages + 1
-        elif view.trims(item.seq) and item.role is Role.TOOL:
-            tokens += item.tokens - entry(item.seq, item.role, item.tokens).trimmed_tokens
+        elif view.clears_result(item.seq) and item.role is Role.TOOL:
+            tokens += item.tokens - entry(item.seq, item.role, item.tokens).placeholder_tokens
         else:
             continue
         seqs.add(item.seq)
@@ -163,7 +169,7 @@ def kept_with_pins(
 def shown_entries(entries: Iterable[Entry], view: View) -> list[Entry]:
     """Return the entries a view shows, each at what it costs there.
 
-    One kept in the hidden range is not cleared any more: it is hidden once it need not be kept.
+    An unhidden message in the hidden range counts as not clearable: later it is hidden instead.
     """
     hidden = view.hidden
     return [
@@ -177,10 +183,10 @@ def shortened_entries(entries: Iterable[Entry], view: View) -> Iterable[Entry]:
     """Return the entries, those that a view shortens at their lower cost."""
     if not view.shortened:
         return entries
-    left = {short.seq: short.tokens for short in view.shortened}
+    costs = {short.seq: short.tokens for short in view.shortened}
     return [
-        replace(item, tokens=left[item.seq], trimmed_tokens=left[item.seq])
-        if item.seq in left
+        replace(item, tokens=costs[item.seq], placeholder_tokens=costs[item.seq])
+        if item.seq in costs
         else item
         for item in entries
     ]
@@ -193,10 +199,10 @@ def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
 
 
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
-    if view.trims(item.seq):
-        return replace(item, tokens=item.trimmed_tokens)
+    if view.clears_result(item.seq):
+        return replace(item, tokens=item.placeholder_tokens)
     if hidden is not None and hidden.holds(item.seq):
-        return replace(item, trimmed_tokens=item.tokens)
+        return replace(item, placeholder_tokens=item.tokens)
     return item
 
 
@@ -213,23 +219,24 @@ def view_summary_tokens(view: View, count: CountText) -> int:
 def agent_tools_tokens(
     resolved: ResolvedSettings,
     state: ConversationState,
-    trimmed_through: int | None = None,
     *,
-    shortens: bool = False,
+    has_placeholders: bool | None = None,
+    has_shortened: bool = False,
 ) -> int:
-    """Return the maximum that the agent's own tools cost in a payload, before the model's factor.
+    """Return the maximum tokens of the agent tools in a payload, before the model's factor.
 
-    That is the case if all cut results are shown. `trimmed_through` is that of the view in
-    question, `shortens` is set when it shortens messages.
+    That is the case if all cut results are shown. `has_placeholders` is set when the view clears
+    results, by default that of the state; `has_shortened` when it shortens messages.
     """
-    mentions = mentioned_agent_tools(state, trimmed_through)
-    readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
-    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
+    mentions = mentioned_agent_tools(state, has_placeholders=has_placeholders)
+    readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
+    return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
-    state: ConversationState, trimmed_through: int | None = None
+    state: ConversationState, *, has_placeholders: bool | None = None
 ) -> tuple[str, ...]:
-    """Return the agent's own tools that a payload may mention, if all cut results are shown."""
-    through = state.trimmed_through if trimmed_through is None else trimmed_through
-    return (*state.mentions, READ_LINES) if through else state.mentions
+    """Return the agent tools that a payload may mention, if all cut results are shown."""
+    if has_placeholders is None:
+        has_placeholders = state.results_cleared_through > 0
+    return (*state.mentions, READ_LINES) if has_placeholders else state.mentions

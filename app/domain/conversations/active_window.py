@@ -25,14 +25,14 @@ from app.domain.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
 DEFAULT_ROLLING_WINDOW_SECONDS = 86_400
 """The default of an agent."""
-EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+EARLIEST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 """The oldest time of a message: databases read the minimum time as minus infinity."""
 TICK = timedelta(microseconds=1)
 """The resolution of times."""
 OUT_OF_DATE = -1
 """The stored length of a rolling window that forces the next read to move the window."""
-STEPS = 24
-"""Steps in the length of a rolling window."""
+STEPS_PER_WINDOW = 24
+"""The window moves by its length divided by this number (rule 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ class ActiveWindow:
         )
 
 
-WHOLE_LOG = ActiveWindow()
+WHOLE_LOG_WINDOW = ActiveWindow()
 """The window that holds the whole log."""
 
 
 def window_from(since: int, parts: str) -> ActiveWindow:
     """Read a window back from its seq and what `parts_as_json` wrote."""
     if not parts:
-        return ActiveWindow(since) if since != 1 else WHOLE_LOG
+        return ActiveWindow(since) if since != 1 else WHOLE_LOG_WINDOW
     raw: Mapping[str, Any] = json_text.loads(parts)
     return ActiveWindow(
         since,
@@ -115,33 +115,37 @@ def marker_of(
     window_seconds: int | None,
     now: datetime,
     *,
-    steps_ahead: bool = False,
+    one_step_ahead: bool = False,
 ) -> datetime | None:
     """Return the time up to which no message is shown, None without one (rule 1).
 
-    With `steps_ahead` it is one step later, so that the window does not move again at once.
+    With `one_step_ahead` it is one step later, so that the next read does not move the window
+    again.
     """
     rolled = None
     if window_seconds is not None:
         window = timedelta(seconds=window_seconds)
-        rolled = _before(now, window - window / STEPS if steps_ahead else window)
+        rolled = _time_before(now, window - window / STEPS_PER_WINDOW if one_step_ahead else window)
     return max(filter(None, (cleared_at, rolled)), default=None)
 
 
-def after_clear(now: datetime, cleared_at: datetime | None) -> datetime:
+def time_after_clear(now: datetime, cleared_at: datetime | None) -> datetime:
     """Return the current time, or a tick after the last clear if that is later."""
     return now if cleared_at is None else max(now, cleared_at + TICK)
 
 
 def has_to_move(
-    settled_seconds: int | None,
+    stored_window_seconds: int | None,
     window_seconds: int | None,
     cleared_at: datetime | None,
     oldest_at: datetime | None,
     now: datetime,
 ) -> bool:
-    """Whether the oldest message is too old, or the length of the rolling window changed."""
-    if settled_seconds != window_seconds:
+    """Whether the oldest message is too old, or the length of the rolling window changed.
+
+    The window was stored for a rolling window of `stored_window_seconds`.
+    """
+    if stored_window_seconds != window_seconds:
         return True
     marker = marker_of(cleared_at, window_seconds, now)
     return marker is not None and oldest_at is not None and oldest_at <= marker
@@ -162,20 +166,20 @@ def still_restored(
 def time_from(text: str) -> datetime | None:
     """Parse a timestamp, as UTC without a zone.
 
-    Returns None for text that is not an ISO 8601 time, and for a time before `EARLIEST`.
+    Returns None for text that is not an ISO 8601 time, and for a time before `EARLIEST_TIME`.
     """
     try:
-        given = datetime.fromisoformat(text)
-        if given.tzinfo is None:
-            given = given.replace(tzinfo=UTC)
-        given = given.astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        time = time.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return given if given >= EARLIEST else None
+    return time if time >= EARLIEST_TIME else None
 
 
-def _before(now: datetime, span: timedelta) -> datetime:
+def _time_before(now: datetime, duration: timedelta) -> datetime:
     try:
-        return max(now - span, EARLIEST)
+        return max(now - duration, EARLIEST_TIME)
     except OverflowError:
-        return EARLIEST
+        return EARLIEST_TIME

@@ -23,7 +23,7 @@ class Trigger(StrEnum):
 class Compaction:
     """The receipt of one compaction.
 
-    - `span` is the whole range that is hidden, and `view` what is shown instead.
+    - `hidden_span` is the whole hidden range, and `view` what is shown instead.
     - `made` are the summaries that this compaction made. The view may also have older summaries,
       or have merged a new one into another.
     - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time.
@@ -37,7 +37,7 @@ class Compaction:
     strategy: str
     policy_strategy: str
     strategies_run: tuple[str, ...]
-    span: Span
+    hidden_span: Span
     view: View
     made: tuple[Summary, ...]
     summary_tokens: int
@@ -84,10 +84,10 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class VisibleState:
-    """A view to store: the receipt it comes from, and what it hides of the log.
+class ViewState:
+    """What a conversation's state stores of its view: the receipt, and how much the view hides.
 
-    `kept` are the seqs that it shows whole although the receipt hid or cleared them.
+    `kept_seqs` are the seqs that it shows whole although the receipt hid or cleared them.
     """
 
     view: View
@@ -95,4 +95,4 @@ class VisibleState:
     summary_tokens: int
     hidden_tokens: int
     hidden_messages: int
-    kept: tuple[int, ...] = ()
+    kept_seqs: tuple[int, ...] = ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
-from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, has_to_move
+from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
@@ -19,15 +19,17 @@ class ConversationState:
     - `tokens` is the sum of the whole log by the conversation's counter. No payload shows
       `hidden_tokens` of them: the `outside_tokens` outside the active window, and the tokens that
       the active compaction hides.
-    - The active compaction hides `span`, except for the seqs in `kept`. `view_version` grows with
-      every change of the view, and `view_cause` is the reason of the last one.
+    - The active compaction hides `hidden_span`. The messages in `kept_seqs`, such as pinned ones,
+      are neither hidden nor cleared. `view_version` grows with every change of the view, and
+      `view_cause` is the reason of the last one.
     - The active `window` was last moved for a rolling window of `window_seconds`. `oldest_at` is
       the time of its oldest message. The last clear was at `cleared_at`, after `cleared_seq`.
-    - Tool results up to `trimmed_through` are cleared. `mentions` are the agent tools that cut
-      results name. `promoted` are the tools that searches found in the turn `promoted_turn`.
-    - No background compaction runs before the log has `resume_at` tokens. `is_due` is set when one
-      is due, and `became_due` when the last append made it due. `failures` counts failed attempts
-      in a row; `is_resting` is set until the next attempt.
+    - Tool results up to the seq `results_cleared_through` are placeholders. `mentions` are the
+      agent tools that cut results name. `promoted` are the tools that searches found in the turn
+      `promoted_turn`.
+    - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set
+      when one is due, and `became_due` when the last append made it due. `failures` counts failed
+      attempts in a row; `is_resting` is set until the next attempt.
     """
 
     head_seq: int = 0
@@ -36,22 +38,22 @@ class ConversationState:
     open_calls: tuple[str, ...] = ()
     view_version: int = 0
     compaction_id: str | None = None
-    span: Span | None = None
+    hidden_span: Span | None = None
     summary_tokens: int = 0
     hidden_tokens: int = 0
     hidden_messages: int = 0
-    kept: tuple[int, ...] = ()
+    kept_seqs: tuple[int, ...] = ()
     view_cause: str | None = None
-    trimmed_through: int = 0
+    results_cleared_through: int = 0
     mentions: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()
     promoted_turn: int = 0
-    resume_at: int = 0
+    resume_at_tokens: int = 0
     is_due: bool = False
     is_resting: bool = False
     became_due: bool = False
     failures: int = 0
-    window: ActiveWindow = WHOLE_LOG
+    window: ActiveWindow = WHOLE_LOG_WINDOW
     outside_tokens: int = 0
     outside_messages: int = 0
     window_seconds: int | None = None

@@ -14,8 +14,8 @@ from app.domain.conversations.view import View
 class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `start_json` holds the view and the limits. `window` is the context window that the request
-    sets, 0 for none.
+    `start_json` holds the view and the limits. `window` is the context window in tokens that the
+    request sets, 0 for none.
     """
 
     epoch: int
@@ -33,13 +33,14 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextRead:
-    """What a build reads from the database in one statement.
+class BuildInput:
+    """The stored values that a build starts from, read in one statement.
 
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
-    one or if the cached epoch has it. `other_streams` are the payload streams of the same format,
-    if this one has no epoch yet. `pins` are the pinned seqs. With `rows_read`, `rows` are the
+    one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
+    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
+    if this one has no epoch yet. `pins` are the pinned seqs. With `has_rows`, `rows` are the
     visible messages that are not cached.
     """
 
@@ -47,9 +48,9 @@ class ContextRead:
     epoch: Epoch | None
     window_epoch: Epoch | None
     view: View | None
-    compacted_for: str | None
+    compaction_strategy: str | None
     compacted_at: datetime | None
     other_streams: tuple[str, ...]
     pins: tuple[int, ...]
-    rows_read: bool
+    has_rows: bool
     rows: list[LogRow]

@@ -8,13 +8,16 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that a caller can poll; `status` is queued, running, done or failed."""
+    """Work that a caller can poll; `status` is queued, running, done or failed.
+
+    `request`, `result` and `error` are JSON texts.
+    """
 
     job_id: str
     tenant_id: str
     conversation_id: str
     kind: str
-    ask: str
+    request: str
     status: str
     result: str | None
     error: str | None
@@ -24,7 +27,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Background work that a worker took under a lease: a job, or the compaction that is due.
+    """Background work that a worker leased: a job, or for `job_id` None the due compaction.
 
     `attempts` counts this claim and those before it that ended in an error or with their process.
     `ends_at` is when the lease expires unless it is renewed, on the clock of the event loop.

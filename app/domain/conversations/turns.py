@@ -33,7 +33,7 @@ class HasRole(Protocol):
 class Entry:
     """A message as compaction planning reads it.
 
-    `tokens` is its cost, `trimmed_tokens` the cost with a placeholder in place of a tool result
+    `tokens` is its cost, `placeholder_tokens` the cost with a placeholder in place of a tool result
     (equal to `tokens` for other messages). A `pinned` message is never summarised, cleared or
     dropped; an `excluded` one is never cleared.
     """
@@ -41,25 +41,25 @@ class Entry:
     seq: int
     role: Role
     tokens: int
-    trimmed_tokens: int
+    placeholder_tokens: int
     pinned: bool = False
     excluded: bool = False
 
     @property
     def clearable(self) -> bool:
         """Whether clearing it frees tokens; a pin on its group may still protect it."""
-        return self.trimmed_tokens < self.tokens
+        return self.placeholder_tokens < self.tokens
 
 
-TRIMMED_TOKENS = 80
+MAX_PLACEHOLDER_TOKENS = 80
 """Maximum cost of a cleared tool result: placeholder, call id and overhead."""
 
 
 def entry(seq: int, role: Role, tokens: int, pinned: bool = False, excluded: bool = False) -> Entry:
     """Return the entry of a stored message; only large tool results can be cleared."""
-    can_trim = role is Role.TOOL and not (pinned or excluded)
-    trimmed_tokens = min(tokens, TRIMMED_TOKENS) if can_trim else tokens
-    return Entry(seq, role, tokens, trimmed_tokens, pinned, excluded)
+    can_clear = role is Role.TOOL and not (pinned or excluded)
+    placeholder_tokens = min(tokens, MAX_PLACEHOLDER_TOKENS) if can_clear else tokens
+    return Entry(seq, role, tokens, placeholder_tokens, pinned, excluded)
 
 
 def parse_turn_boundaries(history: Sequence[HasRole]) -> list[int]:

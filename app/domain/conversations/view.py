@@ -4,8 +4,8 @@
    results that are cleared.
 2. A view neither shows nor summarises messages outside the conversation's active window. The
    window is a set of spans, of which the last has no end.
-3. The hidden messages of the window are one range, the range `span` of the conversation's
-   state, except for messages kept inside it. All messages before and after the range are shown.
+3. The hidden messages of the window are one range, the `hidden_span` of the conversation's
+   state, except for the `unhidden_seqs` inside it. All messages before and after it are shown.
 4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
    messages that are hidden without a summary.
 """
@@ -121,6 +121,10 @@ class Summary:
     sources: tuple[Span, ...] = ()
 
 
+_STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
+"""Fields of a view that are stored under the names that earlier versions read."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The view of a log, which is constant within an epoch.
@@ -128,7 +132,8 @@ class View:
     - `window` are the seqs of the active window, `spans` those shown verbatim, both ascending; the
       last span has no end.
     - `retain` and each summary are messages of their own at the start of the hidden range.
-    - Tool results up to `trimmed_through` are placeholders, except for the seqs in `untrimmed`.
+    - Tool results up to `results_cleared_through` are placeholders, except for the seqs in
+      `uncleared_results`.
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
@@ -138,8 +143,8 @@ class View:
     summaries: tuple[Summary, ...] = ()
     retain: str | None = None
     note: str | None = None
-    trimmed_through: int = 0
-    untrimmed: tuple[int, ...] = ()
+    results_cleared_through: int = 0
+    uncleared_results: tuple[int, ...] = ()
     reasoning_after: int = 0
     reasoning_of: tuple[str, ...] = ()
     summary_as_system: bool = False
@@ -151,14 +156,14 @@ class View:
         at = bisect_right(self.spans, seq, key=_start) - 1
         return at >= 0 and seq < self.spans[at].end
 
-    def trims(self, seq: int) -> bool:
+    def clears_result(self, seq: int) -> bool:
         """Whether a tool result with this seq is a placeholder."""
-        return seq <= self.trimmed_through and seq not in self.untrimmed
+        return seq <= self.results_cleared_through and seq not in self.uncleared_results
 
     @property
     def is_whole(self) -> bool:
         """Whether it shows the whole log unchanged."""
-        is_reduced = self.summaries or self.note or self.trimmed_through or self.shortened
+        is_reduced = self.summaries or self.note or self.results_cleared_through or self.shortened
         return self.spans == WHOLE and not is_reduced
 
     @property
@@ -172,8 +177,8 @@ class View:
         return hidden_by(self.spans, self.window)
 
     @property
-    def kept(self) -> tuple[int, ...]:
-        """The seqs shown although they lie in the hidden range."""
+    def unhidden_seqs(self) -> tuple[int, ...]:
+        """The seqs in the hidden range that are shown, such as pinned messages."""
         hidden = self.hidden
         if hidden is None:
             return ()
@@ -199,9 +204,13 @@ class View:
             texts.append(f"{texts.pop()}\n{self.note}" if texts else self.note)
         return tuple(texts)
 
+    def as_stored(self) -> dict[str, Any]:
+        """Return it as a JSON object with its stored names."""
+        return {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+
     def as_json(self) -> str:
         """Return it as stored JSON."""
-        return json_text.dumps(asdict(self))
+        return json_text.dumps(self.as_stored())
 
 
 def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
@@ -214,12 +223,12 @@ def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | N
 
 
 def spans_beside(
-    hidden: Span | None, kept: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
+    hidden: Span | None, unhidden_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
 ) -> tuple[Span, ...]:
-    """Return the seqs of a window around a hidden range, and those kept inside it."""
+    """Return the spans of a window around a hidden range, and of the unhidden seqs inside it."""
     if hidden is None:
         return window
-    inside = spans_of(filter(hidden.holds, kept))
+    inside = spans_of(filter(hidden.holds, unhidden_seqs))
     return union((*minus(window, (hidden,)), *overlap(inside, window)))
 
 
@@ -240,8 +249,8 @@ def view_from(raw: Mapping[str, Any]) -> View:
         summaries=tuple(map(summary_from, summaries)),
         retain=raw.get("retain"),
         note=raw["note"],
-        trimmed_through=raw["trimmed_through"],
-        untrimmed=tuple(raw.get("untrimmed", ())),
+        results_cleared_through=raw["trimmed_through"],
+        uncleared_results=tuple(raw.get("untrimmed", ())),
         reasoning_after=raw["reasoning_after"],
         reasoning_of=tuple(raw.get("reasoning_of", ())),
         summary_as_system=raw["summary_as_system"],

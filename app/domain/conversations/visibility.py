@@ -20,7 +20,7 @@ from enum import StrEnum
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import Restored
 from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry
 from app.domain.conversations.view import (
     Span,
     Summary,
@@ -44,7 +44,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The state of a message, and the compaction that caused it; None without a known one.
+    """The state of a message, and the compaction that caused it, None if it is unknown.
 
     `restored_at` is when it was put back into the active window.
     """
@@ -61,16 +61,16 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """The seqs at which a sliding window begins: in the view, and in the whole active window."""
+    """The seqs at which a sliding window starts: in the view, and in the active window."""
 
-    shown_from: int = 1
-    whole_from: int = 1
+    starts_in_view: int = 1
+    starts_in_window: int = 1
 
 
 NO_SLIDING_WINDOW = SlidingWindow()
 
 
-def last_from(spans: Sequence[Span], head_seq: int, count: int) -> int:
+def start_of_last(spans: Sequence[Span], head_seq: int, count: int) -> int:
     """Return the seq at which the last `count` messages of these spans begin, 1 for all."""
     for span in reversed(spans_through(spans, head_seq)):
         size = span.end - span.start
@@ -101,9 +101,9 @@ def visibilities(
             covered = {seq for seq in seqs if _is_hidden(maker.view, seq)}
             causes |= dict.fromkeys(covered, maker)
             uncovered |= seqs - covered
-    left_out = _in_state(states, State.LEFT_OUT)
+    left_out = _seqs_in_state(states, State.LEFT_OUT)
     causes |= _causes([*left_out, *uncovered], receipts, _hidden_in)
-    causes |= _causes(_in_state(states, State.CLEARED), receipts, _cleared_in)
+    causes |= _causes(_seqs_in_state(states, State.CLEARED), receipts, _cleared_in)
     for seq in uncovered:
         if seq not in causes or not _covers(causes[seq], seq):
             states[seq] = State.LEFT_OUT
@@ -118,14 +118,14 @@ def visibilities(
 def _state_of(item: Entry, view: View, sliding_window: SlidingWindow) -> State:
     """Return the state of a message by the view alone (rule 2)."""
     seq = item.seq
-    if not _holds(view.window, seq):
+    if not _any_holds(view.window, seq):
         return State.OUTSIDE
     if view.shows(seq):
-        if seq < sliding_window.shown_from and not item.pinned:
+        if seq < sliding_window.starts_in_view and not item.pinned:
             return State.OUTSIDE
-        is_large = item.role is Role.TOOL and item.tokens > TRIMMED_TOKENS
-        return State.CLEARED if is_large and view.trims(seq) else State.VERBATIM
-    if seq < sliding_window.whole_from:
+        is_large = item.role is Role.TOOL and item.tokens > MAX_PLACEHOLDER_TOKENS
+        return State.CLEARED if is_large and view.clears_result(seq) else State.VERBATIM
+    if seq < sliding_window.starts_in_window:
         return State.OUTSIDE
     return State.LEFT_OUT if _summary_of(seq, view.summaries) is None else State.SUMMARISED
 
@@ -134,16 +134,16 @@ def _by_summary(
     states: Mapping[int, State], summaries: Sequence[Summary]
 ) -> Mapping[Summary, set[int]]:
     """Return the summarised seqs by summary."""
-    found: dict[Summary, set[int]] = {}
-    for seq in _in_state(states, State.SUMMARISED):
+    by_summary: dict[Summary, set[int]] = {}
+    for seq in _seqs_in_state(states, State.SUMMARISED):
         summary = _summary_of(seq, summaries)
         if summary is not None:
-            found.setdefault(summary, set()).add(seq)
-    return found
+            by_summary.setdefault(summary, set()).add(seq)
+    return by_summary
 
 
-def _in_state(states: Mapping[int, State], searched: State) -> list[int]:
-    return [seq for seq, state in states.items() if state is searched]
+def _seqs_in_state(states: Mapping[int, State], wanted: State) -> list[int]:
+    return [seq for seq, state in states.items() if state is wanted]
 
 
 def _summary_of(seq: int, summaries: Iterable[Summary]) -> Summary | None:
@@ -156,44 +156,49 @@ def _maker_of(summary: Summary, receipts: Iterable[Compaction]) -> Compaction | 
     The summary's span in the receipt may be larger than the span that is hidden now.
     """
     for receipt in receipts:
-        for made in receipt.made:
-            if (made.level, made.text) == (summary.level, summary.text) and (
-                made.span.start <= summary.span.start and summary.span.end <= made.span.end
+        for candidate in receipt.made:
+            span = candidate.span
+            if (candidate.level, candidate.text) == (summary.level, summary.text) and (
+                span.start <= summary.span.start and summary.span.end <= span.end
             ):
                 return receipt
     return None
 
 
 def _is_hidden(view: View, seq: int) -> bool:
-    return _holds(view.window, seq) and not view.shows(seq)
+    return _any_holds(view.window, seq) and not view.shows(seq)
 
 
 def _covers(receipt: Compaction, seq: int) -> bool:
     """Whether a summary of this receipt covers a message outside its range (rule 3)."""
-    return any(_holds(made.sources, seq) for made in receipt.made)
+    return any(_any_holds(summary.sources, seq) for summary in receipt.made)
 
 
 def _causes(
-    seqs: Sequence[int], receipts: Sequence[Compaction], reach: Callable[[View], tuple[Span, ...]]
+    seqs: Sequence[int],
+    receipts: Sequence[Compaction],
+    affected_by: Callable[[View], tuple[Span, ...]],
 ) -> dict[int, Compaction]:
     """Return the receipt that hid, or cleared, each of these messages first (rule 4).
 
+    `affected_by` returns the seqs that a view hides, or those that it clears.
+
     A message that all receipts hide has no cause, unless there is no older receipt.
     """
-    found: dict[int, Compaction] = {}
-    left = spans_of(seqs)
-    for place, receipt in enumerate(receipts):
-        if not left:
+    causes: dict[int, Compaction] = {}
+    unexplained = spans_of(seqs)
+    for index, receipt in enumerate(receipts):
+        if not unexplained:
             break
-        before: tuple[Span, ...] = ()
-        if place + 1 < len(receipts):
-            before = overlap(left, reach(receipts[place + 1].view))
+        affected_earlier: tuple[Span, ...] = ()
+        if index + 1 < len(receipts):
+            affected_earlier = overlap(unexplained, affected_by(receipts[index + 1].view))
         elif receipt.parent_id is not None:
             break
-        here = minus(left, before)
-        found |= dict.fromkeys(_seqs_of(here), receipt)
-        left = before
-    return found
+        affected_first = minus(unexplained, affected_earlier)
+        causes |= dict.fromkeys(_seqs_of(affected_first), receipt)
+        unexplained = affected_earlier
+    return causes
 
 
 def _hidden_in(view: View) -> tuple[Span, ...]:
@@ -202,8 +207,8 @@ def _hidden_in(view: View) -> tuple[Span, ...]:
 
 
 def _cleared_in(view: View) -> tuple[Span, ...]:
-    whole = spans_of(view.untrimmed)
-    return minus((Span(1, view.trimmed_through + 1),), whole)
+    whole = spans_of(view.uncleared_results)
+    return minus((Span(1, view.results_cleared_through + 1),), whole)
 
 
 def _seqs_of(spans: Iterable[Span]) -> Iterable[int]:
@@ -214,5 +219,5 @@ def _restored_at(seq: int, restored: Sequence[Restored]) -> datetime | None:
     return next((item.at for item in restored if item.span.holds(seq)), None)
 
 
-def _holds(spans: Sequence[Span], seq: int) -> bool:
+def _any_holds(spans: Sequence[Span], seq: int) -> bool:
     return any(span.holds(seq) for span in spans)

@@ -58,7 +58,7 @@ def adapt_parts(
     return parts
 
 
-def adapted(
+def adapted_message(
     message: Message, parts: list[Part], ids: Mapping[str, str], name: str | None
 ) -> Message:
     """Return a message with these parts and this name, and the call id to send.
@@ -86,7 +86,7 @@ def result_name(message: Message) -> str | None:
     return message.name if message.role is Role.TOOL else None
 
 
-def joined(texts: Sequence[Text]) -> Text:
+def join_texts(texts: Sequence[Text]) -> Text:
     """Join texts where a format has room for one."""
     stands_for = tuple(kind for text in texts for kind in text.stands_for)
     return Text("\n".join(text.text for text in texts), stands_for=stands_for)

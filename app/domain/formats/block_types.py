@@ -48,12 +48,12 @@ def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
 
 def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
     """Raise ValidationError at a part of another format, which no payload could have."""
-    for place, part in _parts(raw, pointer):
+    for part_pointer, part in _parts(raw, pointer):
         kind = part.get("type")
         if owners := owners_of(kind, format):
             named = " or ".join(owners)
             detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
-            raise ValidationError.at(f"{place}/type", detail)
+            raise ValidationError.at(f"{part_pointer}/type", detail)
 
 
 def with_format_hint(

@@ -9,7 +9,8 @@ from app.domain.common.messages import File, Image
 
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
 _BASE64 = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
-_LAST_BITS = {2: "AQgw", 3: "AEIMQUYcgkosw048"}
+_LAST_DIGITS = {2: "AQgw", 3: "AEIMQUYcgkosw048"}
+"""The digits whose unused bits are zero, by the number of digits in the last group of four."""
 _MAGIC = {
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
@@ -20,7 +21,7 @@ _MAGIC = {
 
 
 def sniffed_type(data: str) -> str | None:
-    """Return the media type that the first characters of base64 data show."""
+    """Return the media type that the first characters of base64 data identify."""
     return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
 
 
@@ -29,9 +30,13 @@ def is_base64(data: str) -> bool:
     if not _BASE64.fullmatch(data):
         return False
     digits = data.rstrip("=")
-    over = len(digits) % 4
+    last_group = len(digits) % 4
     is_padded = len(digits) == len(data) or len(data) % 4 == 0
-    return is_padded and over != 1 and (over == 0 or digits[-1] in _LAST_BITS[over])
+    return (
+        is_padded
+        and last_group != 1
+        and (last_group == 0 or digits[-1] in _LAST_DIGITS[last_group])
+    )
 
 
 def media_type_of(media: Image | File) -> str | None:

@@ -39,23 +39,23 @@ MAX_ESTIMATED_PAGES: Final = 100
 """The maximum of estimated pages; providers accept 100 to 1000."""
 
 _PIXELS_PER_TOKEN = 750
-_IMAGE_RANGE = (85, 1600)
+_IMAGE_TOKEN_RANGE = (85, 1600)
 _HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
 _BYTES_PER_PAGE = 20_000
-_BYTES_PER_TOKEN = 250
-_RAW_BYTES_PER_TOKEN = 1_500
+_MEDIA_BYTES_PER_TOKEN = 250
+_RAW_AUDIO_BYTES_PER_TOKEN = 1_500
 _RAW_AUDIO = ("audio/wav", "audio/x-wav", "audio/wave", "audio/pcm", "audio/pcm16", "audio/l16")
-_TEXTS = ("application/json", "application/xml", "application/yaml", "application/javascript")
+_TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/javascript")
 _PDF = "application/pdf"
-_URLS = ("url", "image_url", "file_data", "video_url")
+_URL_FIELDS = ("url", "image_url", "file_data", "video_url")
 
 _SCANNED_CHARS = 1 << 22
 _PAGE = re.compile(rb"/Type\s{0,8}/Page(?![A-Za-z])")
 _OBJECTS = re.compile(rb"/ObjStm")
 _STREAM = re.compile(rb"[^>]{0,400}>>\s{0,8}stream\r?\n")
 _MAX_STREAMS = 64
-_MAX_PACKED = 1 << 18
-_MAX_UNPACKED = 1 << 19
+_MAX_PACKED_BYTES = 1 << 18
+_MAX_UNPACKED_BYTES = 1 << 19
 
 
 def image_tokens(image: Image, count: CountText) -> int:
@@ -67,12 +67,12 @@ def image_tokens(image: Image, count: CountText) -> int:
 
 def file_tokens(file: File, count: CountText) -> int:
     """Count a document, with its name."""
-    named = count(file.name) if file.name else 0
+    name_tokens = count(file.name) if file.name else 0
     if file.data is not None:
-        return named + data_tokens(media_type_of(file) or "", file.data, count)
+        return name_tokens + data_tokens(media_type_of(file) or "", file.data, count)
     if file.text is not None and file.text.strip():
-        return named + count(file.text)
-    return named + max(FILE_TOKENS, count(file.url or file.file_id or ""))
+        return name_tokens + count(file.text)
+    return name_tokens + max(FILE_TOKENS, count(file.url or file.file_id or ""))
 
 
 def data_tokens(media_type: str, data: str, count: CountText) -> int:
@@ -82,8 +82,10 @@ def data_tokens(media_type: str, data: str, count: CountText) -> int:
     if kind.startswith("image/"):
         return _image_data_tokens(data)
     if kind.startswith(("audio/", "video/")):
-        return -(-size // (_RAW_BYTES_PER_TOKEN if kind in _RAW_AUDIO else _BYTES_PER_TOKEN))
-    if kind.startswith("text/") or kind in _TEXTS:
+        return -(
+            -size // (_RAW_AUDIO_BYTES_PER_TOKEN if kind in _RAW_AUDIO else _MEDIA_BYTES_PER_TOKEN)
+        )
+    if kind.startswith("text/") or kind in _TEXT_TYPES:
         text = _text(data)
         return count(text) if text is not None else -(-size // 4)
     return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _estimated_pages(data))
@@ -109,7 +111,7 @@ def without_media(value: Any, count: CountText) -> tuple[Any, int]:
 def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the fields of a block that hold base64, each with its media type and its data."""
     media: dict[str, tuple[str, str]] = {}
-    for key in _URLS:
+    for key in _URL_FIELDS:
         url = block.get(key)
         inline = split_data_url(url) if isinstance(url, str) else None
         if inline is not None and is_base64(inline[1]):
@@ -134,7 +136,7 @@ def _image_data_tokens(data: str) -> int:
     size = _pixel_size(data)
     if size is None:
         return IMAGE_TOKENS
-    low, high = _IMAGE_RANGE
+    low, high = _IMAGE_TOKEN_RANGE
     return min(high, max(low, math.ceil(size[0] * size[1] / _PIXELS_PER_TOKEN)))
 
 
@@ -184,7 +186,9 @@ def _packed_pages(content: bytes) -> int:
         start = _STREAM.match(content, objects.end())
         if start is None:
             continue
-        packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED]
+        packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED_BYTES]
         with suppress(zlib.error):
-            pages += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
+            pages += len(
+                _PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED_BYTES))
+            )
     return pages

@@ -1,13 +1,13 @@
 """Assembles the items of a payload from the messages that a view shows.
 
-1. An assembler renders rows into wire items in log order. A rendered item never changes, so a later
-   build extends an earlier one byte for byte.
+1. An assembler renders rows of the log, in log order, into items of the provider's format. A
+   rendered item never changes, so a later build extends an earlier one byte for byte.
 2. Calls without a result are closed when the next user or assistant message comes. At the end of
    the log they are closed after the stable items, because a result may still come.
 3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
    is rewritten. A result whose call is not shown is not shown either.
 4. A payload starts with a user message: where it would not, a note comes first.
-5. Text names one of the agent's own tools only where the payload has that tool.
+5. Text names an agent tool only where the payload can have that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
 8. Stable items and breakpoints are known after every row, so that a caller who has an earlier
@@ -26,14 +26,14 @@ from typing import ClassVar
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
-from app.domain.payload.payload_items import BreakpointPlace, PayloadItems, StablePoint
-from app.domain.prompt.sections import NO_TAIL, Tail
-from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
+from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
     StoredOutput,
     inline_output,
@@ -41,21 +41,21 @@ from app.domain.tool_output.stored_output import (
     without_tool_names,
 )
 
-ALL_TOOLS = frozenset(TOOL_NAMES)
+ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)
 NO_NAMES: frozenset[str] = frozenset()
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
-MAX_KINDS = 16
+MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
 
-def placeholder_of(row: LogRow, *, named: bool = True) -> str:
+def placeholder_of(row: LogRow, *, names_tool: bool = True) -> str:
     """Return the placeholder of a cleared tool result."""
     output = output_of(row)
-    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=named)
+    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=names_tool)
 
 
 def output_of(row: LogRow) -> StoredOutput:
@@ -69,21 +69,22 @@ def output_of(row: LogRow) -> StoredOutput:
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
-    Its text may name the own tools in `tools`; `mentions` are those that it names. `defined` are
-    the tools that the payload defines, `references` those that a search result refers to.
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it names.
+    `defined_tools` are the tools that the payload defines, `references` those of them that a search
+    result refers to. `opening` is the dynamic text before the history.
     """
 
     format: ClassVar[FormatName]
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
     newest_breakpoints: ClassVar[int] = 1
-    """How many of the newest places for breakpoints are used beside the lasting ones."""
+    """How many of the newest breakpoint positions are used beside the fixed ones."""
 
     view: View
     count: CountText
-    tools: Collection[str] = ALL_TOOLS
-    opening: Tail = NO_TAIL
-    defined: Collection[str] = NO_NAMES
+    mentionable_tools: Collection[str] = ALL_TOOLS
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    defined_tools: Collection[str] = NO_NAMES
     mentions: set[str] = field(default_factory=set, init=False)
     references: set[str] = field(default_factory=set, init=False)
     opening_tokens: int = field(default=0, init=False)
@@ -95,41 +96,42 @@ class Assembler(ABC):
     has_reasoning: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._items: list[bytes] = []
+        self._stable_items: list[bytes] = []
         self._hash = hashlib.sha256()
         self._not_carried: dict[str, None] = {}
         self._used_ids: set[str] = set()
-        self._open: dict[str, str] = {}
+        self._open_calls: dict[str, str] = {}  # the id to send, by call id
         self._summary_texts = self.view.summary_texts()
-        self._short = {short.seq: short for short in self.view.shortened}
-        self._started = False
-        self._is_open = False
-        self._places: list[BreakpointPlace] = []
-        self._lasting: list[BreakpointPlace] = []
+        self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
+        self._has_first_message = False
+        self._has_opening = False
+        self._positions: list[BreakpointPosition] = []
+        self._fixed_positions: list[BreakpointPosition] = []
+        # By row: its seq, and how many stable items, positions and fixed positions there were then.
         self._seqs: list[int] = []
-        self._points: list[tuple[int, int, int]] = []
+        self._counts: list[tuple[int, int, int]] = []
 
     def add(self, row: LogRow) -> None:
-        """Render one row; rows that the view shows come once each, in log order."""
+        """Render one row. Call it once for each row that the view shows, in log order."""
         self._put_opening()
         hidden = self.view.hidden
         if self._summary_texts and (hidden is None or row.seq >= hidden.start):
             self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
-            if call_id in self._open:
-                self._add_result(row, self._open.pop(call_id))
+            if call_id in self._open_calls:
+                self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
-            if not self._started and row.role is Role.ASSISTANT:
+            if not self._has_first_message and row.role is Role.ASSISTANT:
                 self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
-            self._started = True
+            self._has_first_message = True
             self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
-        self._note_point(row.seq)
+        self._record_point(row.seq)
 
     def finish(self) -> None:
         """Render what follows the last row: a summary of everything before."""
@@ -138,103 +140,106 @@ class Assembler(ABC):
             self._put_summary()
 
     @property
-    def stable(self) -> int:
+    def stable_items(self) -> int:
         """How many items will not change."""
-        return len(self._items)
+        return len(self._stable_items)
 
     def point_at(self, seq: int) -> StablePoint | None:
-        """Return the stable point of a payload through this seq, None before the first row."""
+        """Return the point that a payload up to this seq reached, None before the first row."""
         index = bisect_right(self._seqs, seq) - 1
         if index < 0:
             return None
-        stable, places, lasting = self._points[index]
-        return StablePoint(stable, self._breakpoints(places, lasting))
+        stable_items, position_count, fixed_count = self._counts[index]
+        return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
 
-    def _note_point(self, seq: int) -> None:
+    def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)
-        self._points.append((self.stable, len(self._places), len(self._lasting)))
+        self._counts.append((self.stable_items, len(self._positions), len(self._fixed_positions)))
 
-    def _breakpoints(self, places: int, lasting: int) -> tuple[BreakpointPlace, ...]:
-        """Return the breakpoints, newest first, of a payload with so many places for them."""
-        newest = self._places[max(0, places - self.newest_breakpoints) : places]
-        recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
-        return tuple(sorted({*newest, *recent}, reverse=True)[:MAX_BREAKPOINTS])
+    def _breakpoints(self, position_count: int, fixed_count: int) -> tuple[BreakpointPosition, ...]:
+        """Return the breakpoints, newest first, of a payload with only the first positions."""
+        start = max(0, position_count - self.newest_breakpoints)
+        newest = self._positions[start:position_count]
+        fixed = self._fixed_positions[max(0, fixed_count - MAX_BREAKPOINTS) : fixed_count]
+        return tuple(sorted({*newest, *fixed}, reverse=True)[:MAX_BREAKPOINTS])
 
     def _append(self, item: bytes) -> None:
         """Add an item that will not change."""
-        self._items.append(item)
+        self._stable_items.append(item)
         self._hash.update(item)
 
     def _put_opening(self) -> None:
-        if self._is_open:
+        if self._has_opening:
             return
-        self._is_open = True
-        before, started = self.tokens, self._started
+        self._has_opening = True
+        tokens_before, had_first_message = self.tokens, self._has_first_message
         for text in self.opening.texts:
             self._put_note(text, as_system=self.opening.as_system)
         if self.opening.as_system and self.takes_system_notes:
-            self._started = started  # the conversation still has to begin with the user
-        self.opening_tokens = self.tokens - before
-        self.tokens = before
+            # The conversation still has to begin with the user.
+            self._has_first_message = had_first_message
+        self.opening_tokens = self.tokens - tokens_before
+        self.tokens = tokens_before
 
     def _put_summary(self) -> None:
         texts, self._summary_texts = self._summary_texts, ()
         self._end_group()
-        before = self.tokens
+        tokens_before = self.tokens
         for text in texts:
             self._put_note(text, as_system=self.view.summary_as_system)
-        self.summary_tokens = self.tokens - before
-        self.tokens = before
+        self.summary_tokens = self.tokens - tokens_before
+        self.tokens = tokens_before
         # Every payload of this view that has the last row before the summary has the summary too.
-        self._note_point(self._seqs[-1] if self._seqs else 0)
+        self._record_point(self._seqs[-1] if self._seqs else 0)
 
     def _end_group(self) -> None:
-        for wire_id in self._open.values():
+        """Close the calls of the last call group that have no result."""
+        for wire_id in self._open_calls.values():
             self._put_result(wire_id)
-        self._open.clear()
-        self._flush_media()
+        self._open_calls.clear()
+        self._finish_group()
 
-    def _trimmed(self, row: LogRow) -> bool:
-        return row.tokens > TRIMMED_TOKENS and self.view.trims(row.seq)
+    def _is_cleared(self, row: LogRow) -> bool:
+        return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
     def _placeholder(self, row: LogRow) -> str:
-        named = READ_LINES in self.tools
-        if named:
+        names_tool = READ_LINES in self.mentionable_tools
+        if names_tool:
             self.mentions.add(READ_LINES)
-        return placeholder_of(row, named=named)
+        return placeholder_of(row, names_tool=names_tool)
 
-    def _is_plain(self, row: LogRow) -> bool:
+    def _is_rewritten(self, row: LogRow) -> bool:
         """Whether a row is not shown as it is stored, and so counted again.
 
-        A preview may name no tool (rule 5); a large text is shortened.
+        Either the names of tools leave its preview (rule 5), or its text is shortened.
         """
-        if row.seq in self._short:
+        if row.seq in self._shortened_by_seq:
             return True
         output = row.output
         if output is None or not output.mentions:
             return False
-        if all(name in self.tools for name in output.mentions):
+        if all(name in self.mentionable_tools for name in output.mentions):
             self.mentions.update(output.mentions)
             return False
         return True
 
     def _message(self, row: LogRow) -> Message:
-        if (short := self._short.get(row.seq)) is not None:
-            return self._shortened(row, short)
+        if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
+            return self._shortened(row, shortened)
         message = row.message()
-        return _plain(message, output_of(row)) if self._is_plain(row) else message
+        return _without_tool_names(message, output_of(row)) if self._is_rewritten(row) else message
 
-    def _shortened(self, row: LogRow, short: ShortenedMessage) -> Message:
+    def _shortened(self, row: LogRow, shortened: ShortenedMessage) -> Message:
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = row.message(), message_ref(row.id, row.seq)
-        preview = shortened_preview(message, short, ref)
-        if all(name in self.tools for name in preview.mentions):
+        preview = shortened_preview(message, shortened, ref)
+        if all(name in self.mentionable_tools for name in preview.mentions):
             self.mentions.update(preview.mentions)
             return preview.message
-        return shortened_preview(message, short, ref, named=False).message
+        return shortened_preview(message, shortened, ref, named=False).message
 
-    def _in_format(self, row: LogRow, message: Message) -> Message:
-        """Return a message with the reasoning that came in the Chat format as this one has it."""
+    def _with_converted_reasoning(self, row: LogRow, message: Message) -> Message:
+        """Return a message with reasoning that came in the Chat format in this format's form."""
         if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
@@ -243,30 +248,30 @@ class Assembler(ABC):
     def _visible_tokens(
         self, row: LogRow, message: Message, shown: Message, *, is_changed: bool
     ) -> int:
-        """Return the tokens of a row without reasoning: the stored count, where it is the same.
+        """Return the tokens of a row without reasoning: the stored count where that still holds.
 
-        `message` is shown as `shown`; with `is_changed` it is not the stored one.
+        `message` is sent as `shown`; with `is_changed` it is not the stored one.
         """
-        is_same = not (is_changed or row.has_media or self._is_plain(row))
+        is_same = not (is_changed or row.has_media or self._is_rewritten(row))
         if is_same and counts_as_stored(message, shown, self.format):
             return row.tokens
         return count_visible(shown, self.count, self.format)
 
-    def _note_labels(self, shown: Message) -> None:
+    def _record_labels(self, shown: Message) -> None:
         """Collect the content types that labels of a shown message stand for."""
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
-                    if len(self._not_carried) < MAX_KINDS:
+                    if len(self._not_carried) < MAX_NOT_CARRIED:
                         self._not_carried[kind] = None
 
     def _add_message(self, row: LogRow) -> None:
-        rewritten: dict[str, str] = {}
+        ids: dict[str, str] = {}
         for call_id in row.call_ids:
             wire_id = self._unique_id(call_id)
-            self._open[call_id] = wire_id
-            rewritten |= renamed(call_id, wire_id)
-        self._put_row(row, rewritten)
+            self._open_calls[call_id] = wire_id
+            ids |= replaced_id(call_id, wire_id)
+        self._put_row(row, ids)
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
@@ -279,61 +284,67 @@ class Assembler(ABC):
         return wire_id
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
-        if self._trimmed(row):
+        if self._is_cleared(row):
             self._put_result(wire_id, self._placeholder(row))
         else:
-            self._put_row(row, renamed(row.call_ids[0], wire_id))
+            self._put_row(row, replaced_id(row.call_ids[0], wire_id))
 
     @abstractmethod
-    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None: ...
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        """Add a row; `ids` replaces call ids."""
 
     @abstractmethod
-    def _put_note(self, text: str, *, as_system: bool = False) -> None: ...
+    def _put_note(self, text: str, *, as_system: bool = False) -> None:
+        """Add a text of the service, as the system's or the user's."""
 
     @abstractmethod
-    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None: ...
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        """Answer a call with a text, by default with the note that it has no result."""
 
-    def _flush_media(self) -> None:  # noqa: B027  # most formats have none
+    def _finish_group(self) -> None:  # noqa: B027  # most formats need nothing
         """Add what follows all results of a call group."""
 
     @abstractmethod
-    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
-        """Return the payload's items as they stand, open calls closed, without changing it."""
+    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
+        """Return the items of the rows so far, open calls closed, and a tail.
+
+        More rows can be added afterwards.
+        """
 
     def _payload_items(
-        self, wire: list[bytes], tokens: int, tail: Tail, tail_tokens: int
+        self, wire_items: list[bytes], tokens: int, tail: DynamicTexts, tail_tokens: int
     ) -> PayloadItems:
         return PayloadItems(
-            wire=wire,
-            stable=self.stable,
+            wire_items=wire_items,
+            stable_items=self.stable_items,
             tokens=tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,
             has_calls=self.has_calls,
-            breakpoints=self._breakpoints(len(self._places), len(self._lasting)),
+            breakpoints=self._breakpoints(len(self._positions), len(self._fixed_positions)),
             mentions=tuple(sorted(self.mentions)),
             references=tuple(sorted(self.references)),
-            tail=1 if tail.texts else 0,
+            tail_items=1 if tail.texts else 0,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
             not_carried=tuple(self._not_carried),
         )
 
 
-def renamed(call_id: str, wire_id: str) -> dict[str, str]:
-    """Map a call's id to the one to send, as the log has it and as its chat item has it."""
+def replaced_id(call_id: str, wire_id: str) -> dict[str, str]:
+    """Map a call's id, as in the log and as in its chat item, to another id to send."""
     if wire_id == call_id:
         return {}
     return {call_id: wire_id, sendable_id(call_id): wire_id}
 
 
-def _plain(message: Message, output: StoredOutput) -> Message:
+def _without_tool_names(message: Message, output: StoredOutput) -> Message:
     """Return a truncated result whose note, at the end of its last text, names no tool."""
     parts: list[Part] = list(message.parts)
-    for place in reversed(range(len(parts))):
-        part = parts[place]
+    for index in reversed(range(len(parts))):
+        part = parts[index]
         if isinstance(part, Text):
-            parts[place] = Text(without_tool_names(part.text, output))
+            parts[index] = Text(without_tool_names(part.text, output))
             break
     return replace(message, parts=tuple(parts))

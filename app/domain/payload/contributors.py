@@ -77,8 +77,8 @@ def contributors(
         if tool.name not in deferred
     ]
     parts += [
-        Contributor("tool", scaled(resolved.extra_tokens((name,)), factor), name)
-        for name in tools.extra
+        Contributor("tool", scaled(resolved.agent_tool_tokens((name,)), factor), name)
+        for name in tools.agent_tools
     ]
     parts += [
         Contributor("message", scaled(item.tokens, factor), "", item.seq, item.role, item.pinned)

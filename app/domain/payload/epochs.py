@@ -34,20 +34,22 @@ NO_REQUESTED_WINDOW = 0
 
 _BUILD_ID = re.compile(
     r"(?P<epoch_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail>[0-9a-f]{64}))?"
+    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
 )
 
-NEAR_FACTOR = 0.05
-"""An epoch keeps its factor while the model's own is within this share of it."""
+MAX_FACTOR_DRIFT = 0.05
+"""An epoch keeps its factor while the model's present factor differs by at most this share."""
+_STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}
+"""Fields of an epoch's start that are stored under the names that earlier versions read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What an epoch starts from; `degraded` lists what its view lacks.
+class EpochStart:
+    """What is stored when an epoch begins; with the log it gives every payload of the epoch.
 
-    `tools` are the service's own tools in the payload, and which tools are deferred. Token counts
-    are multiplied by `factor`. `dynamic` is the hash of the dynamic text before the history, empty
-    without any.
+    `total` is the context window in tokens. `tools` are the agent tools of the payload and the
+    deferred tools. `degraded` lists what the view lacks. Token counts are multiplied by `factor`.
+    `dynamic_hash` is the hash of the dynamic text before the history, empty without any.
     """
 
     view: View
@@ -56,20 +58,21 @@ class Start:
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     degraded: tuple[str, ...] = ()
     factor: float = 1.0
-    dynamic: str = ""
+    dynamic_hash: str = ""
 
     def as_json(self) -> str:
-        """Return the text that is stored with the epoch."""
-        # Stored under the name that earlier versions read.
-        stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
-        return json_text.dumps(stored)
+        """Return the JSON that is stored with the epoch."""
+        stored = {_STORED_NAMES.get(key, key): value for key, value in asdict(self).items()}
+        tools = stored["offer"]
+        stored["offer"] = {"extra": tools.pop("agent_tools"), **tools}
+        return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 
 @lru_cache(maxsize=1024)
-def start_from(text: str) -> Start:
-    """Read a stored start; every build of the epoch does."""
+def epoch_start_from(text: str) -> EpochStart:
+    """Read a stored start; cached, because every build of the epoch needs it."""
     raw = json_text.loads(text)
-    return Start(
+    return EpochStart(
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
@@ -81,7 +84,7 @@ def start_from(text: str) -> Start:
 
 
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:
-    """Read the tools, as this version or an earlier one wrote them."""
+    """Read the tools that this version or an earlier one stored."""
     if "offer" in raw:
         tools = raw["offer"]
         return PayloadTools(tuple(tools["extra"]), tuple(tools["deferred"]), tools["native"])
@@ -90,32 +93,31 @@ def _tools(raw: Mapping[str, Any]) -> PayloadTools:
     return PayloadTools((STUB_TOOL.name,)) if raw["stub_tools"] else NO_PAYLOAD_TOOLS
 
 
-def factor_in(start: Start, current: float) -> float:
-    """Return the epoch's factor, or the current one once it is too far from that."""
-    return start.factor if abs(current / start.factor - 1) <= NEAR_FACTOR else current
+def epoch_factor(start: EpochStart, current: float) -> float:
+    """Return the epoch's factor, or the model's current one where they differ too much."""
+    return start.factor if abs(current / start.factor - 1) <= MAX_FACTOR_DRIFT else current
 
 
 @dataclass(frozen=True, slots=True)
 class BuildId:
-    """The parts of a build's id: its epoch, its newest message, and the hash of its tail."""
+    """The parts of a build's id: its epoch, the seq of its newest message, and its tail."""
 
     epoch_id: str
     through_seq: int
-    tail: str | None = None
+    tail_hash: str | None = None
 
-    @property
-    def build_id(self) -> str:
-        """The id as clients see it."""
-        name = f"{self.epoch_id}.{self.through_seq}"
-        return name if self.tail is None else f"{name}.{self.tail}"
+    def __str__(self) -> str:
+        """Return the id as clients see it."""
+        text = f"{self.epoch_id}.{self.through_seq}"
+        return text if self.tail_hash is None else f"{text}.{self.tail_hash}"
 
 
-def build_name(build_id: str) -> BuildId | None:
-    """Parse a build's id; None for a text that is none."""
+def parse_build_id(build_id: str) -> BuildId | None:
+    """Parse a build's id; None for any other text."""
     match = _BUILD_ID.fullmatch(build_id)
     if match is None:
         return None
-    return BuildId(match["epoch_id"], int(match["through_seq"]), match["tail"])
+    return BuildId(match["epoch_id"], int(match["through_seq"]), match["tail_hash"])
 
 
 def payload_stream_of(settings: RequestSettings, model: str) -> str:
@@ -133,10 +135,10 @@ def requested_window(settings: RequestSettings) -> int:
     return settings.max_context_tokens or NO_REQUESTED_WINDOW
 
 
-def view_holds(
-    epoch: Epoch, start: Start, resolved: ResolvedSettings, limits: Limits, version: int
+def is_view_current(
+    epoch: Epoch, start: EpochStart, resolved: ResolvedSettings, limits: Limits, version: int
 ) -> bool:
-    """Whether the view of this epoch is still the one that state and policy lead to."""
+    """Whether a build at this view version, policy and window still shows the epoch's view."""
     return (
         epoch.view_version == version
         and epoch.policy_hash == resolved.policy_hash
@@ -146,9 +148,9 @@ def view_holds(
 
 
 def break_reason(
-    last: Epoch,
-    before: Start,
-    after: Start,
+    last_epoch: Epoch,
+    last_start: EpochStart,
+    new_start: EpochStart,
     resolved: ResolvedSettings,
     state: ConversationState,
     window: int,
@@ -156,38 +158,41 @@ def break_reason(
 ) -> str | None:
     """Return why a payload cannot extend those of the stream's last epoch, None when it can.
 
-    `after` is the start of an epoch that would begin now, for this requested window. `pins` are
+    `new_start` is that of an epoch that would begin now, for this requested window. `pins` are
     the seqs that are pinned now.
     """
-    if last.tools_hash != resolved.tools_hash:
+    if last_epoch.tools_hash != resolved.tools_hash:
         return "tools_changed"
-    if (last.sections_hash, before.dynamic) != (resolved.sections_hash, after.dynamic):
+    if (last_epoch.sections_hash, last_start.dynamic_hash) != (
+        resolved.sections_hash,
+        new_start.dynamic_hash,
+    ):
         return "sections_changed"
-    totals = (before.total, before.max_output_tokens)
-    if totals != (after.total, after.max_output_tokens) or last.window != window:
+    totals = (last_start.total, last_start.max_output_tokens)
+    if totals != (new_start.total, new_start.max_output_tokens) or last_epoch.window != window:
         return "budget_changed"
-    if last.policy_hash != resolved.policy_hash:
+    if last_epoch.policy_hash != resolved.policy_hash:
         return "policy_changed"
-    if last.view_version != state.view_version:
+    if last_epoch.view_version != state.view_version:
         return state.view_cause or "compaction"
-    if reason := _pin_change(before.view, after.view, pins) or _view_change(
-        before.view, after.view
+    if reason := _pin_change(last_start.view, new_start.view, pins) or _view_change(
+        last_start.view, new_start.view
     ):
         return reason
-    if before.tools != after.tools:
+    if last_start.tools != new_start.tools:
         return "tools_changed"
-    return "budget_changed" if before.factor != after.factor else None
+    return "budget_changed" if last_start.factor != new_start.factor else None
 
 
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
     """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
-    if old.spans == new.spans and old.untrimmed == new.untrimmed:
+    if old.spans == new.spans and old.uncleared_results == new.uncleared_results:
         return None
-    if any(not old.shows(seq) or old.trims(seq) for seq in pins):
+    if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
         return "pinned"
-    gone = minus(old.spans, new.spans)
-    is_same_tail = old.spans[-1] == new.spans[-1]
-    if gone and is_same_tail and not minus(new.spans, old.spans) and old.note == new.note:
+    hidden_again = minus(old.spans, new.spans)
+    is_same_end = old.spans[-1] == new.spans[-1]
+    if hidden_again and is_same_end and not minus(new.spans, old.spans) and old.note == new.note:
         return "unpinned"
     return None
 
@@ -197,7 +202,10 @@ def _view_change(old: View, new: View) -> str | None:
         return "compaction"
     if old.spans != new.spans:
         return "window_moved"
-    if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
+    if (old.results_cleared_through, old.uncleared_results) != (
+        new.results_cleared_through,
+        new.uncleared_results,
+    ):
         return "tool_results_cleared"
     if old.shortened != new.shortened:
         return MESSAGES_SHORTENED

@@ -1,6 +1,6 @@
-"""Renders a payload: resolved settings and a history's items in the provider's request shape.
+"""Renders a payload: resolved settings and the items of a history as the provider's request.
 
-1. The dict can be splatted into the SDK's call. Model and output limit have the provider's names.
+1. The dict can be passed to the SDK's call as keyword arguments.
 2. Cache breakpoints are added at the end. They are no part of the stable prefix.
 3. Items are JSON already: they are joined, not parsed and written again.
 4. A delta has only what the caller lacks: it keeps its first `base_items` items, appends the items
@@ -21,18 +21,23 @@ from app.domain.common.messages import FormatName
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.payload.payload_items import (
-    BreakpointPlace,
+    BreakpointPosition,
     PayloadItems,
     StablePoint,
     with_breakpoints,
 )
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
-from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
+from app.domain.prompt.sections import (
+    PromptSection,
+    prefix_end_indices,
+    static_sections,
+    system_text,
+)
 
 MAX_SYSTEM_BREAKPOINTS = 2
 """Breakpoints in the system prompt: after static text, and after text that seldom changes."""
 WITHOUT_BREAKPOINTS = "cache_breakpoints"
-"""`degraded`: the payload has no breakpoints, because their places were wrong."""
+"""`degraded`: the payload has no breakpoints, because their positions were wrong."""
 _ANTHROPIC_BREAKPOINT = {"type": "ephemeral"}
 _OPENAI_BREAKPOINT = {"mode": "explicit"}
 
@@ -64,61 +69,68 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """The system prompt on the wire: items before the history, or a value beside it.
+    """The system prompt: items before the history, or a field of the request.
 
-    `plain` is the same without breakpoints, which `breakpoints` lists by section.
+    `hashed` is its JSON for the prefix hash. `breakpoints` are the indexes of the sections that
+    have one.
     """
 
     items: tuple[bytes, ...] = ()
-    value: Any = None
-    plain: bytes = b""
+    field_value: Any = None
+    hashed: bytes = b""
     breakpoints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a payload is rendered for.
+class RenderRequest:
+    """The inputs of a rendering beside settings and items.
 
-    `cache_key` routes requests with equal prefixes to the same cache. `dynamic` texts end the
-    system prompt. `caller_point` is where the caller's payload of this epoch ends.
+    The provider routes requests with the same `cache_key` to the same cache. The system prompt ends
+    with `dynamic_texts`. `caller_point` is where the caller's payload of this epoch ends; with it
+    the payload is a delta.
     """
 
     format: FormatName
     tools: PayloadTools
     cache_key: str
-    dynamic: tuple[str, ...] = ()
+    dynamic_texts: tuple[str, ...] = ()
     caller_point: StablePoint | None = None
 
 
 def render_payload(
-    request: Request, resolved: ResolvedSettings, items: PayloadItems, *, breakpoints: bool = True
+    request: RenderRequest,
+    resolved: ResolvedSettings,
+    items: PayloadItems,
+    *,
+    breakpoints: bool = True,
 ) -> Payload:
-    """Render the payload, with the service's own tools after the caller's."""
+    """Render the payload, with the agent tools after the caller's tools."""
     static = static_sections(resolved.sections)
     tools = resolved.wire_tools(request.format, request.tools)
-    after = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
-    system = _system(request, static, after, as_blocks=breakpoints)
-    places = _chosen_places(resolved, request, items.breakpoints, len(after)) if breakpoints else ()
-    wire = _with_breakpoints(request.format, items.wire, places)
-    shift = len(system.items)
-    base = 0
-    if request.caller_point is not None:
-        caller_places = request.caller_point.breakpoints if breakpoints else ()
-        earlier = _chosen_places(resolved, request, caller_places, len(after))
-        changed = {place.item for place in set(places) ^ set(earlier)}
-        base = (
-            min(request.caller_point.stable, *changed) if changed else request.caller_point.stable
-        )
-    shown = wire[base : len(wire) - items.tail] if request.caller_point is not None else wire
-    if request.caller_point is None:
-        shown = [*system.items, *shown]
+    marked_sections = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
+    system = _system(request, static, marked_sections, as_blocks=breakpoints)
+
+    def chosen(positions: Sequence[BreakpointPosition]) -> tuple[BreakpointPosition, ...]:
+        return _chosen_positions(resolved, request, positions, len(marked_sections))
+
+    positions = chosen(items.breakpoints) if breakpoints else ()
+    wire_items = _with_breakpoints(request.format, items.wire_items, positions)
+    system_items = len(system.items)
+    base_items = 0
+    sent_items = [*system.items, *wire_items]
+    if (point := request.caller_point) is not None:
+        # The caller keeps its items up to the first one whose breakpoints changed.
+        changed = set(positions) ^ set(chosen(point.breakpoints) if breakpoints else ())
+        first_new = min([point.stable_items, *(position.item_index for position in changed)])
+        sent_items = wire_items[first_new : len(wire_items) - items.tail_items]
+        base_items = first_new + system_items
     return Payload(
-        body=_body(request, resolved, system, tools, _joined(shown)),
-        stable_items=items.stable + shift,
-        prefix_hash=_prefix_hash(system.plain, tools, items),
-        breakpoints=_breakpoints(request.format, static, system, places, items, shift),
-        tail=_joined(wire[len(wire) - items.tail :]),
-        base_items=base + shift if request.caller_point is not None else 0,
+        body=_body(request, resolved, system, tools, _joined(sent_items)),
+        stable_items=items.stable_items + system_items,
+        prefix_hash=_prefix_hash(system.hashed, tools, items),
+        breakpoints=_breakpoints(request.format, static, system, positions, items),
+        tail=_joined(wire_items[len(wire_items) - items.tail_items :]),
+        base_items=base_items,
         is_delta=request.caller_point is not None,
         degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
@@ -140,50 +152,57 @@ def _takes_breakpoints(resolved: ResolvedSettings, format: FormatName) -> bool:
 
 
 def _sections_with_breakpoint(
-    resolved: ResolvedSettings, static: Sequence[PromptSection], request: Request
+    resolved: ResolvedSettings, static: Sequence[PromptSection], request: RenderRequest
 ) -> tuple[int, ...]:
     """Return the last sections that end a prefix long enough to be cached."""
     if not _takes_breakpoints(resolved, request.format):
         return ()
-    reach = resolved.tool_tokens(request.tools)
+    prefix_tokens = resolved.tool_tokens(request.tools)
     indexes = []
-    ends = prefix_sections(static)
+    ends = prefix_end_indices(static)
     for index, section in enumerate(static):
-        reach += resolved.section_tokens(section)
-        if index in ends and reach >= _minimum(resolved):
+        prefix_tokens += resolved.section_tokens(section)
+        if index in ends and prefix_tokens >= _min_cached_tokens(resolved):
             indexes.append(index)
     if request.format is FormatName.OPENAI_CHAT:
         return tuple(indexes[-1:])  # its system prompt is one message
     return tuple(indexes[-MAX_SYSTEM_BREAKPOINTS:])
 
 
-def _chosen_places(
-    resolved: ResolvedSettings, request: Request, places: Sequence[BreakpointPlace], used: int
-) -> tuple[BreakpointPlace, ...]:
-    """Return the newest places behind a prefix that is long enough to be cached."""
+def _chosen_positions(
+    resolved: ResolvedSettings,
+    request: RenderRequest,
+    positions: Sequence[BreakpointPosition],
+    used: int,
+) -> tuple[BreakpointPosition, ...]:
+    """Return the newest positions behind a prefix that is long enough to be cached.
+
+    `used` breakpoints are in the system prompt already.
+    """
     if not _takes_breakpoints(resolved, request.format):
         return ()
     fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
-    long_enough = [place for place in places if fixed + place.tokens >= _minimum(resolved)]
+    min_tokens = _min_cached_tokens(resolved) - fixed
+    long_enough = [position for position in positions if position.tokens >= min_tokens]
     allowed = MAX_BREAKPOINTS - used
     if request.format is not FormatName.ANTHROPIC:
         allowed -= 1  # OpenAI writes an implicit one
     return tuple(long_enough[:allowed])
 
 
-def _minimum(resolved: ResolvedSettings) -> int:
+def _min_cached_tokens(resolved: ResolvedSettings) -> int:
     return (resolved.info.cache_minimum_tokens if resolved.info is not None else None) or 0
 
 
 def _with_breakpoints(
-    format: FormatName, wire: Sequence[bytes], chosen: Iterable[BreakpointPlace]
+    format: FormatName, wire_items: Sequence[bytes], positions: Iterable[BreakpointPosition]
 ) -> list[bytes]:
-    places: dict[int, list[int]] = {}
-    for place in chosen:
-        places.setdefault(place.item, []).append(place.offset)
-    items = list(wire)
-    for item, offsets in places.items():
-        items[item] = with_breakpoints(items[item], BREAKPOINTS_JSON[format], offsets)
+    offsets_by_item: dict[int, list[int]] = {}
+    for position in positions:
+        offsets_by_item.setdefault(position.item_index, []).append(position.byte_offset)
+    items = list(wire_items)
+    for index, offsets in offsets_by_item.items():
+        items[index] = with_breakpoints(items[index], BREAKPOINTS_JSON[format], offsets)
     return items
 
 
@@ -191,24 +210,24 @@ def _breakpoints(
     format: FormatName,
     static: Sequence[PromptSection],
     system: _System,
-    places: Iterable[BreakpointPlace],
+    positions: Iterable[BreakpointPosition],
     items: PayloadItems,
-    shift: int,
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
-    sections = system.breakpoints or tuple(prefix_sections(static))
-    of_sections = [Breakpoint("section", index) for index in sections]
-    items_with = sorted({place.item for place in places})
-    if not items_with and items.stable and format is not FormatName.ANTHROPIC:
-        items_with = [items.stable - 1]
-    return (*of_sections, *(Breakpoint("message", index + shift) for index in items_with))
+    sections = system.breakpoints or tuple(prefix_end_indices(static))
+    after_sections = [Breakpoint("section", index) for index in sections]
+    indexes = sorted({position.item_index for position in positions})
+    if not indexes and items.stable_items and format is not FormatName.ANTHROPIC:
+        indexes = [items.stable_items - 1]
+    after_items = [Breakpoint("message", index + len(system.items)) for index in indexes]
+    return (*after_sections, *after_items)
 
 
 # --- the system prompt ----------------------------------------------------------------------
 
 
 def _system(
-    request: Request,
+    request: RenderRequest,
     static: Sequence[PromptSection],
     breakpoints: tuple[int, ...],
     *,
@@ -216,7 +235,7 @@ def _system(
 ) -> _System:
     """Return the system prompt; without `as_blocks` it is one text where the format has blocks."""
     text = system_text(static)
-    texts = [*([text] if text else []), *request.dynamic]
+    texts = [*([text] if text else []), *request.dynamic_texts]
     match request.format:
         case FormatName.OPENAI_CHAT:
             # A message for all static text; its content has a part where it has a breakpoint.
@@ -224,7 +243,7 @@ def _system(
             if breakpoints:
                 part = {"type": "text", "text": text, "prompt_cache_breakpoint": _OPENAI_BREAKPOINT}
                 contents[0] = [part]
-            return _system_items(
+            return _system_messages(
                 ({"role": "system", "content": content} for content in contents), breakpoints
             )
         case FormatName.OPENAI_RESPONSES:
@@ -235,8 +254,8 @@ def _system(
                 for index, section in enumerate(static)
             ]
             messages = [parts] if parts else []
-            messages += [[{"type": "input_text", "text": text}] for text in request.dynamic]
-            return _system_items(
+            messages += [[{"type": "input_text", "text": text}] for text in request.dynamic_texts]
+            return _system_messages(
                 (
                     {"type": "message", "role": "developer", "content": content}
                     for content in messages
@@ -245,25 +264,25 @@ def _system(
             )
         case FormatName.ANTHROPIC if as_blocks:
             # A block per section, so that any of them can have a breakpoint.
-            sections = (section.content for section in static)
-            blocks = [{"type": "text", "text": text} for text in (*sections, *request.dynamic)]
+            block_texts = (*(section.content for section in static), *request.dynamic_texts)
+            blocks = [{"type": "text", "text": text} for text in block_texts]
             value = [
                 {**block, "cache_control": _ANTHROPIC_BREAKPOINT} if index in breakpoints else block
                 for index, block in enumerate(blocks)
             ]
-            plain = json_text.dump_payload(blocks)
-            return _System(value=value or None, plain=plain, breakpoints=breakpoints)
+            hashed = json_text.dump_payload(blocks)
+            return _System(field_value=value or None, hashed=hashed, breakpoints=breakpoints)
         case FormatName.ANTHROPIC:
             joined = "\n\n".join(texts)
-            return _System(value=joined or None, plain=json_text.dump_payload(joined))
+            return _System(field_value=joined or None, hashed=json_text.dump_payload(joined))
         case FormatName.GEMINI:
             instruction = {"parts": [{"text": text} for text in texts]} if texts else None
-            return _System(value=instruction, plain=json_text.dump_payload(instruction))
+            return _System(field_value=instruction, hashed=json_text.dump_payload(instruction))
         case _:
             assert_never(request.format)
 
 
-def _system_items(messages: Iterable[dict[str, Any]], breakpoints: tuple[int, ...]) -> _System:
+def _system_messages(messages: Iterable[dict[str, Any]], breakpoints: tuple[int, ...]) -> _System:
     items = tuple(map(json_text.dump_payload, messages))
     return _System(items, None, b",".join(items), breakpoints)
 
@@ -272,7 +291,7 @@ def _system_items(messages: Iterable[dict[str, Any]], breakpoints: tuple[int, ..
 
 
 def _body(
-    request: Request,
+    request: RenderRequest,
     resolved: ResolvedSettings,
     system: _System,
     tools: bytes | None,
@@ -282,7 +301,7 @@ def _body(
     max_output = resolved.required_limits().max_output_tokens
     is_whole = request.caller_point is None
     tool_field = {"tools": orjson.Fragment(tools)} if is_whole and tools is not None else {}
-    system_value = system.value if is_whole else None
+    system_value = system.field_value if is_whole else None
     cache_key = {}
     if resolved.info is not None and resolved.info.exact:
         cache_key = {"prompt_cache_key": request.cache_key}
@@ -305,8 +324,8 @@ def _body(
             assert_never(request.format)
 
 
-def _joined(wire: Sequence[bytes]) -> orjson.Fragment:
-    return orjson.Fragment(b"[" + b",".join(wire) + b"]")
+def _joined(items: Sequence[bytes]) -> orjson.Fragment:
+    return orjson.Fragment(b"[" + b",".join(items) + b"]")
 
 
 def _prefix_hash(system: bytes, tools: bytes | None, items: PayloadItems) -> str:

@@ -15,7 +15,7 @@ from app.domain.common.policy import CompactionPolicy, StrategyName
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import Limits, Pressure, pressure_status
-from app.domain.payload.epochs import NO_REQUESTED_WINDOW, Start
+from app.domain.payload.epochs import NO_REQUESTED_WINDOW, EpochStart
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
 
@@ -41,7 +41,10 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class CallUsage:
-    """The usage of a call; with `has_steps` the provider added to the input it was sent."""
+    """The usage of a call; with `has_steps` its input has more than the payload.
+
+    The provider ran tools of its own, and counted their results as input.
+    """
 
     usage: TokenUsage
     has_steps: bool = False
@@ -78,11 +81,11 @@ class ReportedUsage:
 # --- judging --------------------------------------------------------------------------------
 
 
-def current_epoch(newest: Epoch | None, state: ConversationState) -> int:
-    """Return the epoch of a stream's next build: a new one when the view has changed."""
-    if newest is None:
+def current_epoch(newest_epoch: Epoch | None, state: ConversationState) -> int:
+    """Return the number of a stream's current epoch, the next one when the view has changed."""
+    if newest_epoch is None:
         return int(state.view_version > 0)
-    return newest.epoch + (newest.view_version != state.view_version)
+    return newest_epoch.epoch + (newest_epoch.view_version != state.view_version)
 
 
 def judged_tokens(estimate: int, reported: ReportedUsage | None, epoch: int) -> int:
@@ -107,7 +110,7 @@ def should_compact(
 
 def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
     """Whether compaction is suspended until the log has grown, as after an undo."""
-    if state.tokens >= state.resume_at:
+    if state.tokens >= state.resume_at_tokens:
         return False
     return pressure_status(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
@@ -115,43 +118,48 @@ def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
 # --- comparing ------------------------------------------------------------------------------
 
 
-def incomparable(
-    newest: Epoch | None,
-    start: Start | None,
-    epoch: int | None,
-    through: int,
+def incomparable_reason(
+    newest_epoch: Epoch | None,
+    start: EpochStart | None,
+    report_epoch: int | None,
+    through_seq: int,
     state: ConversationState,
 ) -> str | None:
-    """Return why the count of a report's payload is unknown, None where it is known.
+    """Return why a report cannot be compared with the service's count, None where it can be.
 
-    It is known for the newest epoch of its stream, while the view is the same, if it was built for
-    the policy's own context window.
+    The count is known for the newest epoch of the payload stream, while the view is the same, if
+    the epoch was built for the policy's own context window.
     """
-    if newest is None or start is None:
+    if newest_epoch is None or start is None:
         return "never_built"
-    if epoch != newest.epoch or through < newest.start_seq:
+    if report_epoch != newest_epoch.epoch or through_seq < newest_epoch.start_seq:
         return "older_epoch"
-    if newest.view_version != state.view_version:
+    if newest_epoch.view_version != state.view_version:
         return "view_changed"
-    if newest.window != NO_REQUESTED_WINDOW or start.degraded:
+    if newest_epoch.window != NO_REQUESTED_WINDOW or start.degraded:
         return "reduced"
     return None
 
 
-def unlike(newest: Epoch, start: Start, resolved: ResolvedSettings) -> str | None:
-    """Return why the stored settings are not those of this epoch, None where they are."""
-    if (newest.sections_hash, newest.tools_hash) != (resolved.sections_hash, resolved.tools_hash):
+def settings_difference(
+    newest_epoch: Epoch, start: EpochStart, resolved: ResolvedSettings
+) -> str | None:
+    """Return how the stored settings differ from those of this epoch, None where they do not."""
+    if (newest_epoch.sections_hash, newest_epoch.tools_hash) != (
+        resolved.sections_hash,
+        resolved.tools_hash,
+    ):
         return "request_settings"
     view = start.view
-    is_plain = len(view.spans) == 1 and not (view.trimmed_through or view.summaries)
+    is_plain = len(view.spans) == 1 and not (view.results_cleared_through or view.summaries)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW and not is_plain:
         return "reduced"
     return None
 
 
-def counted_tokens(
-    resolved: ResolvedSettings, start: Start, state: ConversationState, shown: int
+def raw_payload_tokens(
+    resolved: ResolvedSettings, start: EpochStart, state: ConversationState, shown_tokens: int
 ) -> int:
-    """Return the count of a payload that shows so many tokens of the log, before the factor."""
+    """Return the count, before the factor, of a payload with `shown_tokens` of the log."""
     fixed = resolved.raw_fixed.system_prompt + resolved.raw_fixed.skill_prompts
-    return fixed + resolved.tool_tokens(start.tools) + state.summary_tokens + shown
+    return fixed + resolved.tool_tokens(start.tools) + state.summary_tokens + shown_tokens

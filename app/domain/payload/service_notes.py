@@ -54,14 +54,14 @@ class Notes:
 
     @property
     def mentions(self) -> frozenset[str]:
-        """The own tools that the notes name."""
+        """The agent tools that the notes name."""
         names = {TOOL_SEARCH} if self.deferred else set()
         if self.percent is not None and self.names_compaction:
             names.add(COMPACT_CONTEXT)
         return frozenset(names)
 
 
-def noted(
+def usage_with_notes(
     resolved: ResolvedSettings,
     limits: Limits,
     conversation: int,
@@ -70,19 +70,19 @@ def noted(
 ) -> Usage:
     """Return the usage of a payload with its notes, from counts before the factor.
 
-    It counts what a build adds to a payload: the notes after the history, and the own tools that
+    It counts what a build adds to a payload: the notes after the history, and the agent tools that
     notes and messages mention.
     """
     named = frozenset(mentions)
-    own = resolved.extra_tokens(resolved.agent_tools(named))
+    own = resolved.agent_tool_tokens(resolved.agent_tools(named))
     usage = resolved.usage(conversation, summary, own)
-    names = COMPACT_CONTEXT in resolved.nameable
+    names = COMPACT_CONTEXT in resolved.mentionable_agent_tools
     notes = Notes(None, 0, names)
     for _ in range(MAX_ROUNDS):
         if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
             return usage
         notes = Notes(percent_of(usage.total, limits), 0, names)
-        own = resolved.extra_tokens(resolved.agent_tools(named | notes.mentions))
+        own = resolved.agent_tool_tokens(resolved.agent_tools(named | notes.mentions))
         more = resolved.usage(conversation, summary, own, resolved.system_tokens(notes.texts))
         if more.total > limits.capacity:
             return usage

@@ -16,10 +16,10 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.payload.reported_usage import CallUsage, TokenUsage
 
-MAX_REPORTED = 10**12
+MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
-_STEPS = ("message", "fallback_message")
-_READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
+_STEP_TYPES = ("message", "fallback_message")
+_CACHE_READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
 
 
 class UsageShape(StrEnum):
@@ -94,7 +94,7 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     """Read a usage object of any shape, for a call in this format.
 
     LiteLLM reports OpenAI Chat's shape, with fields of other providers. Unknown fields are
-    ignored. Raises ValidationError with the place of an impossible number.
+    ignored. Raises ValidationError at an impossible number.
     """
     try:
         shape = usage_shape(raw, format)
@@ -107,31 +107,31 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
 def _chat(raw: Mapping[str, Any]) -> CallUsage:
     sent = _tokens(raw, "prompt_tokens", required=True)
     details = _object(raw, "prompt_tokens_details")
-    place = "/usage/prompt_tokens_details"
-    read = [_tokens(details, "cached_tokens", at=place)]
-    read += [_tokens(raw, name) for name in _READ_NAMES]
-    written = [_tokens(details, "cache_write_tokens", "cache_creation_tokens", at=place)]
+    pointer = "/usage/prompt_tokens_details"
+    read = [_tokens(details, "cached_tokens", at=pointer)]
+    read += [_tokens(raw, name) for name in _CACHE_READ_NAMES]
+    written = [_tokens(details, "cache_write_tokens", "cache_creation_tokens", at=pointer)]
     written.append(_tokens(raw, "cache_creation_input_tokens"))
-    usage = _split(sent, max(read), max(written), _tokens(raw, "completion_tokens"), place)
+    usage = _split(sent, max(read), max(written), _tokens(raw, "completion_tokens"), pointer)
     return _last_step(raw, usage)
 
 
 def _responses(raw: Mapping[str, Any]) -> CallUsage:
-    details, place = _object(raw, "input_tokens_details"), "/usage/input_tokens_details"
+    details, pointer = _object(raw, "input_tokens_details"), "/usage/input_tokens_details"
     usage = _split(
         _tokens(raw, "input_tokens", required=True),
-        _tokens(details, "cached_tokens", at=place),
-        _tokens(details, "cache_write_tokens", at=place),
+        _tokens(details, "cached_tokens", at=pointer),
+        _tokens(details, "cache_write_tokens", at=pointer),
         _tokens(raw, "output_tokens"),
-        place,
+        pointer,
     )
     return CallUsage(usage)
 
 
-def _split(sent: int, read: int, written: int, output: int, place: str) -> TokenUsage:
+def _split(sent: int, read: int, written: int, output: int, pointer: str) -> TokenUsage:
     """Split an input that includes cached tokens; tokens both read and written count as read."""
     if max(read, written) > sent:
-        raise ValidationError.at(place, f"More cached tokens than the {sent} of the input")
+        raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
     written = min(written, sent - read)
     return TokenUsage(sent - read - written, output, written, read)
 
@@ -148,11 +148,11 @@ def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
         raise ValidationError.at("/usage/iterations", "A list is required")
     usages = []
     for index, step in enumerate(steps):
-        place = f"/usage/iterations/{index}"
+        pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
-            raise ValidationError.at(place, "An object is required")
-        if step.get("type") in _STEPS:
-            usages.append(_anthropic_step(step, place))
+            raise ValidationError.at(pointer, "An object is required")
+        if step.get("type") in _STEP_TYPES:
+            usages.append(_anthropic_step(step, pointer))
     return CallUsage(usages[-1] if usages else whole, len(steps) > 1 or _ran_own_tools(raw))
 
 
@@ -216,8 +216,10 @@ def _tokens(raw: Mapping[str, Any], *names: str, at: str = "/usage", required: b
         value = raw.get(name)
         if value is None:
             continue
-        if type(value) is not int or not 0 <= value <= MAX_REPORTED:
-            raise ValidationError.at(f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED}")
+        if type(value) is not int or not 0 <= value <= MAX_REPORTED_TOKENS:
+            raise ValidationError.at(
+                f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED_TOKENS}"
+            )
         return value
     if required:
         raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are required")

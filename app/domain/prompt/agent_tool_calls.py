@@ -1,4 +1,4 @@
-"""Parsing of calls to the service's own tools [agent-tools.execute].
+"""Parsing of calls of agent tools [agent-tools.execute].
 
 1. A malformed call, or a call of an unknown tool, is an error for the caller, with a pointer.
    Invalid arguments are an error message for the model [agent-tools.model-errors].
@@ -35,7 +35,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.0+)?")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool of the service.
+    """One call of an agent tool.
 
     `arguments` is None if the model did not send a JSON object. Only Gemini's calls may lack an
     `id`. `is_search_item` is true for a `tool_search_call` of OpenAI Responses, whose result is an
@@ -49,7 +49,7 @@ class Call:
 
 
 def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
-    """Parse a native call of a tool of the service; unknown fields are ignored.
+    """Parse a call of an agent tool in a provider's format; unknown fields are ignored.
 
     Chat: an element of `tool_calls`. Responses: a `function_call` item, or a `tool_search_call`
     for the client. Anthropic: a `tool_use` block. Gemini: a part with a `functionCall`. Raises

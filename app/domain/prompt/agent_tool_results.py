@@ -1,4 +1,4 @@
-"""Native messages that answer calls of the service's own tools.
+"""Native messages that answer calls of agent tools.
 
 1. A call's id is returned unchanged; only the text of a result is made sendable.
 2. The result of a tool search is text, except where the provider has a type for it: Anthropic takes

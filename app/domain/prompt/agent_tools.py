@@ -1,4 +1,4 @@
-"""The tools of the service for an LLM, each with its parameters [agent-tools.definitions].
+"""Agent tools: the tools that the service offers to an LLM [agent-tools.definitions].
 
 A tool's JSON schema, the validation of its arguments and its request are made from one list of
 parameters.
@@ -123,7 +123,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A tool of the service; `request_type` takes the parameters as keyword arguments."""
+    """An agent tool; `request_type` takes the parameters as keyword arguments."""
 
     name: str
     description: str
@@ -241,7 +241,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
         )
     }
 )
-"""Every tool of the service, by name; add a new tool here and to `AgentToolRequest`."""
+"""Every agent tool, by name; add a new tool here and to `AgentToolRequest`."""
 
 
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:

@@ -28,9 +28,9 @@ from app.domain.models.tokens import (
 )
 from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.prompt.sections import (
+    DynamicTexts,
     PromptSection,
     SectionKind,
-    Tail,
     dynamic_texts,
     merge_sections,
     static_sections,
@@ -67,13 +67,13 @@ class RequestSettings:
 
 @dataclass(frozen=True, slots=True)
 class PayloadTools:
-    """The tools that a payload adds to the caller's, and those of the caller's it defers.
+    """The agent tools in a payload, and the caller's tools that it defers.
 
-    `extra` are the service's own tools, or the stub. `native` is true if the provider gets the
-    definitions of deferred tools and searches them itself [tools.native-deferral].
+    `agent_tools` may instead name the stub. `native` is true if the provider gets the definitions
+    of deferred tools and searches them itself [tools.native-deferral].
     """
 
-    extra: tuple[str, ...] = ()
+    agent_tools: tuple[str, ...] = ()
     deferred: tuple[str, ...] = ()
     native: bool = False
 
@@ -88,11 +88,11 @@ class Memo:
     def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
 
-    def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], _Value]) -> _Value:
         """Return the cached value of a key; its first element names the kind of value."""
         value: _Value | None = self._values.get(key)
         if value is None:
-            value = make()
+            value = compute()
             if len(self._values) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
                 self._values.clear()
             self._values[key] = value
@@ -107,9 +107,9 @@ class ResolvedSettings:
     tools that are deferred while none has been used. `raw_dynamic` is the part for dynamic
     sections. `texts` has the JSON of sections, tools and policy by hash, for the epoch's record.
 
-    `limits` are the limits of this request; None if the context window is unknown, with the error
-    in `problem`. `policy_limits` ignore the request's own context window, model and output limit:
-    compaction uses them.
+    `limits` are the limits of this request; None if the context window is unknown, with the
+    error in `limits_error`. `policy_limits` ignore the request's own context window, model and
+    output limit: compaction uses them.
     """
 
     policy: Policy
@@ -117,7 +117,7 @@ class ResolvedSettings:
     info: ModelInfo | None
     limits: Limits | None
     policy_limits: Limits | None
-    problem: ContextError | None
+    limits_error: ContextError | None
     sections: tuple[PromptSection, ...]
     tools: tuple[ToolDefinition, ...]
     raw_fixed: Usage
@@ -132,18 +132,18 @@ class ResolvedSettings:
     _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
-        """Return the limits; raises `problem` without them."""
+        """Return the limits; raises `limits_error` without them."""
         if self.limits is None:
-            assert self.problem is not None
-            raise self.problem
+            assert self.limits_error is not None
+            raise self.limits_error
         return self.limits
 
     def compaction_limits(self) -> Limits:
         """Return the limits for compaction: the policy's, or else the request's."""
         return self.policy_limits or self.required_limits()
 
-    def takes_reasoning_of(self, format: FormatName) -> tuple[str, ...]:
-        """Return the providers whose reasoning in Chat messages the model accepts."""
+    def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
+        """Return the model families whose reasoning in Chat messages the model accepts."""
         return accepted_families(self.model or "", format)
 
     # --- tools ---------------------------------------------------------------------------
@@ -153,13 +153,13 @@ class ResolvedSettings:
 
         def rendered() -> bytes | None:
             deferred = payload_tools.deferred
-            tools = (*self.tools, *map(service_tool, payload_tools.extra))
+            tools = (*self.tools, *map(agent_tool_definition, payload_tools.agent_tools))
             if payload_tools.native and deferred:
                 return json_text.dump_payload(with_deferred(format, tools, deferred))
             tools = tuple(tool for tool in tools if tool.name not in deferred)
             return json_text.dump_payload(FORMATS[format].tools_to_wire(tools)) if tools else None
 
-        return self._memo.once(("wire_tools", format, payload_tools), rendered)
+        return self._memo.get_or_compute(("wire_tools", format, payload_tools), rendered)
 
     def tool_tokens(self, payload_tools: PayloadTools, references: tuple[str, ...] = ()) -> int:
         """Return the tokens of a payload's tools, before the factor.
@@ -171,18 +171,19 @@ class ResolvedSettings:
             hidden = set(payload_tools.deferred).difference(references)
             costs = zip(self.tools, self.tool_costs, strict=True)
             defined = sum(cost for tool, cost in costs if tool.name not in hidden)
-            return defined + self.extra_tokens(payload_tools.extra)
+            return defined + self.agent_tool_tokens(payload_tools.agent_tools)
 
-        return self._memo.once(("tool_tokens", payload_tools, references), counted)
+        return self._memo.get_or_compute(("tool_tokens", payload_tools, references), counted)
 
-    def extra_tokens(self, extra: tuple[str, ...]) -> int:
-        """Return the tokens of the service's own tools in a payload, before the factor."""
-        own = map(service_tool, extra)
-        return self._memo.once(
-            ("extra_tokens", extra), lambda: estimate_tool_defs_tokens(own, self.count)
+    def agent_tool_tokens(self, names: tuple[str, ...]) -> int:
+        """Return the tokens of agent tools in a payload, before the calibration factor."""
+        definitions = map(agent_tool_definition, names)
+        return self._memo.get_or_compute(
+            ("agent_tool_tokens", names),
+            lambda: estimate_tool_defs_tokens(definitions, self.count),
         )
 
-    def defined(self, payload_tools: PayloadTools) -> frozenset[str]:
+    def defined_tool_names(self, payload_tools: PayloadTools) -> frozenset[str]:
         """Return the caller's tools that a payload defines, natively deferred ones included."""
 
         def names() -> frozenset[str]:
@@ -190,10 +191,10 @@ class ResolvedSettings:
             hidden = () if payload_tools.native else payload_tools.deferred
             return all_names.difference(hidden)
 
-        return self._memo.once(("defined", payload_tools), names)
+        return self._memo.get_or_compute(("defined_tool_names", payload_tools), names)
 
-    def usually_deferred(self, format: FormatName) -> ResolvedSettings:
-        """Return these settings with the tokens of tools as deferred when no tool has been used."""
+    def with_usual_deferral(self, format: FormatName) -> ResolvedSettings:
+        """Return these settings with the tool tokens of a payload before any tool call."""
         deferred = self.deferral(format)
         if not deferred:
             return self
@@ -208,44 +209,46 @@ class ResolvedSettings:
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return the tools to defer: none while all are within their share of the window."""
-        can_search = self._has_search or TOOL_SEARCH in self._addable
+        can_search = self._has_search or TOOL_SEARCH in self._addable_agent_tools
         if self.limits is None or not can_search:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
         if sum(self.tool_costs) > allowed and not self._has_search:
             # Deferral adds `tool_search`, whose definition counts as well.
-            allowed -= self.extra_tokens((TOOL_SEARCH,))
+            allowed -= self.agent_tool_tokens((TOOL_SEARCH,))
         max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
         return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_tools)
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
-        known = self.info is not None and self.info.tool_search
-        return known and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
+        can_search = self.info is not None and self.info.tool_search
+        return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
     @property
-    def nameable(self) -> frozenset[str]:
-        """The service's tools that texts of a payload may name."""
+    def mentionable_agent_tools(self) -> frozenset[str]:
+        """The agent tools that texts of a payload may name."""
 
         def names() -> frozenset[str]:
-            return self._addable.union(tool.name for tool in self.tools).intersection(AGENT_TOOLS)
+            return self._addable_agent_tools.union(tool.name for tool in self.tools).intersection(
+                AGENT_TOOLS
+            )
 
-        return self._memo.once("nameable", names)
+        return self._memo.get_or_compute("mentionable_agent_tools", names)
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
-        """Return the service's tools of a payload whose texts mention `mentions`.
+        """Return the agent tools of a payload whose texts mention `mentions`.
 
-        A caller's tool of the same name replaces the service's [agent-tools.auto].
+        A caller's tool of the same name replaces an agent tool [agent-tools.auto].
         """
-        addable = self._addable.difference(tool.name for tool in self.tools)
+        addable = self._addable_agent_tools.difference(tool.name for tool in self.tools)
         if self.policy.agent_tools == "auto":
             addable &= set(mentions)
         return tuple(name for name in AGENT_TOOLS if name in addable)
 
     @property
-    def _addable(self) -> frozenset[str]:
-        """The service's tools that may be added: none if a provider would not take all of them."""
+    def _addable_agent_tools(self) -> frozenset[str]:
+        """The agent tools that may be added: none if they would exceed a provider's maximum."""
         policy, count = self.policy.agent_tools, len(self.tools)
         if policy == "none":
             return frozenset()
@@ -274,10 +277,10 @@ class ResolvedSettings:
         sections = (*self.sections, *request.dynamic)
         return all(section.kind is not SectionKind.STATUS for section in sections)
 
-    def tail(self, texts: tuple[str, ...]) -> Tail:
-        """Return texts as a tail, in a role that the model's provider accepts."""
+    def dynamic_texts_of(self, texts: tuple[str, ...]) -> DynamicTexts:
+        """Return texts in a role that the provider of the model accepts."""
         as_system = self.info is not None and self.info.mid_conversation_system
-        return Tail(texts, as_system)
+        return DynamicTexts(texts, as_system)
 
     def system_tokens(self, texts: Sequence[str]) -> int:
         """Return the tokens of texts, each in its own message, before the factor."""
@@ -286,30 +289,36 @@ class ResolvedSettings:
     def section_tokens(self, section: PromptSection) -> int:
         """Return the tokens of one section in the system prompt, cached."""
         key = "section_tokens", section.content
-        return self._memo.once(key, lambda: self.count(section.content))
+        return self._memo.get_or_compute(key, lambda: self.count(section.content))
 
     @property
-    def is_reduction(self) -> bool:
+    def has_smaller_window(self) -> bool:
         """Whether the request's effective window is smaller than the policy's."""
         if self.limits is None or self.policy_limits is None:
             return self.policy_limits is None
         return self.limits.effective_window < self.policy_limits.effective_window
 
     def usage(
-        self, conversation: int, summary: int, extra_tools: int = 0, extra_system: int = 0
+        self,
+        conversation: int,
+        summary: int,
+        added_tool_tokens: int = 0,
+        added_system_tokens: int = 0,
     ) -> Usage:
         """Return the usage of a payload from counts before the factor."""
         return Usage(
-            system_prompt=scaled(self.raw_fixed.system_prompt + extra_system, self.factor),
+            system_prompt=scaled(self.raw_fixed.system_prompt + added_system_tokens, self.factor),
             skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
-            tool_descriptions=scaled(self.raw_fixed.tool_descriptions + extra_tools, self.factor),
+            tool_descriptions=scaled(
+                self.raw_fixed.tool_descriptions + added_tool_tokens, self.factor
+            ),
             summary=scaled(summary, self.factor),
             conversation=scaled(conversation, self.factor),
         )
 
 
-def service_tool(name: str) -> ToolDefinition:
-    """Return the definition of a tool of the service, or of the stub."""
+def agent_tool_definition(name: str) -> ToolDefinition:
+    """Return the definition of an agent tool, or of the stub."""
     return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
 
 
@@ -323,7 +332,7 @@ def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
     return tuple(by_name.values())
 
 
-def takes_all(resolved: ResolvedSettings, format: FormatName) -> bool:
+def accepts_all_tools(resolved: ResolvedSettings, format: FormatName) -> bool:
     """Whether a format accepts all tools at once."""
     return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
 
@@ -337,7 +346,7 @@ def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
         raise ValidationError.at(
             "/tools",
             f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Only tools of"
-            " the category mcp or skill are held back",
+            " the category mcp or skill are deferred",
         )
 
 

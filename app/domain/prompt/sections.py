@@ -90,7 +90,7 @@ def system_text(sections: Sequence[PromptSection]) -> str:
     return "\n\n".join(section.content for section in sections)
 
 
-def prefix_sections(sections: Sequence[PromptSection]) -> list[int]:
+def prefix_end_indices(sections: Sequence[PromptSection]) -> list[int]:
     """Return the indices of sections after which a cached prefix may end: the last of each kind."""
     indices = []
     for index, section in enumerate(sections):
@@ -103,7 +103,7 @@ def prefix_sections(sections: Sequence[PromptSection]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class DynamicTexts:
     """Dynamic texts after the history, or before it.
 
     `as_system` is true if the provider accepts system messages inside a conversation.
@@ -113,4 +113,4 @@ class Tail:
     as_system: bool = False
 
 
-NO_TAIL = Tail()
+NO_DYNAMIC_TEXTS = DynamicTexts()

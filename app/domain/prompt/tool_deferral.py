@@ -4,9 +4,9 @@
    provider's maximum number of tools.
 2. Otherwise tools are deferred until the rest, with the service's `tool_search`, is within both:
    first `mcp` tools, then `skill` tools; inside a category those never called, then those called
-   longest ago; among equals the last in the list. `builtin` and promoted tools stay, even if they
-   exceed the allowed tokens.
-3. No more tools are deferred than needed, so that a larger allowance never defers more.
+   longest ago; among equals, the last in the list first. `builtin` and promoted tools stay, even
+   if they exceed the allowed tokens.
+3. No more tools are deferred than needed, so that more allowed tokens never defer more tools.
 4. A provider with its own tool search gets all definitions, so that the list does not change when a
    tool is found [tools.native-deferral]. For other providers, deferred tools are absent until a
    search promotes them.
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from app.domain.common.messages import FormatName, sendable, sendable_json
 from app.domain.formats import FORMATS, ToolDefinition
-from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
@@ -77,7 +77,7 @@ def plan_deferral(
 
 def is_fixed(tool: ToolDefinition) -> bool:
     """Whether a tool is never deferred: a builtin tool, or one of the service's own."""
-    return tool.category not in _DEFERRABLE or tool.name in TOOL_NAMES
+    return tool.category not in _DEFERRABLE or tool.name in AGENT_TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:

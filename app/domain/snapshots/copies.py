@@ -40,7 +40,7 @@ class SourceMessage:
         return bool(FORMATS[self.format].results(self.message))
 
     @property
-    def pieces(self) -> int:
+    def split_count(self) -> int:
         """The number of messages that the log splits it into."""
         return len(FORMATS[self.format].split(self.message))
 
@@ -70,9 +70,9 @@ def substitute_id(tenant_id: str, conversation_id: str) -> str:
     return str(uuid5(NAMESPACE, f"{tenant_id}/{conversation_id}"))
 
 
-def piece_ids(message_id: str, pieces: int) -> tuple[str, ...]:
-    """Return the ids of the messages that a log splits one into."""
-    return (message_id, *(f"{message_id}#{number}" for number in range(1, pieces)))
+def split_ids(message_id: str, count: int) -> tuple[str, ...]:
+    """Return the ids of the `count` messages that the log splits a message into."""
+    return (message_id, *(f"{message_id}#{number}" for number in range(1, count)))
 
 
 def renamed_calls(calls: Iterable[str], used: Collection[str], origin: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def copy_of(
 
 def _wrapped(message: dict[str, Any]) -> dict[str, Any]:
     """Wrap an item of the model in an envelope: payloads leave out its fields, appends its join."""
-    if _is_known_by_id(message):
+    if _has_call_id_as_id(message):
         return message | {"call_id": message["id"]}
     (parsed,) = openai_responses.parse(message, "")
     if parsed.role is not Role.ASSISTANT:
@@ -166,37 +166,39 @@ def with_calls(
     if not ids:
         return dict(message)
     renamed = deepcopy(dict(message))
-    for holder, key in _id_places(renamed, format):
+    for holder, key in _call_id_fields(renamed, format):
         holder[key] = ids.get(holder[key], holder[key])
     return renamed
 
 
-def _id_places(message: dict[str, Any], format: FormatName) -> list[tuple[dict[str, Any], str]]:
+def _call_id_fields(
+    message: dict[str, Any], format: FormatName
+) -> list[tuple[dict[str, Any], str]]:
     match format:
         case FormatName.OPENAI_CHAT:
-            places = [(call, "id") for call in message.get("tool_calls") or []]
-            places += [(message, "tool_call_id")]
+            id_fields = [(call, "id") for call in message.get("tool_calls") or []]
+            id_fields += [(message, "tool_call_id")]
         case FormatName.OPENAI_RESPONSES:
             items = message["output"] if openai_responses.is_item_group(message) else [message]
-            places = [(item, "call_id") for item in items]
-            places += [(item, "id") for item in items if _is_known_by_id(item)]
+            id_fields = [(item, "call_id") for item in items]
+            id_fields += [(item, "id") for item in items if _has_call_id_as_id(item)]
         case FormatName.ANTHROPIC:
             content = message.get("content")
             blocks = content if isinstance(content, list) else []
-            places = [(block, "id") for block in blocks if block.get("type") == "tool_use"]
-            places += [
+            id_fields = [(block, "id") for block in blocks if block.get("type") == "tool_use"]
+            id_fields += [
                 (block, "tool_use_id") for block in blocks if block.get("type") == "tool_result"
             ]
         case FormatName.GEMINI:
             parts = message["parts"]
-            found = _gemini(parts, *_GEMINI_CALL) + _gemini(parts, *_GEMINI_RESPONSE)
-            places = [(item, "id") for item in found]
+            items = _gemini(parts, *_GEMINI_CALL) + _gemini(parts, *_GEMINI_RESPONSE)
+            id_fields = [(item, "id") for item in items]
         case _:
             assert_never(format)
-    return [(holder, key) for holder, key in places if isinstance(holder.get(key), str)]
+    return [(holder, key) for holder, key in id_fields if isinstance(holder.get(key), str)]
 
 
-def _is_known_by_id(item: Mapping[str, Any]) -> bool:
+def _has_call_id_as_id(item: Mapping[str, Any]) -> bool:
     return item.get("type") == "local_shell_call_output" and "call_id" not in item
 
 

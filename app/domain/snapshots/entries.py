@@ -19,7 +19,7 @@ from app.domain.common.messages import FormatName, is_sendable
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.log.batch import batch_shape
-from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.formats import json_fields
 from app.domain.snapshots.copies import NAMESPACE, SourceMessage, without_ref
 from app.domain.snapshots.snapshots import SnapshotModel
@@ -38,7 +38,7 @@ ENTRY_FIELDS = (
 """The fields that an entry adds to its message."""
 
 
-_WHOLE = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
+_NO_OFFLOADING = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
             raise ValidationError.at(f"{pointer}/id", "The id is used twice in its conversation")
         ids.add((source_id, own["id"]))
         message = without_ref(message_of(entry), format)
-        drafts.setdefault(source_id, []).extend(draft(message, format, len, pointer, _WHOLE))
+        drafts.setdefault(source_id, []).extend(
+            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
+        )
         imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
     for conversation in drafts.values():
         _check_pairs(conversation)
@@ -101,7 +103,9 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
 
 
 def models_of(
-    given: Iterable[tuple[str | None, str]], messages: Iterable[ImportedMessage], session_id: str
+    named_models: Iterable[tuple[str | None, str]],
+    messages: Iterable[ImportedMessage],
+    session_id: str,
 ) -> tuple[SnapshotModel, ...]:
     """Return the models of an import by conversation.
 
@@ -110,7 +114,7 @@ def models_of(
     """
     imported = {message.source_id for message in messages}
     models: dict[str, str] = {}
-    for conversation_id, model in given:
+    for conversation_id, model in named_models:
         models.setdefault(conversation_id or bare_source_id(session_id), model)
     return tuple(SnapshotModel(key, model) for key, model in models.items() if key in imported)
 
@@ -154,7 +158,7 @@ def _uuid(text: str | None, pointer: str) -> str | None:
 
 
 def _check_pairs(drafts: Sequence[Draft]) -> None:
-    """Refuse the first result that answers no open call of its conversation."""
+    """Raise ValidationError for the first result that answers no open call of its conversation."""
     if _pairs(drafts):
         return
     low, high = 0, len(drafts)
@@ -164,7 +168,7 @@ def _check_pairs(drafts: Sequence[Draft]) -> None:
     unpaired = drafts[high - 1]
     (call_id,) = unpaired.call_ids
     detail = f"Tool result for call {call_id!r} answers no open call of its conversation"
-    raise ValidationError.at(unpaired.place, detail)
+    raise ValidationError.at(unpaired.pointer, detail)
 
 
 def _pairs(drafts: Sequence[Draft]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from app.domain.compaction.views import kept_seqs
-from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, after_clear
+from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry
@@ -36,13 +36,13 @@ def restores_log(state: ConversationState, at_seq: int) -> bool:
 def state_at(state: ConversationState, at_seq: int) -> ConversationState:
     """Return the state of a fork before its log is copied.
 
-    `resume_at`, the size at which compaction is tried again, holds for the whole log only.
+    `resume_at_tokens`, the size at which compaction is tried again, holds for the whole log only.
     """
     return replace(
         state,
         head_seq=at_seq,
         cleared_seq=min(state.cleared_seq, at_seq),
-        resume_at=state.resume_at if at_seq == state.head_seq else 0,
+        resume_at_tokens=state.resume_at_tokens if at_seq == state.head_seq else 0,
     )
 
 
@@ -61,7 +61,7 @@ def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWin
     if not restores_log(state, at_seq):
         return window
     # Restored after the clear, which would remove the log from the window otherwise.
-    return window.with_restored(log, after_clear(now, state.cleared_at))
+    return window.with_restored(log, time_after_clear(now, state.cleared_at))
 
 
 def oldest_before(state: ConversationState) -> datetime | None:
@@ -72,10 +72,10 @@ def oldest_before(state: ConversationState) -> datetime | None:
 def covers_only(view: View, at_seq: int) -> bool:
     """Return whether a view covers no message after a seq (rule 3)."""
     hidden = view.hidden
-    return view.trimmed_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
+    return view.results_cleared_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
 
-def kept_at(
+def kept_seqs_at(
     state: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
 ) -> tuple[int, ...]:
     """Return the seqs that a fork keeps visible although this compaction hides or clears them.
@@ -84,7 +84,9 @@ def kept_at(
     """
     is_active = state.compaction_id == receipt.compaction_id
     kept = (
-        tuple(seq for seq in state.kept if seq <= at_seq) if is_active else kept_seqs(receipt.view)
+        tuple(seq for seq in state.kept_seqs if seq <= at_seq)
+        if is_active
+        else kept_seqs(receipt.view)
     )
     return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 

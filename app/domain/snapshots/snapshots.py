@@ -59,7 +59,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """The messages of one conversation in a snapshot: ascending closed spans of seqs."""
+    """The messages of one conversation in a snapshot: ascending spans of seqs, each with an end."""
 
     conversation_id: str
     spans: tuple[Span, ...]
@@ -71,20 +71,23 @@ class SnapshotPart:
 
 
 def without_middle(
-    pieces: Sequence[tuple[str, Span]], first: int, last: int
+    spans: Sequence[tuple[str, Span]], first_count: int, last_count: int
 ) -> list[tuple[str, Span]]:
-    """Return the spans reduced to the `first` and the `last` messages of all of them."""
-    total = count_in(span for _, span in pieces)
-    if total <= first + last:
-        return list(pieces)
+    """Return the spans of conversations reduced to their first and last messages together."""
+    total = count_in(span for _, span in spans)
+    if total <= first_count + last_count:
+        return list(spans)
     ends: list[tuple[str, Span]] = []
     position = 0
-    for conversation_id, span in pieces:
-        begin, past = position, position + span.end - span.start
-        position = past
-        for start, end in ((begin, min(past, first)), (max(begin, total - last), past)):
+    for conversation_id, span in spans:
+        # Positions count the messages of all spans.
+        span_start, span_end = position, position + span.end - span.start
+        position = span_end
+        first = span_start, min(span_end, first_count)
+        last = max(span_start, total - last_count), span_end
+        for start, end in (first, last):
             if start < end:
-                shift = span.start - begin
+                shift = span.start - span_start
                 ends.append((conversation_id, Span(start + shift, end + shift)))
     return ends
 

@@ -27,7 +27,7 @@ DEFAULT_TENANT = "default"
 _TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 _KEY = re.compile(r"ctx_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
-_NO_HASH = "0" * 64
+_DUMMY_HASH = "0" * 64
 _MAX_ADDRESS_CHARS = 64
 
 
@@ -92,7 +92,7 @@ class PresentedKey:
 
     def matches(self, key: ApiKey | None, now: datetime) -> bool:
         """Return whether the secret is that of `key` and the key is usable (rule 3)."""
-        stored = key.secret_hash if key is not None else _NO_HASH
+        stored = key.secret_hash if key is not None else _DUMMY_HASH
         is_same = hmac.compare_digest(hash_of(self.secret), stored)
         return is_same and key is not None and key.is_usable(now)
 
@@ -113,8 +113,8 @@ def key_text(key_id: str, secret: str) -> str:
 
 def presented_key(text: str) -> PresentedKey | None:
     """Parse the text of a key; None if it is not one."""
-    found = _KEY.fullmatch(text)
-    return PresentedKey(found[1], found[2]) if found else None
+    match = _KEY.fullmatch(text)
+    return PresentedKey(match[1], match[2]) if match else None
 
 
 def hash_of(secret: str) -> str:

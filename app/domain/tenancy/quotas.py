@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import ceil
 
 SHARES = 20
-"""The minimum number of shares that the quota of a window is divided into."""
+"""The number of shares of a quota; a larger need is reserved at once."""
 
 
 class QuotaKind(StrEnum):

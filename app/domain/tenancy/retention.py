@@ -19,7 +19,7 @@ class RetainedKind(StrEnum):
     EVENTS = "events"
     JOBS = "jobs"
     KEY_USES = "key_uses"
-    ALLOWANCES = "allowances"
+    USED_QUOTAS = "allowances"
     SUMMARISER_CALLS = "summariser_calls"
 
 
@@ -46,7 +46,7 @@ class Retention:
             # Idempotency keys hold for 24 hours; quotas are needed until their rate window ends.
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),
-            RetainedKind.ALLOWANCES: timedelta(days=2),
+            RetainedKind.USED_QUOTAS: timedelta(days=2),
             RetainedKind.SUMMARISER_CALLS: timedelta(days=2),
         }
         return {kind: age for kind, age in chosen.items() if age is not None}

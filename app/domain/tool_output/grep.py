@@ -40,7 +40,7 @@ ELLIPSIS = "…"
 _POINTER = "/query/pattern"
 _BLOCK_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it splits a character
-_NOT_BY_BLOCK = re.compile(r"\\[AzC]|\(\?\w*-\w*m")
+_NEEDS_SINGLE_LINES = re.compile(r"\\[AzC]|\(\?\w*-\w*m")  # such as \A or (?-m): rule 3
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Grep:
     ) -> None:
         self._pattern = _compile(pattern, ignore_case)
         self._find_matches = (
-            _matches_by_line if _NOT_BY_BLOCK.search(pattern) else _matches_in_block
+            _matches_by_line if _NEEDS_SINGLE_LINES.search(pattern) else _matches_in_block
         )
         self._before: deque[str] = deque(maxlen=before)
         self._max_before = before

@@ -5,7 +5,7 @@
    [tool-output.media].
 2. A large output is stored whole in a blob; the message keeps previews of its texts. Media stay in
    the message [tool-output.offload].
-3. Results of the service's own tools are never offloaded, nor are results whose texts cannot be
+3. Results of agent tools are never offloaded, nor are results whose texts cannot be
    replaced, such as the output of a Responses tool search [tool-output.own-tools-inline].
 4. For a Gemini response object the output is its JSON, and `{"output": preview}` replaces it.
 5. A small output with a line longer than `max_line_length` is offloaded as well, if its preview is
@@ -25,12 +25,11 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Image, Message, Part, Text
-from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as PreviewMode
+from app.domain.common.policy import ToolOutputPolicy, ToolView
 from app.domain.formats.inline_media import media_type_of
 from app.domain.tool_output.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
 from app.domain.tool_output.preview import (
-    TOOL_NAMES,
+    AGENT_TOOL_NAMES,
     PreviewKind,
     ToolPreview,
     has_long_line,
@@ -63,21 +62,21 @@ class PreviewedBlob:
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """The policy, the names of tools by call id, and the attached blobs by id."""
+    """The policy, the names of tools by call id, and stored blobs that messages refer to, by id."""
 
     policy: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
-    names: Mapping[str, str] = field(default_factory=dict)
-    attached: Mapping[str, PreviewedBlob] = field(default_factory=dict)
+    tool_names: Mapping[str, str] = field(default_factory=dict)
+    attached_blobs: Mapping[str, PreviewedBlob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedResult:
-    """A result to append: the message to store, its output, and new or attached blobs."""
+    """A result to append: the message to store, its output, and its new or attached blobs."""
 
-    piece: dict[str, Any]
+    raw_message: dict[str, Any]
     output: StoredOutput
     blobs: tuple[NewBlob, ...] = ()
-    attaches: str | None = None
+    attached_blob_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +93,37 @@ class _OutputPart:
 
 
 def offload_result(
-    piece: dict[str, Any], message: Message, format: FormatName, rules: OffloadRules, pointer: str
+    raw_message: dict[str, Any],
+    message: Message,
+    format: FormatName,
+    rules: OffloadRules,
+    pointer: str,
 ) -> OffloadedResult:
     """Return a tool message as it is stored, offloaded if the policy requires it."""
-    name = rules.names.get(message.tool_call_id or "") or message.name
-    ref = attached_ref(piece, format, pointer)
+    name = rules.tool_names.get(message.tool_call_id or "") or message.name
+    ref = attached_ref(raw_message, format, pointer)
     if ref is not None:
-        if ref not in rules.attached:
+        if ref not in rules.attached_blobs:
             detail = f"No blob {ref!r} in this conversation: upload it first"
             raise ValidationError.at(f"{pointer}/output_ref", detail)
-        return _attach(piece, format, rules.attached[ref])
-    if name in TOOL_NAMES:
-        return OffloadedResult(piece, inline_output(message))
+        return _attach(raw_message, format, rules.attached_blobs[ref])
+    if name in AGENT_TOOL_NAMES:
+        return OffloadedResult(raw_message, inline_output(message))
     parts = [_output_part(part) for part in message.parts]
-    if not _is_replaceable(piece, parts, format):
-        return OffloadedResult(piece, inline_output(message))
+    if not _is_replaceable(raw_message, parts, format):
+        return OffloadedResult(raw_message, inline_output(message))
     size = sum(len(part.data) for part in parts) + len(parts) - 1
     policy, call = rules.policy, (name, message.tool_call_id)
     if should_offload(size, policy):
-        return _offload(piece, parts, format, policy, call)
-    if _has_long_lines(parts, policy) and not is_object(piece, format):
-        truncating = replace(policy, view=PreviewMode.TRUNCATE)
-        offloaded = _offload(piece, parts, format, truncating, call)
-        if len(json_text.dump_stored(offloaded.piece)) < len(json_text.dump_stored(piece)):
+        return _offload(raw_message, parts, format, policy, call)
+    if _has_long_lines(parts, policy) and not is_object(raw_message, format):
+        truncating = replace(policy, view=ToolView.TRUNCATE)
+        offloaded = _offload(raw_message, parts, format, truncating, call)
+        if len(json_text.dump_stored(offloaded.raw_message)) < len(
+            json_text.dump_stored(raw_message)
+        ):
             return offloaded
-    return OffloadedResult(piece, inline_output(message))
+    return OffloadedResult(raw_message, inline_output(message))
 
 
 def main_blob_id(message: Message) -> str:
@@ -128,19 +133,21 @@ def main_blob_id(message: Message) -> str:
     return blob_id(sha256(parts[0].data if main is None else main).hexdigest())
 
 
-def _attach(piece: dict[str, Any], format: FormatName, attached: PreviewedBlob) -> OffloadedResult:
+def _attach(
+    raw_message: dict[str, Any], format: FormatName, attached: PreviewedBlob
+) -> OffloadedResult:
     blob, preview = attached.blob, attached.preview
-    if has_content(piece, format):
+    if has_content(raw_message, format):
         output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
     else:
-        piece = deepcopy(piece)
-        replace_content(piece, format, preview.texts[0])
-        output = _previewed(blob, preview, ((0, blob.byte_size),))
-    return OffloadedResult(piece, output, attaches=blob.id)
+        raw_message = deepcopy(raw_message)
+        replace_content(raw_message, format, preview.texts[0])
+        output = _output_with_preview(blob, preview, ((0, blob.byte_size),))
+    return OffloadedResult(raw_message, output, attached_blob_id=blob.id)
 
 
 def _offload(
-    piece: dict[str, Any],
+    raw_message: dict[str, Any],
     parts: Sequence[_OutputPart],
     format: FormatName,
     policy: ToolOutputPolicy,
@@ -151,26 +158,30 @@ def _offload(
     if main is None:
         (blob, _) = blobs[0]
         output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
-        return OffloadedResult(piece, output, tuple(blobs))
+        return OffloadedResult(raw_message, output, tuple(blobs))
     blobs.insert(0, _new_blob(main, TEXT, call))
     blob = blobs[0][0]
-    has_object = is_object(piece, format)
-    texts = [holder[key] for holder, key in text_positions(piece, format)]
+    has_object = is_object(raw_message, format)
+    texts = [container[key] for container, key in text_positions(raw_message, format)]
     if has_object:
         texts = [decode_lossy(part.data) for part in parts if part.is_text]
     preview = preview_of_texts(texts, policy, blob.ref, call[0])
     is_cut = preview.kind is not PreviewKind.WHOLE
     if is_cut:
-        piece = deepcopy(piece)
+        raw_message = deepcopy(raw_message)
         if has_object:
-            replace_content(piece, format, "")
-        for (holder, key), text in zip(text_positions(piece, format), preview.texts, strict=True):
-            holder[key] = text
-    output = _previewed(blob, preview, tuple(_text_ranges(parts)), has_object and is_cut)
-    return OffloadedResult(piece, output, tuple({item[0].id: item for item in blobs}.values()))
+            replace_content(raw_message, format, "")
+        for (container, key), text in zip(
+            text_positions(raw_message, format), preview.texts, strict=True
+        ):
+            container[key] = text
+    output = _output_with_preview(blob, preview, tuple(_text_ranges(parts)), has_object and is_cut)
+    return OffloadedResult(
+        raw_message, output, tuple({item[0].id: item for item in blobs}.values())
+    )
 
 
-def _previewed(
+def _output_with_preview(
     blob: Blob, preview: ToolPreview, texts: tuple[tuple[int, int], ...], is_object: bool = False
 ) -> StoredOutput:
     return StoredOutput(
@@ -231,10 +242,12 @@ def _text_ranges(parts: Iterable[_OutputPart]) -> Iterator[tuple[int, int]]:
         start += size + 1
 
 
-def _is_replaceable(piece: Any, parts: Sequence[_OutputPart], format: FormatName) -> bool:
+def _is_replaceable(raw_message: Any, parts: Sequence[_OutputPart], format: FormatName) -> bool:
     """Whether each text of a result can be replaced by its preview."""
     texts = sum(part.is_text for part in parts)
-    return is_object(piece, format) or texts == sum(1 for _ in text_positions(piece, format))
+    return is_object(raw_message, format) or texts == sum(
+        1 for _ in text_positions(raw_message, format)
+    )
 
 
 def _new_blob(data: bytes, media_type: str, call: _ToolCall) -> NewBlob:

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
-from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as PreviewMode
+from app.domain.common.policy import ToolOutputPolicy, ToolView
 from app.domain.tool_output.blobs import (
     MAX_CHARACTER_BYTES,
     ToolOutputRef,
@@ -37,8 +36,8 @@ READ_BYTES = "read_result"
 TOOL_SEARCH = "tool_search"
 COMPACT_CONTEXT = "compact_context"
 RECALL = "recall"
-TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
-"""The service's own tools, whose results are never offloaded [tool-output.own-tools-inline].
+AGENT_TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
+"""Agent tools, whose results are never offloaded [tool-output.own-tools-inline].
 
 The first three read the rest of a cut result.
 """
@@ -101,7 +100,7 @@ def preview_of_texts(
     texts: Sequence[str], policy: ToolOutputPolicy, ref: ToolOutputRef, tool_name: str | None
 ) -> ToolPreview:
     """Return the preview of a result's texts (rule 4)."""
-    if not texts or (policy.view is PreviewMode.TRUNCATE and _fits(texts, policy)):
+    if not texts or (policy.view is ToolView.TRUNCATE and _fits(texts, policy)):
         return ToolPreview(PreviewKind.WHOLE, tuple(texts))
     builder = PreviewBuilder(policy)
     for text in texts:
@@ -124,7 +123,7 @@ class PreviewBuilder:
 
     def __init__(self, policy: ToolOutputPolicy) -> None:
         self._mode, self._max_bytes = policy.view, policy.max_message_bytes
-        if policy.view is PreviewMode.REFERENCE:
+        if policy.view is ToolView.REFERENCE:
             limit = EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
             self._lines = self._with_note = _PreviewText(limit + 1, limit)
         else:
@@ -154,7 +153,7 @@ class PreviewBuilder:
         """Return the preview of all bytes, with the notes for this ref."""
         if self._lines.has_open_text:
             self.end_text()
-        if self._mode is PreviewMode.REFERENCE:
+        if self._mode is ToolView.REFERENCE:
             return _reference(self._lines.texts, ref, tool_name, self._max_bytes)
         if not self._lines.is_full and not self._lines.has_cut_lines:
             return ToolPreview(PreviewKind.WHOLE, tuple(self._lines.texts))

@@ -24,27 +24,27 @@ def restore_result(
     body: str, format: FormatName, output: StoredOutput, content: bytes
 ) -> dict[str, Any]:
     """Return a stored message with its original texts, taken from the blob's bytes."""
-    piece: dict[str, Any] = json_text.loads(body)
+    raw_message: dict[str, Any] = json_text.loads(body)
     texts = [decode_lossy(content[start : start + length]) for start, length in output.texts]
     if output.is_object:
         (text,) = texts
-        result_in(piece, format)[FORMATS[format].RESULT_KEY] = json_text.loads_exact(text)
-        return piece
-    for (holder, key), text in zip(text_positions(piece, format), texts, strict=True):
-        holder[key] = text
-    return piece
+        result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = json_text.loads_exact(text)
+        return raw_message
+    for (container, key), text in zip(text_positions(raw_message, format), texts, strict=True):
+        container[key] = text
+    return raw_message
 
 
 def is_same_result(
-    body: str, output: StoredOutput, piece: Mapping[str, Any], format: FormatName
+    body: str, output: StoredOutput, raw_message: Mapping[str, Any], format: FormatName
 ) -> bool:
-    """Whether a stored result with a blob was sent with the same content as `piece`.
+    """Whether a stored result with a blob was sent with the same content as `raw_message`.
 
     The blob's id is the hash of its content, so the blob is not read. The result does not depend
     on the policies under which the two were offloaded, nor on whether the blob was collected.
     """
     stored: dict[str, Any] = json_text.loads(body)
-    sent: dict[str, Any] = json_text.loads(json_text.dump_stored(piece))
+    sent: dict[str, Any] = json_text.loads(json_text.dump_stored(raw_message))
     output_ref = result_in(sent, format).get("output_ref")
     if output_ref != result_in(stored, format).get("output_ref"):
         return False
@@ -56,7 +56,9 @@ def is_same_result(
             replace_content(sent, format, "")
             replace_content(stored, format, "")
         elif not is_object(sent, format):
-            lengths = [len(encode(holder[key])) for holder, key in text_positions(sent, format)]
+            lengths = [
+                len(encode(container[key])) for container, key in text_positions(sent, format)
+            ]
             if len(lengths) != len(output.texts):
                 return False
             _replace_texts(sent, format, lengths)
@@ -70,6 +72,6 @@ def is_same_result(
     return sent == stored
 
 
-def _replace_texts(piece: Any, format: FormatName, lengths: Iterable[int]) -> None:
-    for (holder, key), length in zip(text_positions(piece, format), lengths, strict=True):
-        holder[key] = length
+def _replace_texts(raw_message: Any, format: FormatName, lengths: Iterable[int]) -> None:
+    for (container, key), length in zip(text_positions(raw_message, format), lengths, strict=True):
+        container[key] = length

@@ -12,14 +12,14 @@ from app.domain.formats import FORMATS, gemini
 _NO_CONTENT: tuple[Any, ...] = (None, "", [])
 
 
-def result_in(piece: Any, format: FormatName) -> Any:
+def result_in(raw_message: Any, format: FormatName) -> Any:
     """Return the object that holds the result's content: the message, or its one block."""
-    return FORMATS[format].results(piece)[0][1]
+    return FORMATS[format].results(raw_message)[0][1]
 
 
-def attached_ref(piece: Mapping[str, Any], format: FormatName, pointer: str) -> str | None:
+def attached_ref(raw_message: Mapping[str, Any], format: FormatName, pointer: str) -> str | None:
     """Return the blob id in `output_ref` of a tool message, None without one."""
-    output_ref = result_in(piece, format).get("output_ref")
+    output_ref = result_in(raw_message, format).get("output_ref")
     if output_ref is None:
         return None
     ref = output_ref.get("id") if isinstance(output_ref, Mapping) else output_ref
@@ -28,25 +28,25 @@ def attached_ref(piece: Mapping[str, Any], format: FormatName, pointer: str) -> 
     return ref
 
 
-def has_content(piece: Mapping[str, Any], format: FormatName) -> bool:
+def has_content(raw_message: Mapping[str, Any], format: FormatName) -> bool:
     """Whether a tool message has content of its own, beside an `output_ref`."""
-    return result_in(piece, format).get(FORMATS[format].RESULT_KEY) not in _NO_CONTENT
+    return result_in(raw_message, format).get(FORMATS[format].RESULT_KEY) not in _NO_CONTENT
 
 
-def is_object(piece: Any, format: FormatName) -> bool:
+def is_object(raw_message: Any, format: FormatName) -> bool:
     """Whether the content is a Gemini response object instead of a text."""
     if format is not FormatName.GEMINI:
         return False
-    response = result_in(piece, format).get(gemini.RESULT_KEY)
+    response = result_in(raw_message, format).get(gemini.RESULT_KEY)
     return bool(response) and gemini.text_key(response) is None
 
 
-def text_positions(piece: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
+def text_positions(raw_message: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the container and key of every text of a result, in order."""
-    holder, key = result_in(piece, format), FORMATS[format].RESULT_KEY
-    content = holder.get(key)
+    container, key = result_in(raw_message, format), FORMATS[format].RESULT_KEY
+    content = container.get(key)
     if isinstance(content, str):
-        yield holder, key
+        yield container, key
     elif isinstance(content, list):
         for part in content:
             if part.get("type") in ("text", "input_text"):
@@ -55,7 +55,7 @@ def text_positions(piece: Any, format: FormatName) -> Iterator[tuple[dict[str, A
         yield content, text_key
 
 
-def replace_content(piece: Any, format: FormatName, text: str) -> None:
+def replace_content(raw_message: Any, format: FormatName, text: str) -> None:
     """Replace the whole content of a result by a text."""
     content = {"output": text} if format is FormatName.GEMINI else text
-    result_in(piece, format)[FORMATS[format].RESULT_KEY] = content
+    result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = content

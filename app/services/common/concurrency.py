@@ -20,11 +20,11 @@ async def for_each(
     """
     slots = asyncio.Semaphore(max_at_once)
 
-    async def one(item: _Item) -> _Result:
+    async def limited(item: _Item) -> _Result:
         async with slots:
             return await work(item)
 
-    results = await asyncio.gather(*map(one, items), return_exceptions=True)
+    results = await asyncio.gather(*map(limited, items), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result

@@ -19,27 +19,29 @@ async def get_conversation(
 
     Raises NotFound.
     """
-    found = await repositories.conversations.find(tenant_id, conversation_id, default_model, model)
-    if found is None:
+    conversation = await repositories.conversations.find(
+        tenant_id, conversation_id, default_model, model
+    )
+    if conversation is None:
         raise NotFound.conversation(conversation_id)
-    return found
+    return conversation
 
 
 async def lock_conversation(
     repositories: Repositories, tenant_id: str, conversation_id: str, default_model: str | None
 ) -> Conversation:
     """Return a conversation, locked until the transaction ends; raises NotFound."""
-    found = await repositories.log.lock(tenant_id, conversation_id, default_model)
-    if found is None:
+    conversation = await repositories.log.lock(tenant_id, conversation_id, default_model)
+    if conversation is None:
         raise NotFound.conversation(conversation_id)
-    return found
+    return conversation
 
 
 async def get_agent(
     repositories: Repositories, tenant_id: str, agent_id: str, *, lock: bool = False
 ) -> Agent:
     """Return an agent, with `lock` locked until the transaction ends; raises NotFound."""
-    found = await repositories.agents.find(tenant_id, agent_id, lock=lock)
-    if found is None:
+    agent = await repositories.agents.find(tenant_id, agent_id, lock=lock)
+    if agent is None:
         raise NotFound.agent(agent_id)
-    return found
+    return agent

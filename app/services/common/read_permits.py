@@ -44,31 +44,34 @@ class ReadPermits:
     @asynccontextmanager
     async def page(self, tenant_id: str) -> AsyncIterator[ReadPermit]:
         """Hold a permit for one page until the end of the block; raises ServiceUnavailable."""
-        async with self._permit(self._pages, tenant_id), AsyncExitStack() as held:
-            large = partial(self._held, self._large, self._wait_seconds)
-            yield ReadPermit(self.page_bytes, self.page_bytes, large, held)
+        async with self._permit(self._pages, tenant_id), AsyncExitStack() as large_permit:
+            acquire_large = partial(self._acquired, self._large, self._wait_seconds)
+            yield ReadPermit(self.page_bytes, self.page_bytes, acquire_large, large_permit)
 
     @asynccontextmanager
     async def stream(self, tenant_id: str) -> AsyncIterator[ReadPermit]:
         """Hold a permit for one stream until the end of the block; raises ServiceUnavailable."""
         batch = min(BATCH_BYTES, self.page_bytes)
-        async with self._permit(self._streams, tenant_id), AsyncExitStack() as held:
-            yield ReadPermit(batch, self.page_bytes, partial(self._held, self._large, None), held)
+        async with self._permit(self._streams, tenant_id), AsyncExitStack() as large_permit:
+            acquire_large = partial(self._acquired, self._large, None)
+            yield ReadPermit(batch, self.page_bytes, acquire_large, large_permit)
 
     @asynccontextmanager
     async def _permit(self, permits: _Permits, tenant_id: str) -> AsyncIterator[None]:
         share = permits.share_of(tenant_id)
         async with (
-            self._held(share, self._wait_seconds),
-            self._held(permits.all, self._wait_seconds),
+            self._acquired(share, self._wait_seconds),
+            self._acquired(permits.all, self._wait_seconds),
         ):
             yield
 
     @asynccontextmanager
-    async def _held(self, permits: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
+    async def _acquired(
+        self, semaphore: asyncio.Semaphore, seconds: float | None
+    ) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
-                await permits.acquire()
+                await semaphore.acquire()
         except TimeoutError:
             raise ServiceUnavailable(
                 "Too many large answers are being sent at once",
@@ -77,7 +80,7 @@ class ReadPermits:
         try:
             yield
         finally:
-            permits.release()
+            semaphore.release()
 
 
 class _Permits:
@@ -99,20 +102,21 @@ class _Permits:
 class ReadPermit:
     """The permit of one answer: for pages, or batches of a stream, of `max_bytes` each.
 
-    A single item may have `item_bytes`. For a larger one the answer enters the context of `large`.
+    A single item may have `item_bytes`. For a larger one the answer enters the context of
+    `acquire_large`, whose permit `large_permit` holds.
     """
 
     def __init__(
         self,
         max_bytes: int,
         item_bytes: int,
-        large: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        held: AsyncExitStack | None = None,
+        acquire_large: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        large_permit: AsyncExitStack | None = None,
     ) -> None:
         self.max_bytes = max_bytes
         self._item_bytes = item_bytes
-        self._large = large
-        self._held = held or AsyncExitStack()
+        self._acquire_large = acquire_large
+        self._large_permit = large_permit or AsyncExitStack()
         self._has_large = False
 
     async def page(self, read: Callable[[Bound], Awaitable[Page[_Item]]]) -> Page[_Item]:
@@ -130,25 +134,25 @@ class ReadPermit:
     async def acquire_large(self, size_bytes: int) -> None:
         """Take the permit for a large item until the answer is sent, if the item is large."""
         if size_bytes > self._item_bytes and not self._has_large:
-            await self._held.enter_async_context(self._large())
+            await self._large_permit.enter_async_context(self._acquire_large())
             self._has_large = True
 
     async def release_large(self) -> None:
         """Release the permit for a large item: it is sent, and the stream continues."""
-        await self._held.aclose()
+        await self._large_permit.aclose()
         self._has_large = False
 
 
 def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield ranges `[start, end)` of seqs with at most `max_bytes`, or of one item."""
-    start, end, held = 0, 0, 0
+    start, end, batch_bytes = 0, 0, 0
     for seq, size in sizes.items():
-        if end and held + size > max_bytes:
+        if end and batch_bytes + size > max_bytes:
             yield start, end
             end = 0
         if not end:
-            start, held = seq, 0
-        end, held = seq + 1, held + size
+            start, batch_bytes = seq, 0
+        end, batch_bytes = seq + 1, batch_bytes + size
     if end:
         yield start, end
 

@@ -12,14 +12,14 @@ RETRY_SECONDS = 5
 
 
 class TenantShares:
-    """Counts concurrent work of one kind, and refuses more than the limits at once.
+    """Counts concurrent work of one kind, and refuses work over the limits.
 
-    `kind` is its name in the facts of errors, `what` a plural noun for messages.
+    `kind` is its name in the facts of errors, `plural` its name in messages.
     """
 
-    def __init__(self, kind: str, what: str, max_total: int, max_per_tenant: int) -> None:
+    def __init__(self, kind: str, plural: str, max_total: int, max_per_tenant: int) -> None:
         self._kind = kind
-        self._what = what
+        self._plural = plural
         self._max_total = max_total
         self._max_per_tenant = max_per_tenant
         self._in_use: Counter[str] = Counter()
@@ -31,19 +31,19 @@ class TenantShares:
         """
         if self._in_use[tenant_id] >= self._max_per_tenant:
             raise RateLimited(
-                f"The limit of {self._max_per_tenant} {self._what} at once per tenant and process"
+                f"The limit of {self._max_per_tenant} {self._plural} at once per tenant and process"
                 " is reached",
                 {"limit": self._max_per_tenant, "kind": self._kind, "retry_after": RETRY_SECONDS},
             )
         if self._in_use.total() >= self._max_total:
             raise ServiceUnavailable(
-                f"All {self._max_total} {self._what} of this process are in use",
+                f"All {self._max_total} {self._plural} of this process are in use",
                 {"reason": f"too_many_{self._kind}", "retry_after": RETRY_SECONDS},
             )
 
     @contextmanager
-    def held(self, tenant_id: str) -> Iterator[None]:
-        """Count the work of the block; raises as `check_limits` does."""
+    def acquire(self, tenant_id: str) -> Iterator[None]:
+        """Count the work during the block; raises as `check_limits` does."""
         self.check_limits(tenant_id)
         self.take(tenant_id)
         try:

@@ -1,4 +1,4 @@
-"""Compactions in the background: jobs of callers, and compactions that are due.
+"""Background compactions: jobs that callers started, and due compactions.
 
 Work runs at least once and is applied at most once. [compaction.at-most-once]
 """
@@ -17,7 +17,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.thresholds import compaction_threshold, resume_at
+from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.job import Job
 from app.services.common.lookup import get_conversation
@@ -28,7 +28,7 @@ from app.services.prompt.budget_status import is_due_as_reported
 
 
 class BackgroundCompactions:
-    """Does the work that a worker claimed, and whose lease it holds."""
+    """Runs work that a worker has claimed."""
 
     def __init__(self, runner: CompactionRunner) -> None:
         self._runner = runner
@@ -44,7 +44,7 @@ class BackgroundCompactions:
             return
         try:
             await self._compact_if_due(tenant_id, conversation_id)
-        except Conflict:  # the view was changed meanwhile: is the compaction still due?
+        except Conflict:  # the view was changed meanwhile: a worker checks again whether it is due
             async with self._database.session() as session:
                 await session.jobs.set_due(conversation_id)
 
@@ -54,7 +54,7 @@ class BackgroundCompactions:
         if job is None or job.status in {"done", "failed"}:
             return
         try:
-            request = request_from(job.ask)
+            request = request_from(job.request)
             source = await self._runner.checked_input(tenant_id, conversation_id, request)
             result = await self._runner.compact(source, Trigger.FORCED, request)
             status, ended = "done", {"result": json_text.dumps(asdict(result))}
@@ -87,7 +87,9 @@ class BackgroundCompactions:
             # Nothing can be compacted until the log has grown.
             limits = source.resolved.compaction_limits()
             async with self._database.session() as session:
-                await session.contexts.suspend_compaction(conversation_id, resume_at(state, limits))
+                await session.contexts.suspend_compaction(
+                    conversation_id, resume_at_tokens(state, limits)
+                )
                 await session.jobs.clear_due(conversation_id, state.head_seq)
 
     async def _is_due(self, source: CompactionInput) -> bool:
@@ -105,15 +107,15 @@ class JobService:
         self._database = database
         self._new_id = new_id
 
-    async def start(self, tenant_id: str, conversation_id: str, kind: str, ask: str) -> Job:
-        """Store a job for the workers and return it; `ask` is JSON.
+    async def start(self, tenant_id: str, conversation_id: str, kind: str, request: str) -> Job:
+        """Store a job for the workers and return it; `request` is JSON.
 
         Raises NotFound for a conversation that this tenant does not have.
         """
         job_id = self._new_id()
         async with self._database.transaction() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
-            await session.jobs.add(tenant_id, conversation_id, job_id, kind, ask)
+            await session.jobs.add(tenant_id, conversation_id, job_id, kind, request)
             job = await session.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)

@@ -3,8 +3,8 @@
 1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
    one waits for another to end; a build does not.
 2. A failure leaves the view as it was.
-3. Clearing tool results is no compaction, but changes the view as well: it waits for a running
-   one, whose work it would undo. It changes neither `due_at` nor the failures.
+3. Clearing tool results is no compaction but changes the view, which would discard the result of a
+   running compaction: it is skipped then. It changes neither `due_at` nor the failures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.services.compaction.runs import CompactRequest, ExecutedPlan
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
-_MAX_FRUITLESS = 10_000
+_MAX_FRUITLESS_PLANS = 10_000
 
 
 class CompactionService:
@@ -36,7 +36,7 @@ class CompactionService:
     def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
         self.runner = runner
         self._leases = leases
-        self._fruitless: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS)
+        self._fruitless_plans: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS_PLANS)
 
     # --- forced ---------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class CompactionService:
             source = await self.runner.inputs.read(tenant_id, conversation_id)
             return await self.runner.compact(source, Trigger.FORCED, request)
 
-    def check(self, request: CompactRequest) -> None:
+    def check_model(self, request: CompactRequest) -> None:
         """Raise ValidationError for a model that may not summarise."""
         self.runner.summariser.choose_model(request.model, None, None)
 
@@ -77,17 +77,17 @@ class CompactionService:
         conversation_id: str,
         settings: RequestSettings,
         state: ConversationState,
-        basis: Hashable,
+        plan_key: Hashable,
     ) -> CompactResult | NoCompaction | CompactionPending | None:
         """Compact during a build; None when the view was changed meanwhile.
 
-        After a failure there is no attempt for some time. When there was nothing to do, there is
-        none until `basis` changes, which identifies all that a plan depends on: builds are
-        frequent, and must not repeat a fruitless attempt.
+        After a failure there is no attempt for some time. `plan_key` identifies the input of the
+        plan: an attempt that compacted nothing is not repeated until it changes, because builds
+        are frequent.
         """
         if state.is_resting:
             raise ServiceUnavailable("The summariser failed a moment ago")
-        if self._fruitless.get(conversation_id) == basis:
+        if self._fruitless_plans.get(conversation_id) == plan_key:
             return NoCompaction("nothing could be compacted, and nothing has changed since")
         try:
             async with self._leases.held(conversation_id) as is_held:
@@ -105,37 +105,37 @@ class CompactionService:
             return None
         if result.compacted:
             return result
-        self._fruitless[conversation_id] = basis
+        self._fruitless_plans[conversation_id] = plan_key
         return NoCompaction(result.reason or "")
 
-    async def cut(self, source: CompactionInput, view: View) -> CompactResult:
-        """Apply an emergency cut: show this view. It needs no model."""
+    async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
+        """Store this smaller view as a compaction, without a model."""
         run = self.runner.start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
         receipt = self.runner.receipt(run, ExecutedPlan(plan, view))
         return await self.runner.apply(run, receipt)
 
-    async def clear(
+    async def clear_tool_results(
         self,
         tenant_id: str,
         conversation_id: str,
         request: RequestSettings,
-        version: int,
+        view_version: int,
         plan: CompactionPlan,
         spans: tuple[Span, ...] | None = None,
     ) -> bool:
-        """Clear tool results as planned on a version of the view. It needs no model.
+        """Clear tool results by a plan that was made on a version of the view, without a model.
 
-        `spans` are what a sliding window shows of it. False while a compaction runs; else true:
-        the view was changed, by this call or by another.
+        A sliding window shows only `spans` of the view. Returns False while a compaction runs;
+        otherwise True: the view was changed, by this call or by another.
         """
         try:
             async with self._leases.held(conversation_id) as is_held:
                 if not is_held:
                     return False
                 source = await self.runner.inputs.read(tenant_id, conversation_id, request, spans)
-                if source.state.view_version != version:
+                if source.state.view_version != view_version:
                     return True
                 run = self.runner.start(source, Trigger.TOOL_OUTPUT)
                 executed = ExecutedPlan(plan, run.view_without_summary(plan))

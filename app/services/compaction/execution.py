@@ -37,7 +37,7 @@ DRY_RUN = "dry run"
 
 
 class PlanExecutor:
-    """Makes the summaries of a plan, outside any transaction."""
+    """Carries out plans: makes their summaries, outside any transaction."""
 
     def __init__(self, database: Database, summariser: Summariser) -> None:
         self._database = database
@@ -51,7 +51,7 @@ class PlanExecutor:
         )
 
     async def execute(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
-        """Carry a plan out; a build uses the fallback plan where no summary can be made."""
+        """Carry out a plan; a build uses the fallback plan if no summary can be made."""
         try:
             if plan.hidden is None or not plan.summarises:
                 return ExecutedPlan(plan, run.view_without_summary(plan))
@@ -68,29 +68,29 @@ class PlanExecutor:
     async def _summarise(
         self, run: CompactionRun, plan: CompactionPlan, hidden: Span
     ) -> ExecutedPlan:
-        """Extend the current summary to all that is hidden: one summary for all of it."""
+        """Extend the current summary to the whole hidden range."""
         view = run.source.view
-        fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
+        new_spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
         previous = "\n\n".join(summary.text for summary in view.summaries) or None
         max_tokens = summary_text_limit(run.source.resolved.compaction_limits())
-        result = await self._summary_of(run, plan, fresh, previous, max_tokens, retains=True)
+        result = await self._summary_of(run, plan, new_spans, previous, max_tokens, retains=True)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, run.source.resolved.count)
-        summary = Summary(hidden, result.text, tokens, level, (*sources, *fresh))
+        summary = Summary(hidden, result.text, tokens, level, (*sources, *new_spans))
         return ExecutedPlan(plan, run.view_after(plan, (summary,), result.retain), [summary])
 
     async def _grow_tree(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
         """Summarise the new chunks, each once, and merge summaries where a level is full.
 
-        Chunks that were summarised before a model failed are kept: the plan ends there.
+        If a model fails, the summaries made before are used and the hidden range ends there.
         """
         view, resolved = run.source.view, run.source.resolved
         nodes = list(view.summaries)
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
         max_tokens = tree_node_text_limit(resolved.compaction_limits())
-        released = [Span(seq, seq + 1) for seq in plan.released]
+        released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
@@ -148,7 +148,7 @@ class PlanExecutor:
             self.model(run.source, run.request),
             max_tokens,
             run.calls,
-            kept_seqs=frozenset(plan.kept),
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
             retained=run.source.view.retain if retains else None,
         )
 
@@ -166,7 +166,7 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
 
 
 def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> CompactResult:
-    """Return what a plan leads to, its summaries by a model at their expected size.
+    """Return the result of a plan with an expected size of the summaries by a model.
 
     [compaction.dry-run]
     """
@@ -180,7 +180,9 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
     shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
     summary_tokens = sum(summary.tokens for summary in view.summaries)
     summary_tokens += resolved.count(view.note) if view.note is not None else 0
-    tools = agent_tools_tokens(resolved, source.state, view.trimmed_through)
+    tools = agent_tools_tokens(
+        resolved, source.state, has_placeholders=view.results_cleared_through > 0
+    )
     return replace(
         nothing_done(run, DRY_RUN, plan.steps),
         after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,

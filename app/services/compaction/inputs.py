@@ -1,4 +1,4 @@
-"""Reads what a compaction is planned on."""
+"""Reads the inputs of compactions from the database."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class CompactionInputs:
     ) -> Conversation:
         """Return a conversation; raises NotFound."""
         async with self._database.session() as session:
-            found = await session.conversations.find(
+            conversation = await session.conversations.find(
                 tenant_id, conversation_id, self.resolver.default_model, model
             )
-        if found is None:
+        if conversation is None:
             raise NotFound.conversation(conversation_id)
-        return found
+        return conversation
 
     async def read(
         self,
@@ -60,7 +60,7 @@ class CompactionInputs:
         settings: RequestSettings | None = None,
         spans: tuple[Span, ...] | None = None,
     ) -> CompactionInput:
-        """Return the input of a compaction: the messages shown, or those of them in `spans`.
+        """Return the input of a compaction, with the shown messages or those in `spans`.
 
         `settings` are those of a build. A summary of another strategy than the policy's is no
         longer shown: the compaction starts from the log. [strategy.change-drops-summary]
@@ -89,7 +89,7 @@ class CompactionInputs:
         )
 
     async def _with_shortened(self, source: CompactionInput) -> CompactionInput:
-        """Return the input with the messages shortened that every build shortens."""
+        """Return the input with oversized messages shortened, as in every build."""
         resolved, view = source.resolved, source.view
         limits = resolved.policy_limits or resolved.limits
         if limits is None or not resolved.policy.messages.offload_oversized:
@@ -98,8 +98,8 @@ class CompactionInputs:
             return source
         summary = view_summary_tokens(view, resolved.count)
         reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
-        left = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
-        max_tokens = limits_of_oversized(source.shown, left)
+        history_tokens = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
+        max_tokens = limits_of_oversized(source.shown, history_tokens)
         if not max_tokens:
             return source
         shortened = await shortened_messages(

@@ -1,8 +1,8 @@
 """Leases: one compaction of a conversation at a time, among all processes.
 
 1. A holder renews its lease every third of its time. The lease of a process that died expires.
-2. The `with` block of a holder is cancelled when its lease is lost: when another process takes it
-   over, or when it expires because the database does not answer.
+2. The `with` block of a holder is cancelled when its lease is lost: another process took it over,
+   or it expired because the database did not answer.
 3. No connection is held while a block waits or works.
 4. A worker claims the lease together with the work that waits longest.
 """
@@ -53,9 +53,9 @@ class Leases:
 
     @asynccontextmanager
     async def wait(self, conversation_id: str, timeout_seconds: float) -> AsyncIterator[None]:
-        """Hold the lease for the block, once others are done.
+        """Wait for the lease and hold it for the block.
 
-        Raises ServiceUnavailable when that takes longer, and else ends the block as `held` does.
+        Raises ServiceUnavailable after the timeout. A lost lease ends the block as in `held`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
@@ -65,16 +65,16 @@ class Leases:
                 if is_held:
                     yield
                     return
-            left = deadline - loop.time()
-            if left <= 0:
+            remaining_seconds = deadline - loop.time()
+            if remaining_seconds <= 0:
                 raise ServiceUnavailable(
                     "Another compaction of the conversation is still running", {"retry_after": 5}
                 )
-            await asyncio.sleep(min(pause, left))
+            await asyncio.sleep(min(pause, remaining_seconds))
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def claim(self) -> Claim | None:
-        """Return the work that waits longest under a lease on it, None where none waits."""
+        """Lease the work that waits longest and return it, None if no work waits."""
         ends_at = asyncio.get_running_loop().time() + self._seconds
         async with self._database.session() as session:
             claim = await session.jobs.claim(self._new_id(), self._seconds)
@@ -84,8 +84,8 @@ class Leases:
     async def renewed(self, claim: Claim) -> AsyncIterator[None]:
         """Renew the lease of a claim during the block, and release it where the block succeeds.
 
-        Work that is cancelled is free for other workers at once. After another error the lease is
-        the caller's to release, with `retry_later`. A lost lease ends the block as in `held`.
+        Cancelled work is free for other workers at once. After another error the caller releases
+        the lease, with `retry_later`. A lost lease ends the block as in `held`.
         """
         try:
             async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
@@ -96,7 +96,7 @@ class Leases:
         await self._release(claim.conversation_id, claim.holder)
 
     async def retry_later(self, claim: Claim, seconds: float) -> None:
-        """Release the lease of a claim, so that its work is claimed again after some seconds."""
+        """Release the lease of a claim; its work can be claimed again after `seconds`."""
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
                 await session.jobs.retry_later(claim.conversation_id, claim.holder, seconds)

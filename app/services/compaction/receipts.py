@@ -8,7 +8,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.pages import Bound, Page
 from app.domain.compaction.results import ContextState
-from app.domain.compaction.thresholds import resume_at
+from app.domain.compaction.thresholds import resume_at_tokens
 from app.domain.compaction.views import kept_seqs, kept_with_pins
 from app.domain.conversations.compaction_receipt import Compaction, Failure
 from app.domain.conversations.conversation import Conversation
@@ -17,7 +17,7 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.lookup import lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
-from app.services.conversations.active_windows import ActiveWindows, shown_of
+from app.services.conversations.active_windows import ActiveWindows, view_state_of
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -66,7 +66,7 @@ class ReceiptService:
         return ContextState(
             strategy=receipt.strategy,
             summary=receipt.summary,
-            summary_range=(receipt.span.start, receipt.span.end),
+            summary_range=(receipt.hidden_span.start, receipt.hidden_span.end),
             compressed_at=receipt.created_at.isoformat(),
         )
 
@@ -117,35 +117,35 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
             receipt = await _receipt(session, conversation_id, compaction_id)
-        spans = overlap((receipt.span,), receipt.view.window)
-        ahead = [
+        spans = overlap((receipt.hidden_span,), receipt.view.window)
+        ranges = [
             (max(after_seq, span.start - 1), span.end)
             for span in spans_through(spans, conversation.state.head_seq)
             if span.end - 1 > after_seq
         ]
         page = Page[StoredMessage]()
-        for place, (first, end) in enumerate(ahead, start=1):
-            more = await self._page_of(conversation_id, first, end, limit - len(page), page, read)
-            has_more = more.has_more or place < len(ahead)
-            page = Page((*page, *more), has_more=has_more)
-            if more.has_more or len(page) == limit:
+        for number, (after, end) in enumerate(ranges, start=1):
+            part = await self._next_part(conversation_id, after, end, limit - len(page), page, read)
+            has_more = part.has_more or number < len(ranges)
+            page = Page((*page, *part), has_more=has_more)
+            if part.has_more or len(page) == limit:
                 break
         return conversation, page
 
-    async def _page_of(
+    async def _next_part(
         self,
         conversation_id: str,
-        first: int,
+        after: int,
         end: int,
         limit: int,
         page: Page[StoredMessage],
         read: ReadPermit,
     ) -> Page[StoredMessage]:
-        """Return more messages for a page, as many as its bytes allow."""
+        """Return the next messages of a page, as many as its size in bytes allows."""
 
         async def read_page(bound: Bound) -> Page[StoredMessage]:
             async with self._database.session() as session:
-                return await session.log.page(conversation_id, first, end, "asc", limit, bound)
+                return await session.log.page(conversation_id, after, end, "asc", limit, bound)
 
         if not page:
             return await read.page(read_page)
@@ -168,13 +168,13 @@ class ReceiptService:
                     "Only the newest active compaction can be undone",
                     {"active": conversation.state.compaction_id},
                 )
-            await self._show_before(session, conversation, receipt)
+            await self._show_parent_view(session, conversation, receipt)
             await session.contexts.mark_undone(conversation_id, compaction_id)
             data = json_text.dumps({"compaction_id": compaction_id})
             await session.events.add(conversation_id, EventType.UNDONE, data)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
-    async def _show_before(
+    async def _show_parent_view(
         self, session: Repositories, conversation: Conversation, receipt: Compaction
     ) -> None:
         """Show the view of a receipt's parent, with the pins that were set since."""
@@ -188,24 +188,26 @@ class ReceiptService:
             pinned = await session.contexts.pinned(conversation_id)
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
-        before = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(session, self._resolver, before, parent)
+        with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
+        visible = await view_state_of(session, self._resolver, with_kept, parent)
         limits = resolved.policy_limits
         applied = await session.contexts.show(
             conversation_id,
-            shown,
+            visible,
             view_version=state.view_version,
             cause="undone",
-            resume_at=resume_at(state, limits) if limits is not None else state.tokens + 1,
+            resume_at_tokens=resume_at_tokens(state, limits)
+            if limits is not None
+            else state.tokens + 1,
         )
         assert applied, "the conversation is locked, and the view shows every pin"
 
 
 async def _receipt(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
-    found = await session.contexts.find_compaction(conversation_id, compaction_id)
-    if found is None:
+    receipt = await session.contexts.find_compaction(conversation_id, compaction_id)
+    if receipt is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
-    return found
+    return receipt
 
 
 def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:

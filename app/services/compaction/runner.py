@@ -1,6 +1,6 @@
 """One compaction: planned, summarised outside any transaction, then stored.
 
-A compaction is stored only if the view is still the one that it was planned on.
+A compaction is stored only if the view has not changed since it was planned.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.plans import NoCompaction, tokens_of
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
-from app.domain.compaction.thresholds import compaction_threshold, resume_at
+from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
-from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.view import Span
 from app.services.common.lookup import lock_conversation
@@ -41,7 +41,7 @@ _log = logging.getLogger("app.compaction")
 
 
 class CompactionRunner:
-    """Runs a compaction of a conversation whose lease the caller holds."""
+    """Runs compactions; the caller holds the lease of the conversation."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class CompactionRunner:
         return await self._observed(run, self._plan_and_apply(run))
 
     async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
-        """Apply what was reduced without a summary."""
+        """Store the receipt of a run that made no summary, and show its view."""
         return await self._observed(run, self._store(run, receipt))
 
     async def _observed(
@@ -134,8 +134,8 @@ class CompactionRunner:
     async def dry_run(self, source: CompactionInput, request: CompactRequest) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
-        What needs no model is carried out up to the receipt, and reported exactly. The size of a
-        summary that a model would write is estimated.
+        A plan that needs no model is carried out up to the receipt, so its result is exact. The
+        size of a summary that a model would write is estimated.
         """
         run = self.start(source, Trigger.FORCED, request)
         plan = run.plan()
@@ -155,8 +155,8 @@ class CompactionRunner:
         """Return the receipt of a plan that was carried out."""
         source, view, calls = run.source, executed.view, run.calls
         state, resolved = source.state, source.resolved
-        left = shown_entries(source.entries, view)
-        lacks_summary = executed.lacks_summary or executed.plan.drops
+        shown = shown_entries(source.entries, view)
+        lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
         return Compaction(
             compaction_id=self._new_id(),
             parent_id=state.compaction_id,
@@ -164,12 +164,14 @@ class CompactionRunner:
             strategy=run.strategy,
             policy_strategy=resolved.policy.strategy,
             strategies_run=executed.plan.steps,
-            span=executed.plan.hidden or view.hidden or Span(1, view.trimmed_through + 1),
+            hidden_span=executed.plan.hidden
+            or view.hidden
+            or Span(1, view.results_cleared_through + 1),
             view=view,
             made=tuple(executed.made),
             summary_tokens=view_summary_tokens(view, resolved.count),
-            hidden_tokens=state.tokens - sum(entry.tokens for entry in left),
-            hidden_messages=state.head_seq - len(left),
+            hidden_tokens=state.tokens - tokens_of(shown),
+            hidden_messages=state.head_seq - len(shown),
             before_tokens=source.tokens_in(source.view),
             after_tokens=source.tokens_in(view),
             before_msg_count=source.messages_in(source.view),
@@ -187,22 +189,23 @@ class CompactionRunner:
     def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
         """Return the receipt of a clearing, which hides no messages."""
         source = run.source
-        left = shown_entries(source.entries, executed.view)
-        freed = sum(e.tokens for e in source.shown) - sum(e.tokens for e in left)
+        freed_tokens = tokens_of(source.shown) - tokens_of(
+            shown_entries(source.entries, executed.view)
+        )
         return replace(
             self.receipt(run, executed),
-            hidden_tokens=source.state.hidden_tokens + freed,
+            hidden_tokens=source.state.hidden_tokens + freed_tokens,
             hidden_messages=source.state.hidden_messages,
         )
 
     async def _store(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
         """Store a receipt and show its view.
 
-        Raises NotFound for a conversation that was deleted meanwhile, and Conflict when the view
-        is not the one that the compaction was planned on any more.
+        Raises NotFound for a conversation that was deleted meanwhile, and Conflict if the view was
+        changed after the compaction was planned.
         """
         conversation_id = run.conversation_id
-        shown = VisibleState(
+        visible = ViewState(
             receipt.view,
             receipt.compaction_id,
             receipt.summary_tokens,
@@ -218,10 +221,12 @@ class CompactionRunner:
             await session.contexts.add_compaction(conversation_id, receipt)
             applied = await session.contexts.show(
                 conversation_id,
-                shown,
+                visible,
                 view_version=run.source.state.view_version,
                 cause=RESULTS_CLEARED if is_clearing else "compaction",
-                resume_at=run.source.state.resume_at if is_clearing else _resume_at(run, receipt),
+                resume_at_tokens=run.source.state.resume_at_tokens
+                if is_clearing
+                else _resume_at_tokens(run, receipt),
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
@@ -246,12 +251,12 @@ class CompactionRunner:
         _log.warning("compaction_failed", extra={"data": logged})
 
 
-def _resume_at(run: CompactionRun, receipt: Compaction) -> int:
+def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
     """Return how many tokens the log needs before it is compacted automatically again.
 
     The messages that have to stay can be more than `max_messages`: then no compaction helps.
     """
     state, resolved = run.source.state, run.source.resolved
-    left = replace(state, hidden_messages=receipt.hidden_messages)
-    exceeds = compaction_threshold(resolved).exceeds_messages(left)
-    return resume_at(state, resolved.compaction_limits()) if exceeds else 0
+    state_after = replace(state, hidden_messages=receipt.hidden_messages)
+    exceeds = compaction_threshold(resolved).exceeds_messages(state_after)
+    return resume_at_tokens(state, resolved.compaction_limits()) if exceeds else 0

@@ -1,4 +1,4 @@
-"""One compaction under way: its input, its trigger, its request and its outcome."""
+"""The state of one running compaction, and its outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request_from(text: str) -> CompactRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """One compaction: what it is planned on, why it runs, and its model calls."""
+    """One compaction: its input, why it runs, its request and its model calls."""
 
     source: CompactionInput
     trigger: Trigger
@@ -82,8 +82,9 @@ class CompactionRun:
             CompactionOptions(
                 forced=self.trigger is Trigger.FORCED or deep,
                 deep=deep,
-                # Usage as reported can be over the threshold where the counted one is not.
-                deep_within_target=not source.is_settled(self.strategy),
+                # The reported usage may be over the threshold although the counted one is within
+                # the target: then a plan has to hide more than the target requires.
+                deep_within_target=not source.is_just_compacted(self.strategy),
                 strategy=self.request.strategy,
                 target_tokens=self.request.target_tokens,
             ),
@@ -112,7 +113,7 @@ class CompactionRun:
 
 @dataclass(slots=True)
 class ExecutedPlan:
-    """A plan that was carried out: the view it led to, and the summaries that were made.
+    """The outcome of a plan: the new view, and the summaries that were made.
 
     `lacks_summary` is set when a planned summary could not be made.
     """

@@ -80,45 +80,47 @@ class Summariser:
         run: SummariserRun,
         *,
         is_end: bool = True,
-        kept: frozenset[int] = frozenset(),
+        verbatim_indices: frozenset[int] = frozenset(),
         retained: str | None = None,
         min_chars: int = 0,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
 
         - With `is_end` nothing follows the messages: calls at their end are left out.
-        - `kept` are the indices of messages that stay verbatim beside the summary.
+        - `verbatim_indices` are those of messages that stay verbatim beside the summary.
         - `retained` is the retain section of `previous`.
         - A summary of up to `min_chars` is accepted even if its source is shorter.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
         """
-        if len(kept) >= len(messages) and not previous and not retained:
+        if len(verbatim_indices) >= len(messages) and not previous and not retained:
             raise ValidationError.at("/messages", "Conversation has no messages")
         if model is None:
             run.set_extractive()
-            fresh = [message for index, message in enumerate(messages) if index not in kept]
+            extracted = [
+                message for index, message in enumerate(messages) if index not in verbatim_indices
+            ]
             return await asyncio.to_thread(
                 extract_summary,
-                fresh,
+                extracted,
                 previous,
                 retained,
                 request.wants_retain,
                 max_tokens,
                 self._access.tokenizer,
             )
-        shown = (is_end and without_trailing_calls(messages)) or messages
+        transcript = (is_end and without_trailing_calls(messages)) or messages
         summary = ModelSummary(
             self._access,
-            await asyncio.to_thread(format_messages, shown, kept),
+            await asyncio.to_thread(format_messages, transcript, verbatim_indices),
             request,
             model,
             max_tokens,
             run,
             previous,
             retained,
-            has_kept=bool(kept),
+            has_verbatim=bool(verbatim_indices),
             min_chars=min_chars,
         )
         return await summary.make()
@@ -161,12 +163,12 @@ async def summarise_paged(
     max_tokens: int,
     run: SummariserRun,
     *,
-    kept_seqs: frozenset[int] = frozenset(),
+    verbatim_seqs: frozenset[int] = frozenset(),
     retained: str | None = None,
 ) -> SummaryResult:
     """Return one summary of `previous` and the messages in `spans`.
 
-    `kept_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
+    `verbatim_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
     section of `previous`. No session is open during a model call. Raises as `summarise` does.
     """
     text, retain, result = previous, retained, None
@@ -178,8 +180,8 @@ async def summarise_paged(
     for page in pages:
         async with database.session() as session:
             rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
-        kept = frozenset(index for index, row in enumerate(rows) if row.seq in kept_seqs)
-        if len(kept) == len(rows):
+        verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
+        if len(verbatim) == len(rows):
             continue
         result = await summariser.summarise(
             [row.message() for row in rows],
@@ -189,7 +191,7 @@ async def summarise_paged(
             max_tokens,
             run,
             is_end=page is pages[-1],
-            kept=kept,
+            verbatim_indices=verbatim,
             retained=retain,
         )
         text, retain = result.text, result.retain or retain

@@ -17,11 +17,11 @@ from app.domain.compaction.views import base_view, shown_entries, view_summary_t
 from app.domain.conversations.active_window import (
     OUT_OF_DATE,
     ActiveWindow,
-    after_clear,
     marker_of,
     still_restored,
+    time_after_clear,
 )
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
@@ -45,15 +45,15 @@ class ActiveWindows:
         if not conversation.is_outdated(self.now()):
             return conversation
         async with self._database.transaction() as session:
-            found = await lock_conversation(
+            locked = await lock_conversation(
                 session, tenant_id, conversation.conversation_id, self._resolver.default_model
             )
-            return await self.update_locked(session, found)
+            return await self.update_locked(session, locked)
 
     async def update_locked(
         self, session: Repositories, conversation: Conversation
     ) -> Conversation:
-        """Do the same in a transaction that holds the lock of the conversation's state."""
+        """Do what `updated` does, in a transaction that holds the lock of the state."""
         now = self.now()
         if not conversation.is_outdated(now):
             return conversation
@@ -61,8 +61,8 @@ class ActiveWindows:
         seconds = conversation.rolling_window_seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
         is_built = await session.windows.has_epochs(conversation_id)
-        steps_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
-        marker = marker_of(state.cleared_at, seconds, now, steps_ahead=steps_ahead)
+        one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
+        marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
             since = await session.windows.start_after(
@@ -86,18 +86,18 @@ class ActiveWindows:
         """
         conversation = await self.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
-        now = after_clear(self.now(), state.cleared_at)
+        now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        whole = await session.windows.whole_groups(conversation_id, stored, head_seq)
-        after = window.with_restored(whole, now)
-        if after == window:
+        whole_groups = await session.windows.whole_groups(conversation_id, stored, head_seq)
+        new_window = window.with_restored(whole_groups, now)
+        if new_window == window:
             return conversation
         oldest_at = min(state.oldest_at or now, now)
-        named = await session.windows.mentions_in(conversation_id, whole)
-        mentions = tuple(dict.fromkeys((*state.mentions, *sorted(named))))
+        restored_mentions = await session.windows.mentions_in(conversation_id, whole_groups)
+        mentions = tuple(dict.fromkeys((*state.mentions, *sorted(restored_mentions))))
         conversation = replace(conversation, state=replace(state, mentions=mentions))
-        return await self._move(session, conversation, after, oldest_at, "restored")
+        return await self._move(session, conversation, new_window, oldest_at, "restored")
 
     async def _move(
         self,
@@ -118,9 +118,9 @@ class ActiveWindows:
         if state.compaction_id is not None:
             active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         conversation = replace(conversation, state=moved)
-        shown = await shown_of(session, self._resolver, conversation, active)
+        view_state = await view_state_of(session, self._resolver, conversation, active)
         has_changed = window.spans != state.window.spans
-        moved = _showing(moved, shown, cause if has_changed else None)
+        moved = _with_view(moved, view_state, cause if has_changed else None)
         await session.windows.move(conversation_id, moved)
         return replace(conversation, state=moved)
 
@@ -138,12 +138,12 @@ async def with_window(
     )
 
 
-async def shown_of(
+async def view_state_of(
     session: Repositories,
     resolver: SettingsResolver,
     conversation: Conversation,
     receipt: Compaction | None,
-) -> VisibleState:
+) -> ViewState:
     """Return the view of a conversation's window by a receipt, or of the whole window.
 
     Messages that the state keeps stay in the view. A receipt without effect on the window is left
@@ -152,38 +152,44 @@ async def shown_of(
     state = conversation.state
     window = state.window.spans
     whole = View(spans=window, window=window)
-    nothing = VisibleState(whole, None, 0, state.outside_tokens, state.outside_messages)
+    whole_window = ViewState(whole, None, 0, state.outside_tokens, state.outside_messages)
     if receipt is None:
-        return nothing
+        return whole_window
     view = base_view(state, receipt.view, resolver.policy_of(conversation))
-    if view.hidden is None and view.trimmed_through < window[0].start and not view.shortened:
-        return nothing
+    if (
+        view.hidden is None
+        and view.results_cleared_through < window[0].start
+        and not view.shortened
+    ):
+        return whole_window
     entries: list[Entry] = []
     for span in spans_through(view.spans, state.head_seq):
         entries += await session.log.entries(conversation.conversation_id, span.start, span.end)
-    left = shown_entries(entries, view)
-    return VisibleState(
+    shown = shown_entries(entries, view)
+    return ViewState(
         view,
         receipt.compaction_id,
         view_summary_tokens(view, resolver.counter(conversation.counter)),
-        state.tokens - sum(entry.tokens for entry in left),
-        state.head_seq - len(left),
-        tuple(filter(view.shows, state.kept)),
+        state.tokens - sum(entry.tokens for entry in shown),
+        state.head_seq - len(shown),
+        tuple(filter(view.shows, state.kept_seqs)),
     )
 
 
-def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
+def _with_view(
+    state: ConversationState, view_state: ViewState, cause: str | None
+) -> ConversationState:
     """Return the state with a view, which is a new version if there is a cause."""
-    view, has_view = shown.view, shown.compaction_id is not None
+    view, has_view = view_state.view, view_state.compaction_id is not None
     return replace(
         state,
         view_version=state.view_version + (cause is not None),
         view_cause=cause or state.view_cause,
-        compaction_id=shown.compaction_id,
-        span=view.hidden if has_view else None,
-        kept=shown.kept,
-        trimmed_through=view.trimmed_through if has_view else 0,
-        summary_tokens=shown.summary_tokens,
-        hidden_tokens=shown.hidden_tokens,
-        hidden_messages=shown.hidden_messages,
+        compaction_id=view_state.compaction_id,
+        hidden_span=view.hidden if has_view else None,
+        kept_seqs=view_state.kept_seqs,
+        results_cleared_through=view.results_cleared_through if has_view else 0,
+        summary_tokens=view_state.summary_tokens,
+        hidden_tokens=view_state.hidden_tokens,
+        hidden_messages=view_state.hidden_messages,
     )

@@ -114,12 +114,12 @@ class AgentService(ConfigurableService[Agent]):
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
     ) -> Agent:
-        found = await repositories.agents.find(tenant_id, resource_id, lock=lock)
-        if found is None:
+        agent = await repositories.agents.find(tenant_id, resource_id, lock=lock)
+        if agent is None:
             raise NotFound.agent(resource_id)
-        return found
+        return agent
 
-    def _checked(self, before: Agent, after: Agent, patch: Patch) -> Agent:
+    def _with_own_fields(self, before: Agent, after: Agent, patch: Patch) -> Agent:
         self._policy(after.settings.policy)
         if "name" in patch.fields:
             after = replace(after, name=patch.name)

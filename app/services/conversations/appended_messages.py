@@ -35,7 +35,7 @@ class AppendedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendAnswer:
     """The answer to an append; pressure and budget are None without a context window.
 
     `warnings` list what failed although all messages are stored.
@@ -57,43 +57,47 @@ async def stored_with_ids(
     """Yield the stored messages with these ids; only one page of them is in memory."""
     after_seq, has_more = 0, bool(ids)
     while has_more:
-        found = await session.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
-        for message in found:
+        page = await session.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
+        for message in page:
             after_seq = message.seq
             yield message
-        has_more = found.has_more
+        has_more = page.has_more
 
 
-async def is_same_message(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
+async def is_same_message(stored: StoredMessage, draft: Draft, format: FormatName) -> bool:
     """Whether a stored message is equal to a new one, even if they are offloaded differently."""
     if stored.format != format:
         return False
-    output, new = stored.output, entry.stored_output
-    if (output.ref if output else None) == (new.ref if new else None) and (
-        stored.body.encode() == entry.body
+    output, new_output = stored.output, draft.stored_output
+    if (output.ref if output else None) == (new_output.ref if new_output else None) and (
+        stored.body.encode() == draft.body
     ):
         return True
     if output is not None and output.ref is not None:
-        return await asyncio.to_thread(is_same_result, stored.body, output, entry.piece, format)
-    return bool(json_text.loads(stored.body) == json_text.loads(json_text.dump_stored(entry.piece)))
+        return await asyncio.to_thread(
+            is_same_result, stored.body, output, draft.raw_message, format
+        )
+    return bool(
+        json_text.loads(stored.body) == json_text.loads(json_text.dump_stored(draft.raw_message))
+    )
 
 
-def appended_drafts(
+def positions_of_drafts(
     after: Conversation, drafts: Sequence[Draft], ids: Sequence[str]
 ) -> list[AppendedMessage]:
     """Return the positions of drafts that are now the end of the log."""
     first = after.state.head_seq - len(drafts) + 1
-    turn = after.state.turns - sum(entry.role is Role.USER for entry in drafts)
-    placed = []
-    for offset, (entry, message_id) in enumerate(zip(drafts, ids, strict=True)):
-        turn += entry.role is Role.USER
-        seq, tokens = first + offset, entry.tokens + entry.reasoning_tokens
-        ref = entry.output.ref_in(message_id, seq) if entry.output is not None else None
-        placed.append(AppendedMessage(message_id, seq, turn, entry.role, tokens, ref))
-    return placed
+    turn = after.state.turns - sum(draft.role is Role.USER for draft in drafts)
+    positions = []
+    for offset, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
+        turn += draft.role is Role.USER
+        seq, tokens = first + offset, draft.tokens + draft.reasoning_tokens
+        ref = draft.output.ref_in(message_id, seq) if draft.output is not None else None
+        positions.append(AppendedMessage(message_id, seq, turn, draft.role, tokens, ref))
+    return positions
 
 
-def appended_message(message: StoredMessage) -> AppendedMessage:
+def position_of(message: StoredMessage) -> AppendedMessage:
     """Return the position of a stored message."""
     return AppendedMessage(
         message.id, message.seq, message.turn, message.role, message.token_count, message.output_ref

@@ -13,7 +13,7 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
-from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, draft
+from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, make_drafts
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
@@ -26,8 +26,8 @@ _log = logging.getLogger("app.log")
 
 INLINE_WARNING = "tool_output_inline"
 """The warning that the blob store failed, so that results stayed in their messages."""
-_INLINE_CHARS = 24_000
-"""Characters counted in about a millisecond, before the event loop runs other tasks."""
+_CHARS_BEFORE_YIELD = 24_000
+"""Characters counted before other tasks run: about a millisecond."""
 _THREAD_CHARS = 64_000
 """Characters of a message from which a thread counts it."""
 
@@ -55,8 +55,9 @@ class AppendSettings:
 class Batch:
     """A batch that is ready to be stored, with its blobs.
 
-    `attaches` are the stored blobs that its messages refer to. `collected` are blobs that were
-    collected when the batch was prepared: no new message may refer to them.
+    `attached_blob_ids` are the stored blobs that its messages refer to. Of these,
+    `collected_blob_ids` were collected before the batch was prepared: no new message may refer to
+    them.
     """
 
     request: Append
@@ -64,8 +65,8 @@ class Batch:
     has_results: bool
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
-    attaches: tuple[str, ...] = ()
-    collected: frozenset[str] = frozenset()
+    attached_blob_ids: tuple[str, ...] = ()
+    collected_blob_ids: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
 
@@ -106,11 +107,22 @@ class Batches:
             inline = replace(rules, policy=replace(settings.output, enabled=False))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
-        attaches = tuple({item.attaches: None for item in drafts if item.attaches is not None})
-        collected = frozenset(
+        attached_blob_ids = tuple(
+            {item.attached_blob_id: None for item in drafts if item.attached_blob_id is not None}
+        )
+        collected_blob_ids = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(request, settings, has_results, drafts, blobs, attaches, collected, warnings)
+        return Batch(
+            request,
+            settings,
+            has_results,
+            drafts,
+            blobs,
+            attached_blob_ids,
+            collected_blob_ids,
+            warnings,
+        )
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
@@ -122,38 +134,38 @@ class Batches:
         """
         count = self._resolver.counter(counter)
         drafts: list[Draft] = []
-        seen: dict[str, int] = {}
-        names: dict[str, str] | None = None
-        done = 0
+        index_by_id: dict[str, int] = {}
+        tool_names: dict[str, str] | None = None
+        chars_since_yield = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
-            if names is None and is_result and _is_large(message, size, rules.policy):
-                is_open = all(entry.role is Role.TOOL for entry in drafts)
-                names = await self._open_calls(conversation_id) if is_open else {}
-                rules = replace(rules, names=names)
+            if tool_names is None and is_result and _may_offload(message, size, rules.policy):
+                only_results_so_far = all(draft.role is Role.TOOL for draft in drafts)
+                tool_names = await self._open_calls(conversation_id) if only_results_so_far else {}
+                rules = replace(rules, tool_names=tool_names)
             try:
                 if size > _THREAD_CHARS:
-                    made = await asyncio.to_thread(
-                        draft, message, request.format, count, pointer, rules
+                    message_drafts = await asyncio.to_thread(
+                        make_drafts, message, request.format, count, pointer, rules
                     )
                 else:
-                    made = draft(message, request.format, count, pointer, rules)
-                    done += size
+                    message_drafts = make_drafts(message, request.format, count, pointer, rules)
+                    chars_since_yield += size
             except ValidationError as error:
                 if message is request.messages[index]:
                     raise
                 raise with_request_pointers(error) from error
-            for entry in made:
-                if entry.id is not None and seen.setdefault(entry.id, index) != index:
+            for draft in message_drafts:
+                if draft.id is not None and index_by_id.setdefault(draft.id, index) != index:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
-                if entry.call_names:
-                    names = dict(zip(entry.call_ids, entry.call_names, strict=True))
-                    rules = replace(rules, names=names)
-            drafts.extend(made)
-            if done > _INLINE_CHARS:
-                done = 0
+                if draft.call_names:
+                    tool_names = dict(zip(draft.call_ids, draft.call_names, strict=True))
+                    rules = replace(rules, tool_names=tool_names)
+            drafts.extend(message_drafts)
+            if chars_since_yield > _CHARS_BEFORE_YIELD:
+                chars_since_yield = 0
                 await asyncio.sleep(0)
         return drafts
 
@@ -171,15 +183,18 @@ def has_results(message: Any, format: FormatName) -> bool:
 def _attached_refs(request: Append) -> tuple[str, ...]:
     """Return the ids of all blobs that the messages of a request refer to."""
     results = FORMATS[request.format].results
-    given = (message for message in request.messages if isinstance(message, Mapping))
-    holders = [holder for message in given for _, holder in results(message)]
-    refs_given = (holder["output_ref"] for holder in holders if holder.get("output_ref"))
-    refs = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in refs_given)
+    objects = (message for message in request.messages if isinstance(message, Mapping))
+    containers = [container for message in objects for _, container in results(message)]
+    output_refs = (item["output_ref"] for item in containers if item.get("output_ref"))
+    refs = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in output_refs)
     return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str) and is_sendable(ref)))
 
 
-def _is_large(result: Any, chars: int, policy: ToolOutputPolicy) -> bool:
-    """Whether a message of this many characters may be offloaded, mostly decided by that number."""
+def _may_offload(result: Any, chars: int, policy: ToolOutputPolicy) -> bool:
+    """Whether a message of this many characters may be offloaded.
+
+    Its JSON is measured only where the number of characters does not decide.
+    """
     if should_offload(chars, policy):
         return True
     if policy.enabled and chars > policy.max_line_length and _has_long_line(result, policy):
@@ -222,15 +237,15 @@ def _approximate_chars(message: Any) -> int:
 async def attach_blobs(
     session: Repositories, conversation_id: str, batch: Batch, new: Sequence[Draft]
 ) -> None:
-    """Store that new messages refer to blobs; raises ValidationError if one was collected."""
-    refs = [entry.attaches for entry in new if entry.attaches is not None]
+    """Mark the blobs that new messages refer to; raises ValidationError if one was collected."""
+    refs = [draft.attached_blob_id for draft in new if draft.attached_blob_id is not None]
     if not refs:
         return
-    found = await session.blobs.find_all(conversation_id, refs)
-    there = {blob.id for blob in found if blob.collected_at is None}
-    missing = {*refs} - (there - batch.collected)
-    for entry in batch.drafts:
-        if entry.attaches in missing:
-            detail = f"Blob {entry.attaches!r} was collected: upload it again"
-            raise ValidationError.at(f"{entry.place}/output_ref", detail)
+    blobs = await session.blobs.find_all(conversation_id, refs)
+    available = {blob.id for blob in blobs if blob.collected_at is None}
+    missing = {*refs} - (available - batch.collected_blob_ids)
+    for draft in batch.drafts:
+        if draft.attached_blob_id in missing:
+            detail = f"Blob {draft.attached_blob_id!r} was collected: upload it again"
+            raise ValidationError.at(f"{draft.pointer}/output_ref", detail)
     await session.blobs.attach(conversation_id, refs)

@@ -23,21 +23,21 @@ from app.services.conversations.own_settings import (
     OwnSettings,
     Patch,
     Resource,
-    below_policy,
     check_summariser,
     effective_policy,
     list_json,
     newest_version,
+    with_policy_pointers,
     with_version,
 )
 from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import DeleteConversations
+from app.services.tool_output.stored_results import DeleteConversationObjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """A creation request; `request` is its body, which an idempotency key is compared by."""
+    """A creation request; two requests with one idempotency key are equal if `request` is."""
 
     settings: OwnSettings = field(default_factory=OwnSettings)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
-        delete_objects: DeleteConversations,
+        delete_objects: DeleteConversationObjects,
         check_model: CheckModel,
     ) -> None:
         self._database = database
@@ -84,17 +84,17 @@ class ConfigurableService(ABC, Generic[Resource]):
             return self._configured(await self._get(repositories, tenant_id, resource_id))
 
     async def change(self, tenant_id: str, resource_id: str, patch: Patch) -> Configured[Resource]:
-        """Change the fields that a patch gives.
+        """Change the fields that a patch names.
 
         Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
         messages, since their counts are stored.
         """
         check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as repositories:
-            found = await self._get(repositories, tenant_id, resource_id, lock=True)
-            changed = self._checked(found, patch.applied(found), patch)
-            await self._repository(repositories).change(tenant_id, changed)
-            await self._after_change(repositories, found, changed)
+            before = await self._get(repositories, tenant_id, resource_id, lock=True)
+            after = self._with_own_fields(before, patch.applied(before), patch)
+            await self._repository(repositories).change(tenant_id, after)
+            await self._after_change(repositories, before, after)
             return self._configured(await self._get(repositories, tenant_id, resource_id))
 
     async def get_list(
@@ -130,15 +130,15 @@ class ConfigurableService(ABC, Generic[Resource]):
         body = list_json(kind, items)
         async with self._database.transaction() as session:
             repository = self._repository(session)
-            found = await self._get(session, tenant_id, resource_id, lock=True)
-            before = newest_version(found, kind)
-            after = before.replaced(kind, body, expected_version)
-            if after == before:
-                return before
-            for item in (before, after) if before.is_unversioned else (after,):
+            resource = await self._get(session, tenant_id, resource_id, lock=True)
+            newest = newest_version(resource, kind)
+            new = newest.replaced(kind, body, expected_version)
+            if new == newest:
+                return newest
+            for item in (newest, new) if newest.is_unversioned else (new,):
                 await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
-            await repository.change(tenant_id, with_version(found, kind, after))
-        return after
+            await repository.change(tenant_id, with_version(resource, kind, new))
+        return new
 
     async def _create(
         self,
@@ -158,7 +158,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         async with self._database.transaction() as repositories:
             if new.idempotency_key is not None:
                 request = [self.kind, new.request]
-                created_id = await claim_key(
+                created_id = await claim_idempotency_key(
                     repositories, tenant_id, new.idempotency_key, request, resource_id
                 )
                 if created_id is not None:
@@ -191,15 +191,18 @@ class ConfigurableService(ABC, Generic[Resource]):
         """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
 
     @abstractmethod
-    def _checked(self, before: Resource, after: Resource, patch: Patch) -> Resource:
-        """Return the changed resource with the fields of its kind; raises ValidationError."""
+    def _with_own_fields(self, before: Resource, after: Resource, patch: Patch) -> Resource:
+        """Return the changed resource with the changes that only its kind has.
+
+        Raises ValidationError for an invalid policy.
+        """
 
     def _policy(self, *levels: str) -> Policy:
         """Return the policy of stored settings; raises ValidationError for an invalid one."""
         try:
             return self._resolver.policy(*levels)
         except ValidationError as error:
-            raise below_policy(error) from error
+            raise with_policy_pointers(error) from error
 
     def _merged_policy(self, *levels: str) -> dict[str, Any]:
         """Return the value of every leaf; these policies override that of the service."""
@@ -209,7 +212,7 @@ class ConfigurableService(ABC, Generic[Resource]):
     def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...
 
 
-async def claim_key(
+async def claim_idempotency_key(
     repositories: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
 ) -> str | None:
     """Claim an idempotency key for a creation.

@@ -85,14 +85,14 @@ class ConversationService(ConfigurableService[Conversation]):
             await repositories.windows.clear(conversation_id, now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
-    async def remove_idle(self, tenant_id: str, conversation_id: str, before: datetime) -> bool:
-        """Delete it unless it was changed or appended to since; False when it is not idle."""
+    async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
+        """Delete it unless it was changed or appended to since a time; return if it was deleted."""
         async with self._database.transaction() as repositories:
             try:
                 await self._get(repositories, tenant_id, conversation_id, lock=True)
             except NotFound:
                 return False
-            if not await repositories.retention.is_idle(conversation_id, before):
+            if not await repositories.retention.is_idle(conversation_id, since):
                 return False
             await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
@@ -126,7 +126,9 @@ class ConversationService(ConfigurableService[Conversation]):
         get = lock_conversation if lock else get_conversation
         return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
 
-    def _checked(self, before: Conversation, after: Conversation, patch: Patch) -> Conversation:
+    def _with_own_fields(
+        self, before: Conversation, after: Conversation, patch: Patch
+    ) -> Conversation:
         """Change the counter with the policy; the counter is fixed once there are messages."""
         unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
         counter = self._policy(after.agent.policy, after.settings.policy).budget.counter

@@ -13,21 +13,21 @@ from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable,
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.events import EventType
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
+from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.appended_messages import (
-    Appended,
+    AppendAnswer,
     AppendedMessage,
-    appended_drafts,
-    appended_message,
     check_position,
     is_same_message,
+    position_of,
+    positions_of_drafts,
     stored_with_ids,
 )
 from app.services.conversations.batches import (
@@ -55,7 +55,7 @@ class _AppendResult:
     """
 
     conversation: Conversation
-    appended: Appended
+    answer: AppendAnswer
     stored: Sequence[AppendedMessage] = ()
 
 
@@ -90,7 +90,7 @@ class LogService:
 
     async def append(
         self, tenant_id: str, conversation_id: str, request: Append
-    ) -> Appended | dict[str, Any]:
+    ) -> AppendAnswer | dict[str, Any]:
         """Append all messages of a batch or none, large tool results with their blobs.
 
         Returns the stored answer when the idempotency key was used before. When it raises
@@ -101,7 +101,7 @@ class LogService:
                 "/messages",
                 f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
             )
-        current = self._database.held(tenant_id, conversation_id)
+        current = self._database.cached_conversation(tenant_id, conversation_id)
         with_results = any(has_results(raw, request.format) for raw in request.messages)
         if current is None and with_results:
             current = await self._find(tenant_id, conversation_id)
@@ -122,7 +122,7 @@ class LogService:
                 self._observer.appended(len(result.stored), tokens)
             result = await self._with_current_window(tenant_id, result)
             await self._notify(result.conversation, settings.threshold)
-            return result.appended
+            return result.answer
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -137,11 +137,11 @@ class LogService:
         read: ReadPermit = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation."""
-        found = await self._find(tenant_id, conversation_id)
+        conversation = await self._find(tenant_id, conversation_id)
         page = await read.page(
             lambda bound: self._page(conversation_id, after_seq, before_seq, order, limit, bound)
         )
-        return found, page
+        return conversation, page
 
     async def _page(self, *arguments: Any) -> Page[StoredMessage]:
         async with self._database.session() as session:
@@ -170,14 +170,14 @@ class LogService:
         """
         if not result.conversation.is_outdated(self._active.now()):
             return result
-        before = result.appended
+        stored = result.answer
         try:
-            settled = await self._active.updated(tenant_id, result.conversation)
+            conversation = await self._active.updated(tenant_id, result.conversation)
             async with self._database.session() as session:
-                answer = await self._answer(session, settled, before.messages, before.warnings)
+                answer = await self._answer(session, conversation, stored.messages, stored.warnings)
         except ServiceUnavailable:
             return result
-        return _AppendResult(settled, replace(answer, head_seq=before.head_seq))
+        return _AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
 
     async def _notify(self, after: Conversation, threshold: CompactionThreshold) -> None:
         """Notify the workers when the batch made a compaction due.
@@ -186,21 +186,21 @@ class LogService:
         compaction is made due here. Workers that are not notified find it when they poll.
         """
         try:
-            now = (await self._settings(after)).threshold
-            is_overlooked = now != threshold and not after.state.is_due and now.reached(after.state)
+            current = (await self._settings(after)).threshold
+            is_overlooked = (
+                current != threshold and not after.state.is_due and current.reached(after.state)
+            )
             if after.state.became_due or is_overlooked:
+                notify = make_compaction_due if is_overlooked else announce_due_compaction
                 async with self._database.session() as session:
-                    if is_overlooked and not await session.jobs.set_due(after.conversation_id):
-                        return
-                    await session.events.add(after.conversation_id, EventType.DUE, "{}")
-                    await session.jobs.notify()
+                    await notify(session, after.conversation_id)
         except ServiceUnavailable:
-            _log.warning("worker_not_woken")
+            _log.warning("workers_not_notified")
 
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> _AppendResult | dict[str, Any]:
-        if batch.request.idempotency_key is None and not batch.attaches:
+        if batch.request.idempotency_key is None and not batch.attached_blob_ids:
             async with self._database.session() as session:
                 result = await self._append(
                     session,
@@ -223,11 +223,11 @@ class LogService:
         if_unchanged: bool,
     ) -> _AppendResult | None:
         request, settings, drafts = batch.request, batch.settings, batch.drafts
-        ids = [entry.id or self._new_id() for entry in drafts]
+        ids = [draft.id or self._new_id() for draft in drafts]
         if if_unchanged:
-            held = self._database.held(tenant_id, conversation_id)
-            if held is None or (await self._settings(held)).output != settings.output:
-                return None  # they were read again while the batch was prepared
+            cached = self._database.cached_conversation(tenant_id, conversation_id)
+            if cached is None or (await self._settings(cached)).output != settings.output:
+                return None  # the settings changed while the batch was prepared
         after = await session.log.append(
             tenant_id,
             conversation_id,
@@ -245,9 +245,9 @@ class LogService:
         )
         if after is None:
             return None
-        placed = appended_drafts(after, drafts, ids)
+        positions = positions_of_drafts(after, drafts, ids)
         return _AppendResult(
-            after, await self._answer(session, after, placed, batch.warnings), placed
+            after, await self._answer(session, after, positions, batch.warnings), positions
         )
 
     async def _answer(
@@ -256,10 +256,10 @@ class LogService:
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
-    ) -> Appended:
+    ) -> AppendAnswer:
         status = await read_budget(self._resolver, session, conversation)
         pressure = status.pressure if status else None
-        return Appended(
+        return AppendAnswer(
             messages=messages,
             head_seq=conversation.state.head_seq,
             pressure=pressure.pressure if pressure else None,
@@ -282,43 +282,47 @@ class LogService:
                 session, tenant_id, conversation_id, self._resolver.default_model
             )
             if key is not None:
-                kept = await session.log.find_answer(conversation_id, key)
-                if kept is not None:
-                    return _replayed(kept, request_hash)
-            now, before = await self._settings(current), batch.settings
-            if now.counter != before.counter or (batch.has_results and now.output != before.output):
+                stored = await session.log.find_stored_answer(conversation_id, key)
+                if stored is not None:
+                    return _stored_answer(stored, request_hash)
+            settings, prepared = await self._settings(current), batch.settings
+            if settings.counter != prepared.counter or (
+                batch.has_results and settings.output != prepared.output
+            ):
                 raise _SettingsChanged(current)
-            batch = replace(batch, settings=now)
+            batch = replace(batch, settings=settings)
             result = await self._append_checked(session, tenant_id, current, batch)
             if key is not None:
-                text = json_text.dumps(result.appended)
-                await session.log.add_answer(conversation_id, key, request_hash, text)
+                text = json_text.dumps(result.answer)
+                await session.log.store_answer(conversation_id, key, request_hash, text)
         return result
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
     ) -> _AppendResult:
         conversation_id = current.conversation_id
-        drafts = {entry.id: entry for entry in batch.drafts if entry.id is not None}
-        known: dict[str, AppendedMessage] = {}
+        drafts = {draft.id: draft for draft in batch.drafts if draft.id is not None}
+        stored_before: dict[str, AppendedMessage] = {}
         async for stored in stored_with_ids(session, conversation_id, list(drafts)):
             if not await is_same_message(stored, drafts[stored.id], batch.request.format):
                 raise Conflict(
                     f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
                 )
-            known[stored.id] = appended_message(stored)
-        new = [entry for entry in batch.drafts if entry.id is None or entry.id not in known]
-        if known and not new:
+            stored_before[stored.id] = position_of(stored)
+        new = [draft for draft in batch.drafts if draft.id is None or draft.id not in stored_before]
+        if stored_before and not new:
             return _AppendResult(
-                current, await self._answer(session, current, list(known.values()))
+                current, await self._answer(session, current, list(stored_before.values()))
             )
         check_position(current, batch.request, batch_shape(new))
         await attach_blobs(session, conversation_id, batch, new)
-        left = replace(batch, drafts=new)
-        result = await self._append(session, tenant_id, conversation_id, left, if_unchanged=False)
+        batch = replace(batch, drafts=new)
+        result = await self._append(session, tenant_id, conversation_id, batch, if_unchanged=False)
         assert result is not None, "the head is locked and was checked"
-        both = sorted([*known.values(), *result.appended.messages], key=lambda message: message.seq)
-        return replace(result, appended=replace(result.appended, messages=both))
+        messages = sorted(
+            [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
+        )
+        return replace(result, answer=replace(result.answer, messages=messages))
 
 
 def _request_hash(request: Append) -> str:
@@ -326,9 +330,10 @@ def _request_hash(request: Append) -> str:
     return digest(json_text.dumps(content))
 
 
-def _replayed(kept: tuple[str, str], request_hash: str) -> dict[str, Any]:
-    kept_hash, answer = kept
-    if kept_hash != request_hash:
+def _stored_answer(stored: tuple[str, str], request_hash: str) -> dict[str, Any]:
+    """Return the answer of a used idempotency key; raises Conflict for another request."""
+    stored_hash, answer_json = stored
+    if stored_hash != request_hash:
         raise Conflict("The Idempotency-Key was used with another body")
-    replay: dict[str, Any] = json_text.loads(answer)
-    return replay
+    answer: dict[str, Any] = json_text.loads(answer_json)
+    return answer

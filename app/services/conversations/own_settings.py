@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Problem, ValidationError
-from app.domain.common.policy import DEFAULTS, merge
+from app.domain.common.policy import DEFAULT_POLICY, merge
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import SettingsList, StoredSettings
@@ -133,7 +133,7 @@ def effective_policy(*policies: Mapping[str, Any]) -> dict[str, Any]:
 
     The result is not validated: reading a resource never fails because of its policy.
     """
-    effective = dict(DEFAULTS)
+    effective = dict(DEFAULT_POLICY)
     for policy in policies:
         effective = merge(effective, policy)
     return effective
@@ -161,7 +161,7 @@ def without_empty_objects(policy: Mapping[str, Any]) -> dict[str, Any]:
     return pruned
 
 
-def below_policy(error: ValidationError) -> ValidationError:
+def with_policy_pointers(error: ValidationError) -> ValidationError:
     """Return a policy's error with pointers that start at the request body."""
     problems = (Problem(f"/policy{problem.pointer}", problem.detail) for problem in error.problems)
     return replace(error, problems=tuple(problems))

@@ -17,7 +17,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
-MAX_SHARE = 0.5
+MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
 
 
@@ -40,20 +40,24 @@ class PinService:
         ValidationError when pins would take more than half of the history budget.
         """
         async with self._database.transaction() as session:
-            found, seq = await self._locked(session, tenant_id, conversation_id, message_id)
+            conversation, seq = await self._lock_message(
+                session, tenant_id, conversation_id, message_id
+            )
             around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
             seqs = [entry.seq for entry in around]
             await session.contexts.pin(conversation_id, seqs)
-            await self._check_share(session, found)
+            await self._check_share(session, conversation)
             receipt = None
-            if found.state.compaction_id is not None:
+            if conversation.state.compaction_id is not None:
                 receipt = await session.contexts.find_compaction(
-                    conversation_id, found.state.compaction_id
+                    conversation_id, conversation.state.compaction_id
                 )
             if receipt is not None:
-                view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
-                kept, tokens, messages = kept_with_pins(view, found.state.kept, around)
-                if kept != found.state.kept:
+                view = base_view(
+                    conversation.state, receipt.view, self._resolver.policy_of(conversation)
+                )
+                kept, tokens, messages = kept_with_pins(view, conversation.state.kept_seqs, around)
+                if kept != conversation.state.kept_seqs:
                     await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})
             await session.events.add(conversation_id, EventType.PINNED, event)
@@ -67,7 +71,7 @@ class PinService:
         The view changes with the next compaction. Raises NotFound.
         """
         async with self._database.transaction() as session:
-            _, seq = await self._locked(session, tenant_id, conversation_id, message_id)
+            _, seq = await self._lock_message(session, tenant_id, conversation_id, message_id)
             around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
             seqs = [entry.seq for entry in around]
             if await session.contexts.unpin(conversation_id, seqs):
@@ -75,16 +79,17 @@ class PinService:
                 await session.events.add(conversation_id, EventType.UNPINNED, event)
         return seqs
 
-    async def _locked(
+    async def _lock_message(
         self, session: Repositories, tenant_id: str, conversation_id: str, message_id: str
     ) -> tuple[Conversation, int]:
-        found = await lock_conversation(
+        """Lock the conversation's state; return the conversation and the seq of the message."""
+        conversation = await lock_conversation(
             session, tenant_id, conversation_id, self._resolver.default_model
         )
         messages = await session.log.by_ids(conversation_id, [message_id])
         if not messages:
             raise NotFound(f"No message {message_id!r}", {"id": message_id})
-        return await self._active.update_locked(session, found), messages[0].seq
+        return await self._active.update_locked(session, conversation), messages[0].seq
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""
@@ -93,10 +98,10 @@ class PinService:
         if limits is None:
             return
         window = conversation.state.window
-        every = await session.contexts.pinned(conversation.conversation_id)
-        pinned = [entry for entry in every if window.holds(entry.seq)]
-        tokens = resolved.usage(sum(entry.tokens for entry in pinned), 0).conversation
-        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)
+        pinned = await session.contexts.pinned(conversation.conversation_id)
+        pinned_tokens = sum(entry.tokens for entry in pinned if window.holds(entry.seq))
+        tokens = resolved.usage(pinned_tokens, 0).conversation
+        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_PINNED_SHARE)
         if tokens > max_tokens:
             raise ValidationError(
                 f"Pinned messages would take {tokens} tokens. The limit is {max_tokens}:"

@@ -36,7 +36,7 @@ from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
-BATCH = 500
+BATCH_MESSAGES = 500
 BATCH_BYTES = 2_000_000
 """Messages, and bytes of their bodies, that are indexed at once."""
 MAX_CHECKED = 200
@@ -78,18 +78,18 @@ class SearchService:
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
         while has_more and len(page) < limit and _size(page) < read.max_bytes:
-            wanted = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
+            count = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
             where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
-            found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
+            matches = await read.page(self._find_by(conversation_id, query, limit=count, **where))
             if query.needs_text:
-                page += await asyncio.to_thread(_matching_phrases, query, found)
+                page += await asyncio.to_thread(_matching_phrases, query, matches)
             else:
-                page += found
-            has_more = found.has_more
-            if found and order == "asc":
-                after_seq = found[-1].seq
-            elif found:
-                before_seq = found[-1].seq
+                page += matches
+            has_more = matches.has_more
+            if matches and order == "asc":
+                after_seq = matches[-1].seq
+            elif matches:
+                before_seq = matches[-1].seq
         shown = _within(page[:limit], read.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
 
@@ -112,23 +112,25 @@ class SearchService:
         await self._index(conversation_id, head_seq)
         if not terms or not head_seq:
             return []
-        best, worth = await self._best(conversation_id, terms, head_seq)
+        best, term_weights = await self._best(conversation_id, terms, head_seq)
         if not best:
             return []
         shown: dict[int, Recalled] = {}
-        left = sorted(item.seq for item in best)
-        while left:
+        remaining_seqs = sorted(item.seq for item in best)
+        while remaining_seqs:
             async with self._database.session() as session:
-                found = await session.search.by_seqs(conversation_id, left, BATCH_BYTES)
-            shown |= await asyncio.to_thread(_shown, found, terms, worth)
-            left = [seq for seq in left if found and seq > found[-1].message.seq]
+                found = await session.search.by_seqs(conversation_id, remaining_seqs, BATCH_BYTES)
+            shown |= await asyncio.to_thread(_shown, found, terms, term_weights)
+            remaining_seqs = [
+                seq for seq in remaining_seqs if found and seq > found[-1].message.seq
+            ]
         return [shown[item.seq] for item in best if item.seq in shown]
 
     async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
-        if state.span is not None:
-            await self._index(conversation_id, min(state.head_seq, state.span.end - 1))
+        if state.hidden_span is not None:
+            await self._index(conversation_id, min(state.head_seq, state.hidden_span.end - 1))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
@@ -139,7 +141,7 @@ class SearchService:
         while True:
             async with self._database.session() as session:
                 batch = await session.search.unindexed(
-                    conversation_id, through_seq, BATCH, BATCH_BYTES
+                    conversation_id, through_seq, BATCH_MESSAGES, BATCH_BYTES
                 )
             if not batch:
                 return
@@ -155,23 +157,25 @@ class SearchService:
             postings = await session.search.postings(
                 conversation_id, [[term] for term in terms], head_seq, MAX_POSTINGS
             )
-            having_all: Sequence[int] = ()
+            seqs_with_all_terms: Sequence[int] = ()
             known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
             if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
                 # Every term is common: messages older than the postings may have all terms.
                 (posting,) = await session.search.postings(
                     conversation_id, [known_terms], head_seq, MAX_POSTINGS
                 )
-                having_all = posting.seqs
-            found = ranked(candidates(postings, having_all), postings, head_seq)
+                seqs_with_all_terms = posting.seqs
+            found = ranked(candidates(postings, seqs_with_all_terms), postings, head_seq)
             known = {item.seq: item for item in found[:MAX_CANDIDATES]}
-            cut = [number for number, item in enumerate(postings) if item.is_cut]
-            held = await session.search.matching_terms(
-                conversation_id, list(known), [terms[number] for number in cut]
+            cut_terms = [number for number, item in enumerate(postings) if item.is_cut]
+            with_cut_terms = await session.search.matching_terms(
+                conversation_id, list(known), [terms[number] for number in cut_terms]
             )
         with_terms = [
-            replace(item, terms=known[item.seq].terms | {cut[place] for place in item.terms})
-            for item in held
+            replace(
+                item, terms=known[item.seq].terms | {cut_terms[number] for number in item.terms}
+            )
+            for item in with_cut_terms
         ]
         return ranked(with_terms, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
 
@@ -196,7 +200,7 @@ def _matching_phrases(query: Query, found: Sequence[StoredMessage]) -> list[Stor
 
 
 def _shown(
-    found: Sequence[SearchedMessage], terms: Sequence[Term], worth: Sequence[float]
+    found: Sequence[SearchedMessage], terms: Sequence[Term], term_weights: Sequence[float]
 ) -> Mapping[int, Recalled]:
     shown = {}
     for item in found:
@@ -206,7 +210,7 @@ def _shown(
             message.role,
             item.tool_name,
             message.created_at,
-            excerpt("\n".join(item.texts()), terms, worth),
+            excerpt("\n".join(item.texts()), terms, term_weights),
             message.output_ref if output is not None and output.is_cut else None,
         )
     return shown

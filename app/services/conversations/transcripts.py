@@ -27,7 +27,7 @@ from app.domain.conversations.visibility import (
     NO_SLIDING_WINDOW,
     SlidingWindow,
     Visibility,
-    last_from,
+    start_of_last,
     visibilities,
 )
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -36,7 +36,7 @@ from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
-RECEIPTS_READ = (16, 512)
+RECEIPT_BATCHES = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
@@ -63,8 +63,8 @@ class TranscriptMessage:
 
 
 @dataclass(slots=True)
-class _ConversationPage:
-    """A conversation of a page: its messages there, and the inputs of their visibility."""
+class _PagePart:
+    """The messages of one conversation on a page, and the inputs of their visibility."""
 
     conversation: Conversation
     entries: list[Entry] = field(default_factory=list)
@@ -125,14 +125,14 @@ class TranscriptService:
             page = await read.page(read_page)
             ids = {conversation_id for conversation_id, _, _ in page}
             async with self._database.session() as session:
-                found = await session.transcripts.conversations(
+                conversations = await session.transcripts.conversations(
                     tenant_id, ids, self._resolver.default_model
                 )
-            if len(found) == len(ids):
+            if len(conversations) == len(ids):
                 break  # otherwise one was deleted between the two reads
-        by_id = {conversation.conversation_id: conversation for conversation in found}
-        page_message = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
-        return Page(page_message, has_more=page.has_more)
+        by_id = {conversation.conversation_id: conversation for conversation in conversations}
+        page_messages = (PageMessage(by_id[key], message, at) for key, at, message in page)
+        return Page(page_messages, has_more=page.has_more)
 
     async def with_visibility(
         self,
@@ -148,65 +148,65 @@ class TranscriptService:
         """
         if not page:
             return []
-        found = await self._with_originals(page, content, read)
-        parts: dict[str, _ConversationPage] = {}
-        for page_message, _ in found:  # windows are moved before anything else is read (rule 1)
+        pairs = await self._with_originals(page, content, read)
+        parts: dict[str, _PagePart] = {}
+        for page_message, _ in pairs:  # windows are moved before anything else is read (rule 1)
             conversation_id = page_message.conversation.conversation_id
             if conversation_id not in parts:
-                settled = await self._active.updated(tenant_id, page_message.conversation)
-                parts[conversation_id] = _ConversationPage(settled)
-        places = [
+                conversation = await self._active.updated(tenant_id, page_message.conversation)
+                parts[conversation_id] = _PagePart(conversation)
+        positions = [
             (page_message.conversation.conversation_id, page_message.message.seq)
-            for page_message, _ in found
+            for page_message, _ in pairs
         ]
         async with self._database.session() as session:
-            pinned = await session.transcripts.pinned(places)
-            for place, (page_message, _) in zip(places, found, strict=True):
+            pinned = await session.transcripts.pinned(positions)
+            for position, (page_message, _) in zip(positions, pairs, strict=True):
                 role, tokens = Role(page_message.message.role), page_message.message.token_count
-                item = entry(page_message.message.seq, role, tokens, place in pinned)
-                parts[place[0]].entries.append(item)
+                item = entry(page_message.message.seq, role, tokens, position in pinned)
+                parts[position[0]].entries.append(item)
             await self._read_causes(session, list(parts.values()))
         visibility = {key: part.visibilities() for key, part in parts.items()}
         return [
             TranscriptMessage(
-                page_message, original, visibility[place[0]][place[1]], place in pinned
+                page_message, original, visibility[position[0]][position[1]], position in pinned
             )
-            for place, (page_message, original) in zip(places, found, strict=True)
+            for position, (page_message, original) in zip(positions, pairs, strict=True)
         ]
 
     async def _with_originals(
         self, page: Sequence[PageMessage], content: Content, read: ReadPermit
     ) -> list[tuple[PageMessage, Original]]:
         """Return messages with their originals, up to the size of a page."""
-        found: list[tuple[PageMessage, Original]] = []
+        pairs: list[tuple[PageMessage, Original]] = []
         size = 0
-        for conversation_id, part in groupby(page, lambda item: item.conversation.conversation_id):
-            run = list(part)
-            wanted = [item.message for item in run]
-            originals = await self._outputs.originals(conversation_id, wanted, content, read)
-            found += zip(run, originals, strict=False)
+        for conversation_id, group in groupby(page, lambda item: item.conversation.conversation_id):
+            run = list(group)
+            messages = [item.message for item in run]
+            originals = await self._outputs.originals(conversation_id, messages, content, read)
+            pairs += zip(run, originals, strict=False)
             size += sum(map(_shown_bytes, originals))
             if len(originals) < len(run) or size > read.max_bytes:
                 break
-        return found
+        return pairs
 
-    async def _read_causes(self, session: Repositories, parts: Sequence[_ConversationPage]) -> None:
+    async def _read_causes(self, session: Repositories, parts: Sequence[_PagePart]) -> None:
         """Compute the views of conversations, and read the receipts behind them (rule 2)."""
-        heads = {part.conversation_id: part.conversation.state for part in parts}
-        newest = {key: state.compaction_id for key, state in heads.items() if state.compaction_id}
-        await _read_back(session, parts, newest, 1)
+        states = {part.conversation_id: part.conversation.state for part in parts}
+        newest = {key: state.compaction_id for key, state in states.items() if state.compaction_id}
+        await _read_receipts(session, parts, newest, 1)
         for part in parts:
             await self._set_view(session, part)
-        for limit in RECEIPTS_READ:
+        for limit in RECEIPT_BATCHES:
             parents = {
                 part.conversation_id: parent_id
                 for part in parts
                 if part.receipts and (parent_id := part.receipts[-1].parent_id) is not None
                 if not all(item.is_explained for item in part.visibilities().values())
             }
-            await _read_back(session, parts, parents, limit)
+            await _read_receipts(session, parts, parents, limit)
 
-    async def _set_view(self, session: Repositories, part: _ConversationPage) -> None:
+    async def _set_view(self, session: Repositories, part: _PagePart) -> None:
         """Compute the view of a conversation from its active receipt."""
         conversation, policy = part.conversation, self._resolver.policy_of(part.conversation)
         if part.receipts and part.receipts[0].policy_strategy != policy.strategy:
@@ -215,15 +215,22 @@ class TranscriptService:
         part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _sliding_window_start(session, conversation, part.view.spans, count)
-            whole_from = await _sliding_window_start(session, conversation, part.view.window, count)
-            part.sliding_window = SlidingWindow(shown_from, whole_from)
+            starts_in_view = await _sliding_window_start(
+                session, conversation, part.view.spans, count
+            )
+            starts_in_window = await _sliding_window_start(
+                session, conversation, part.view.window, count
+            )
+            part.sliding_window = SlidingWindow(starts_in_view, starts_in_window)
 
 
-async def _read_back(
-    session: Repositories, parts: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
+async def _read_receipts(
+    session: Repositories,
+    parts: Sequence[_PagePart],
+    newest: Mapping[str, str],
+    limit: int,
 ) -> None:
-    """Read receipts of conversations: `newest` and the receipts they are based on."""
+    """Read receipts, up to `limit` of each conversation: `newest`, and those that led to it."""
     if not newest:
         return
     chains = await session.transcripts.chains(newest, limit)
@@ -235,7 +242,7 @@ async def _sliding_window_start(
     session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return the seq at which the last messages of these spans begin, with a whole call group."""
-    seq = last_from(spans, conversation.state.head_seq, count)
+    seq = start_of_last(spans, conversation.state.head_seq, count)
     group = await session.contexts.around(conversation.conversation_id, seq, whole_turn=False)
     return group[0].seq if group else seq
 

@@ -1,7 +1,7 @@
 """Renders earlier builds again, from what was stored when their epoch began.
 
-1. A build's id has its epoch, its newest message and, if any, the hash of its tail. With the log,
-   which never changes, these give the payload byte for byte.
+1. A build's id names its epoch, its newest message and, if any, the hash of its tail. With the
+   log, which never changes, these give the payload byte for byte.
 2. Current settings are not used, except the registry's entry of the model.
 """
 
@@ -18,9 +18,15 @@ from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.payload.epochs import BuildId, Start, build_name, model_in, start_from
+from app.domain.payload.epochs import (
+    BuildId,
+    EpochStart,
+    epoch_start_from,
+    model_in,
+    parse_build_id,
+)
 from app.domain.payload.payload_items import PayloadItems
-from app.domain.payload.rendering import Payload, Request, render_payload
+from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.payload.pipeline.rendering import read_rows
 from app.services.ports import Database, Repositories
@@ -39,34 +45,34 @@ class BuildReplayService:
         find_conversation = self._resolver.find_conversation
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
-            conversation = await find_conversation(session, tenant_id, conversation_id)
             build = await find_build(session, conversation_id, build_id)
+            model = model_in(build[1].payload_stream) if build is not None else None
+            conversation = await find_conversation(session, tenant_id, conversation_id, model)
             if build is None:
                 raise unknown
-            name, epoch = build
-            if not epoch.start_seq <= name.through_seq <= conversation.state.head_seq:
+            parsed_id, epoch = build
+            through_seq, tail_hash = parsed_id.through_seq, parsed_id.tail_hash
+            if not epoch.start_seq <= through_seq <= conversation.state.head_seq:
                 raise unknown
-            model = model_in(epoch.payload_stream)
-            conversation = await find_conversation(session, tenant_id, conversation_id, model)
-            start = start_from(epoch.start_json)
-            hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
-            texts = await session.contexts.texts(conversation_id, [*hashes, name.tail or ""])
+            start = epoch_start_from(epoch.start_json)
+            hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic_hash)
+            texts = await session.contexts.texts(conversation_id, [*hashes, tail_hash or ""])
             rows = await read_rows(
-                session, conversation_id, FormatName(epoch.format), start.view, name.through_seq
+                session, conversation_id, FormatName(epoch.format), start.view, through_seq
             )
-        is_stored = set(filter(None, (*hashes, name.tail))) <= texts.keys()
-        if not is_stored or (name.tail is not None and not _is_tail(texts[name.tail])):
+        is_stored = set(filter(None, (*hashes, tail_hash))) <= texts.keys()
+        if not is_stored or (tail_hash is not None and not _is_tail(texts[tail_hash])):
             raise unknown
         resolved = self._resolver.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
-            _rendered, conversation_id, epoch, start, resolved, rows, texts, name.tail
+            _render, conversation_id, epoch, start, resolved, rows, texts, tail_hash
         )
         return {
             "format": epoch.format,
             "payload": payload.body,
             "build_id": build_id,
             "epoch": epoch.epoch,
-            "through_seq": name.through_seq,
+            "through_seq": through_seq,
             "stable_items": payload.stable_items,
             "prefix_hash": payload.prefix_hash,
             "breakpoints": payload.breakpoints,
@@ -77,38 +83,40 @@ class BuildReplayService:
 async def find_build(
     session: Repositories, conversation_id: str, build_id: str
 ) -> tuple[BuildId, Epoch] | None:
-    """Return the parts of a build's id and its epoch, None for an id of no build."""
-    name = build_name(build_id)
-    epoch = None
-    if name is not None:
-        epoch = await session.contexts.find_epoch(conversation_id, name.epoch_id)
-    return (name, epoch) if name is not None and epoch is not None else None
+    """Return a build's parsed id and its epoch, None for an id of no build."""
+    parsed_id = parse_build_id(build_id)
+    if parsed_id is None:
+        return None
+    epoch = await session.contexts.find_epoch(conversation_id, parsed_id.epoch_id)
+    return (parsed_id, epoch) if epoch is not None else None
 
 
-def _rendered(
+def _render(
     conversation_id: str,
     epoch: Epoch,
-    start: Start,
+    start: EpochStart,
     resolved: ResolvedSettings,
     rows: Sequence[LogRow],
     texts: Mapping[str, str],
-    tail: str | None,
+    tail_hash: str | None,
 ) -> Payload:
-    fixed = _texts(texts, start.dynamic)
-    opens = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+    texts_before_history = _texts(texts, start.dynamic_hash)
+    in_opening = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
     assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
-        resolved.nameable,
-        resolved.tail(fixed if opens else ()),
-        resolved.defined(start.tools),
+        resolved.mentionable_agent_tools,
+        resolved.dynamic_texts_of(texts_before_history if in_opening else ()),
+        resolved.defined_tool_names(start.tools),
     )
     for row in rows:
         assembler.add(row)
     assembler.finish()
-    items: PayloadItems = assembler.items(resolved.tail(_texts(texts, tail)))
-    request = Request(format, start.tools, conversation_id, () if opens else fixed)
+    items: PayloadItems = assembler.items(resolved.dynamic_texts_of(_texts(texts, tail_hash)))
+    request = RenderRequest(
+        format, start.tools, conversation_id, () if in_opening else texts_before_history
+    )
     return render_payload(request, resolved, items)
 
 

@@ -21,7 +21,7 @@ from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
 from app.services.payload.pipeline.loading import load
-from app.services.payload.pipeline.overflow import cut_after_overflow, refusal
+from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
 from app.services.payload.pipeline.response import respond
@@ -60,7 +60,7 @@ class ContextService:
         settings: RequestSettings,
         known: KnownPayload | None = None,
     ) -> dict[str, Any]:
-        """Return the payload of the next model call, or what it has beyond a known payload.
+        """Return the payload of the next model call, or a delta to the known payload.
 
         Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
         ContextOverflow with the budget when no valid payload fits.
@@ -71,47 +71,48 @@ class ContextService:
     async def overflow(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
     ) -> tuple[CompactResult, dict[str, Any]]:
-        """Cut the payload that a provider found too long, and build again, without a model.
+        """Reduce the payload that a provider refused as too long, and build again, without a model.
 
-        The cut is counted from the newest payload of this stream, so that each call makes it
-        smaller. Raises as `build` does, and ContextOverflow when nothing is left to cut.
+        Each call makes the newest payload of this stream smaller. Raises as `build` does, and
+        ContextOverflow when nothing can be left out.
         """
-        cut, body = await self._run(Attempt(tenant_id, conversation_id, settings), cuts=True)
-        assert cut is not None
-        return cut, body
+        first = Attempt(tenant_id, conversation_id, settings)
+        reduction, body = await self._run(first, after_overflow=True)
+        assert reduction is not None
+        return reduction, body
 
     async def _run(
-        self, first: Attempt, *, cuts: bool = False
+        self, first: Attempt, *, after_overflow: bool = False
     ) -> tuple[CompactResult | None, dict[str, Any]]:
         """Run the pipeline until a payload fits and is recorded.
 
-        It continues with the state while that only has to be rendered or reduced again, and loads
-        the conversation anew when its visible state changed.
+        A state that only has to be rendered or reduced again is used again. After a Restart the
+        conversation is loaded again.
         """
         deps, attempt = self._deps, first
         state: BuildState | None = None
         epoch: EpochChoice | None = None
-        cut: CompactResult | None = None
+        reduction: CompactResult | None = None
         for _ in range(_MAX_ROUNDS):
             try:
                 if state is None:
                     epoch = None
                     state = await choose_view(deps, await load(deps, attempt))
-                    if cuts and cut is None:
-                        cut = await cut_after_overflow(deps, state)
+                    if after_overflow and reduction is None:
+                        reduction = await reduce_after_overflow(deps, state)
                         attempt, state = replace(first, may_compact=False), None
                         continue
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
                 state = await render(deps, state, epoch.start.view, epoch.kept_tools)
-                if not epoch.describes(state):
+                if not epoch.matches(state):
                     continue  # the rendered text mentions other tools
                 if not state.fits:
                     state = await reduce_rendered(deps, state)
                     continue
-                return cut, respond(deps, await record(deps, state, epoch))
+                return reduction, respond(deps, await record(deps, state, epoch))
             except Restart as restart:
                 attempt, state = restart.attempt, None
         if state is not None:
-            raise await refusal(deps, state, state.shown)
+            raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")

@@ -25,8 +25,8 @@ _ROW_BYTES = 400
 class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
-    `output_tokens` counts the tool output shown. `tool_names` has the tools of results up to
-    `named_through`. `tail_hash` is that of the newest build's tail.
+    `output_tokens` counts the shown tool output. `tool_names` maps the seqs of results up to
+    `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail.
     """
 
     epoch_id: str
@@ -36,7 +36,7 @@ class CachedPayload:
     entries: list[Entry] = field(default_factory=list)
     output_tokens: int = 0
     tool_names: dict[int, str] = field(default_factory=dict)
-    named_through: int = 0
+    tool_names_through: int = 0
     tail_hash: str = ""
 
     @property
@@ -64,7 +64,7 @@ class PayloadCache:
         """Return the rendered history of a stream, None without one."""
         return self._cached.get(key)
 
-    def keep(self, key: tuple[str, ...], payload: CachedPayload) -> None:
+    def put(self, key: tuple[str, ...], payload: CachedPayload) -> None:
         """Replace the rendered history of a stream; one that is too large is not kept."""
         self.drop(key)
         if payload.size_bytes <= self._cached.maxsize:

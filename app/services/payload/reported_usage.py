@@ -14,21 +14,27 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.events import EventType
 from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.payload.epochs import Start, model_in, payload_stream_of, start_from
+from app.domain.payload.epochs import (
+    BuildId,
+    EpochStart,
+    epoch_start_from,
+    model_in,
+    payload_stream_of,
+)
 from app.domain.payload.reported_usage import (
     CallUsage,
     TokenUsage,
     UsageReport,
-    counted_tokens,
-    incomparable,
-    unlike,
+    incomparable_reason,
+    raw_payload_tokens,
+    settings_difference,
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.services.common.due_compactions import make_compaction_due
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.ports import Database, Repositories
@@ -52,7 +58,7 @@ class Report:
     """A report of a call's usage; without `usage` the last report is judged again.
 
     `epoch` and `through_seq` are those of the build that was sent, by default of the newest one.
-    `build_id` stands for them and for the payload stream and the tail.
+    `build_id` stands for them and for format, model and `dynamic_texts`.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -61,17 +67,17 @@ class Report:
     epoch: int | None = None
     through_seq: int | None = None
     build_id: str | None = None
-    tail: tuple[str, ...] | None = None
+    dynamic_texts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
     """The result of a report.
 
-    `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
-    still. Budget and pressure are None while no window is known: the budget is the own estimate,
-    the pressure that of `judged_tokens`. `uncalibrated_reason` says why a new report did not change
-    the model's factor.
+    `token_usage` is None where nothing was ever reported. `is_current` says whether it is of the
+    current epoch. Budget and pressure are None while no context window is known; the budget has
+    the service's estimate, the pressure is that of `judged_tokens`. `uncalibrated_reason` says why
+    a new report did not change the model's factor.
     """
 
     report_id: str | None = None
@@ -90,11 +96,11 @@ class ReportResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
-    """The count of a report's payload, or why it is unknown or unusable."""
+class _PayloadCount:
+    """The count of a report's payload, and why it is unknown or does not calibrate the model."""
 
     tokens: int | None
-    reason: str | None
+    uncalibrated_reason: str | None
 
 
 class UsageService:
@@ -118,19 +124,26 @@ class UsageService:
         A compaction that is due is enqueued, where the policy lets it run in the background.
         Raises NotFound, or ValidationError for impossible usage or an unknown build.
         """
-        usage_json = _text(report.usage) if report.usage is not None else ""
+        usage_json = _usage_json(report.usage) if report.usage is not None else ""
         async with self._database.transaction() as session:
-            report = await self._with_build(session, tenant_id, conversation_id, report)
-            conversation = await self._get(session, tenant_id, conversation_id, report)
+            build = None
+            if report.build_id is not None:
+                build = await find_build(session, conversation_id, report.build_id)
+            model = model_in(build[1].payload_stream) if build is not None else report.model
+            conversation = await self._find_conversation(session, tenant_id, conversation_id, model)
+            _check_through_seq(report, conversation)
+            if report.build_id is not None:
+                report = await _with_build(session, conversation_id, report, build)
+                _check_through_seq(report, conversation)
             settings = RequestSettings(
                 await self._format(session, conversation_id, report), report.model
             )
             resolved = await self._resolved(conversation, settings)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
-                counted = _Counted(None, None)
+                payload_count = _PayloadCount(None, None)
             else:
-                stored, counted = await self._store(
+                stored, payload_count = await self._store(
                     session, conversation, resolved, report, settings.format, usage_json
                 )
             reported, visible_tokens = None, 0
@@ -138,59 +151,38 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(session, resolved, conversation)
-            if stored is not None and counted.tokens is not None and counted.reason is None:
+            if (
+                stored is not None
+                and payload_count.tokens is not None
+                and payload_count.uncalibrated_reason is None
+            ):
                 # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
                     conversation.counter,
                     stored.usage.sent_tokens,
-                    counted.tokens,
+                    payload_count.tokens,
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
-        result = _result(conversation, resolved, visible_tokens, reported, counted)
+        result = _result(conversation, resolved, visible_tokens, reported, payload_count)
         if resolved is not None and result.should_compact:
-            await self._make_due(conversation_id, resolved)
+            await self._enqueue_compaction(conversation_id, resolved)
         return result
 
-    async def _with_build(
-        self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
-    ) -> Report:
-        """Return the report with the fields that its build id stands for."""
-        if report.build_id is None:
-            return report
-        await self._get(session, tenant_id, conversation_id, report)
-        build = await find_build(session, conversation_id, report.build_id)
-        if build is None:
-            raise ValidationError.at("/build_id", "No build of this conversation has this id")
-        name, epoch = build
-        hashes = [hash for hash in (name.tail, start_from(epoch.start_json).dynamic) if hash]
-        texts = await session.contexts.texts(conversation_id, hashes)
-        lists = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
-        return replace(
-            report,
-            format=FormatName(epoch.format),
-            model=model_in(epoch.payload_stream),
-            epoch=epoch.epoch,
-            through_seq=name.through_seq,
-            tail=tuple(map(str, chain.from_iterable(lists))),
-        )
-
-    async def _get(
-        self, session: Repositories, tenant_id: str, conversation_id: str, report: Report
+    async def _find_conversation(
+        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None
     ) -> Conversation:
+        """Return a conversation with its settings for a model, its active window up to date."""
         conversation = await self._resolver.find_conversation(
-            session, tenant_id, conversation_id, report.model
+            session, tenant_id, conversation_id, model
         )
-        head_seq = conversation.state.head_seq
-        if report.through_seq is not None and report.through_seq > head_seq:
-            raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
         if conversation.is_outdated(self._active.now()):
             locked = await session.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
-                settled = await self._active.update_locked(session, locked)
-                return replace(conversation, state=settled.state)
+                updated = await self._active.update_locked(session, locked)
+                return replace(conversation, state=updated.state)
         return conversation
 
     async def _format(
@@ -203,11 +195,12 @@ class UsageService:
         """
         if report.usage is None or report.format is not None:
             return report.format or FormatName.OPENAI_CHAT
-        usual = usage_shape(report.usage).formats
-        for formats in (usual, tuple(FormatName)):
-            if (built := await session.usage.last_format(conversation_id, formats)) is not None:
-                return built
-        return usual[0]
+        provider_formats = usage_shape(report.usage).formats
+        for formats in (provider_formats, tuple(FormatName)):
+            format = await session.usage.last_format(conversation_id, formats)
+            if format is not None:
+                return format
+        return provider_formats[0]
 
     async def _resolved(
         self, conversation: Conversation, settings: RequestSettings
@@ -225,7 +218,7 @@ class UsageService:
         report: Report,
         format: FormatName,
         usage_json: str,
-    ) -> tuple[UsageReport, _Counted]:
+    ) -> tuple[UsageReport, _PayloadCount]:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
         model = report.model or conversation.model or self._resolver.default_model
@@ -234,95 +227,133 @@ class UsageService:
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
         conversation_id, state = conversation.conversation_id, conversation.state
-        newest = await session.usage.newest_epoch(
+        newest_epoch = await session.usage.newest_epoch(
             conversation_id, payload_stream_of(RequestSettings(format), model)
         )
-        epoch = newest.epoch if newest is not None else None
+        epoch = newest_epoch.epoch if newest_epoch is not None else None
         if report.epoch is not None:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
-        through = state.head_seq if report.through_seq is None else report.through_seq
+        through_seq = state.head_seq if report.through_seq is None else report.through_seq
         new_report = UsageReport(
-            self._new_id(), model, format, epoch, through, call.usage, usage_json
+            self._new_id(), model, format, epoch, through_seq, call.usage, usage_json
         )
         if report.through_seq is None:
-            counted = _Counted(None, "unknown_build")
+            payload_count = _PayloadCount(None, "unknown_build")
         else:
-            counted = await _counted(
-                session, conversation, resolved, newest, new_report, call, report.tail
+            payload_count = await _count_payload(
+                session,
+                conversation,
+                resolved,
+                newest_epoch,
+                new_report,
+                call,
+                report.dynamic_texts,
             )
-        new_report = replace(new_report, estimated_tokens=counted.tokens)
+        new_report = replace(new_report, estimated_tokens=payload_count.tokens)
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return new_report, counted
+        return new_report, payload_count
 
-    async def _make_due(self, conversation_id: str, resolved: ResolvedSettings) -> None:
+    async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
         if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
             return
         try:
             async with self._database.session() as session:
-                if await session.jobs.set_due(conversation_id):
-                    await session.events.add(conversation_id, EventType.DUE, "{}")
-                    await session.jobs.notify()
+                await make_compaction_due(session, conversation_id)
         except ServiceUnavailable:
-            _log.warning("worker_not_woken")
+            _log.warning("workers_not_notified")
 
 
-def _text(usage: Mapping[str, Any]) -> str:
+def _usage_json(usage: Mapping[str, Any]) -> str:
     text = json_text.dumps(usage)
     if len(text.encode()) > MAX_USAGE_BYTES:
         raise ValidationError.at("/usage", f"At most {MAX_USAGE_BYTES:,} bytes of JSON")
     return text
 
 
-async def _counted(
+def _check_through_seq(report: Report, conversation: Conversation) -> None:
+    head_seq = conversation.state.head_seq
+    if report.through_seq is not None and report.through_seq > head_seq:
+        raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
+
+
+async def _with_build(
+    session: Repositories,
+    conversation_id: str,
+    report: Report,
+    build: tuple[BuildId, Epoch] | None,
+) -> Report:
+    """Return the report with the fields that its build id stands for."""
+    if build is None:
+        raise ValidationError.at("/build_id", "No build of this conversation has this id")
+    build_id, epoch = build
+    start = epoch_start_from(epoch.start_json)
+    hashes = [hash for hash in (build_id.tail_hash, start.dynamic_hash) if hash]
+    texts = await session.contexts.texts(conversation_id, hashes)
+    lists = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
+    return replace(
+        report,
+        format=FormatName(epoch.format),
+        model=model_in(epoch.payload_stream),
+        epoch=epoch.epoch,
+        through_seq=build_id.through_seq,
+        dynamic_texts=tuple(map(str, chain.from_iterable(lists))),
+    )
+
+
+async def _count_payload(
     session: Repositories,
     conversation: Conversation,
     resolved: ResolvedSettings | None,
-    newest: Epoch | None,
+    newest_epoch: Epoch | None,
     report: UsageReport,
     call: CallUsage,
-    tail: tuple[str, ...] | None,
-) -> _Counted:
+    dynamic_texts: tuple[str, ...] | None,
+) -> _PayloadCount:
     """Return the count of a report's payload before the factor, from running sums.
 
-    Only a build id identifies dynamic text; without one, the stored text is counted.
+    Only a build id identifies dynamic text; without one, the stored text is payload_count.
     """
-    start = start_from(newest.start_json) if newest is not None else None
-    reason = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
-    if reason is not None or resolved is None or newest is None or start is None:
-        return _Counted(None, reason or "unknown_settings")
-    reason = unlike(newest, start, resolved)
+    start = epoch_start_from(newest_epoch.start_json) if newest_epoch is not None else None
+    reason = incomparable_reason(
+        newest_epoch, start, report.epoch, report.through_seq, conversation.state
+    )
+    if reason is not None or resolved is None or newest_epoch is None or start is None:
+        return _PayloadCount(None, reason or "unknown_settings")
+    reason = settings_difference(newest_epoch, start, resolved)
     if reason is not None:
-        return _Counted(None, reason)
-    conversation_id, through = conversation.conversation_id, report.through_seq
+        return _PayloadCount(None, reason)
+    conversation_id, through_seq = conversation.conversation_id, report.through_seq
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
     if replays and await session.usage.has_reasoning(
-        conversation_id, start.view.spans, start.view.reasoning_after, through
+        conversation_id, start.view.spans, start.view.reasoning_after, through_seq
     ):
-        return _Counted(None, "replayed_reasoning")
-    visible_tokens = await _tokens_shown_through(session, conversation, resolved, start, through)
-    tokens = counted_tokens(resolved, start, conversation.state, visible_tokens)
-    if tail is not None:
-        tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
+        return _PayloadCount(None, "replayed_reasoning")
+    visible_tokens = await _shown_tokens_through(
+        session, conversation, resolved, start, through_seq
+    )
+    tokens = raw_payload_tokens(resolved, start, conversation.state, visible_tokens)
+    if dynamic_texts is not None:
+        tokens += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
     if call.has_steps:
-        return _Counted(tokens, "server_steps")
-    return _Counted(tokens, rejection_reason(call.usage.sent_tokens, tokens))
+        return _PayloadCount(tokens, "server_steps")
+    return _PayloadCount(tokens, rejection_reason(call.usage.sent_tokens, tokens))
 
 
-async def _tokens_shown_through(
+async def _shown_tokens_through(
     session: Repositories,
     conversation: Conversation,
     resolved: ResolvedSettings,
-    start: Start,
-    through: int,
+    start: EpochStart,
+    through_seq: int,
 ) -> int:
     """Return the tokens of the log that a payload of this epoch showed up to a seq."""
     state, log = conversation.state, session.log
-    total = await log.total_at(conversation.conversation_id, through)
+    total = await log.total_at(conversation.conversation_id, through_seq)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         first = start.view.spans[0].start
         return total - await log.total_at(conversation.conversation_id, first - 1)
@@ -334,11 +365,12 @@ def _result(
     resolved: ResolvedSettings | None,
     visible_tokens: int,
     reported: LastReport | None,
-    counted: _Counted,
+    payload_count: _PayloadCount,
 ) -> ReportResult:
     result = ReportResult(
-        is_calibrated=counted.tokens is not None and counted.reason is None,
-        uncalibrated_reason=counted.reason,
+        is_calibrated=payload_count.tokens is not None
+        and payload_count.uncalibrated_reason is None,
+        uncalibrated_reason=payload_count.uncalibrated_reason,
     )
     if reported is not None:
         result = replace(

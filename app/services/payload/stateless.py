@@ -30,7 +30,7 @@ from app.services.prompt.settings_resolver import SettingsResolver
 SUMMARY_TOKENS = (64, 2048)
 """The minimum and maximum tokens of a summary; a tenth of the limit in between."""
 
-_MAX_PLACES = 100
+_MAX_LISTED = 100
 """How many malformed messages an error lists."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -157,7 +157,7 @@ class StatelessService:
                 max_tokens = max(minimum, min(maximum, request.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
                 compressed = await self._summarise(
-                    tenant_id, await _read(messages, middle), request.model, max_tokens
+                    tenant_id, await _parse_in_thread(messages, middle), request.model, max_tokens
                 )
                 state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
                 messages = stateless.assemble(messages, compressed.summary, request.policy)
@@ -172,7 +172,7 @@ class StatelessService:
         """
         stateless.require_messages(messages)
         _require_objects(messages)
-        neutral = await _read(messages, range(len(messages)))
+        neutral = await _parse_in_thread(messages, range(len(messages)))
         stateless.require_messages(without_trailing_calls(neutral))
         return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
 
@@ -223,7 +223,9 @@ class StatelessService:
             CounterName.CHARS_4: chars_4,
             CounterName.CHARS_2_5: chars_2_5,
         }[request.counter]
-        return estimate(_neutral(request.messages, range(len(request.messages)), request.format))
+        return estimate(
+            _parse_messages(request.messages, range(len(request.messages)), request.format)
+        )
 
     async def _summarise(
         self,
@@ -245,29 +247,29 @@ class StatelessService:
 
 def _require_objects(messages: Sequence[Any]) -> None:
     wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
-    listed = list(islice(wrong, _MAX_PLACES))
+    listed = list(islice(wrong, _MAX_LISTED))
     if listed:
         detail = "A message is a JSON object"
         problems = tuple(Problem(f"/messages/{index}", detail) for index in listed)
         raise ValidationError(detail, problems=problems)
 
 
-async def _read(messages: Sequence[Any], places: Sequence[int]) -> list[Message]:
-    return await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
+async def _parse_in_thread(messages: Sequence[Any], indexes: Sequence[int]) -> list[Message]:
+    return await asyncio.to_thread(_parse_messages, messages, indexes, FormatName.OPENAI_CHAT)
 
 
-def _neutral(
-    messages: Sequence[Mapping[str, Any]], places: Sequence[int], format: FormatName
+def _parse_messages(
+    messages: Sequence[Mapping[str, Any]], indexes: Sequence[int], format: FormatName
 ) -> list[Message]:
     """Parse messages of a caller's own history, which may have system messages."""
-    read: list[Message] = []
-    for index in places:
+    neutral: list[Message] = []
+    for index in indexes:
         raw = messages[index]
         if raw.get("role") in _SYSTEM_ROLES:
             raw = {**raw, "role": "user"}
         parsed = FORMATS[format].parse(raw, f"/messages/{index}")
-        read.extend(clean(message) for message in parsed)
-    return read
+        neutral.extend(clean(message) for message in parsed)
+    return neutral
 
 
 def _result(

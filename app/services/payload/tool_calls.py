@@ -1,4 +1,4 @@
-"""Calls of the service's own tools: executed by other services, answered in text.
+"""Calls of agent tools: executed by other services, answered in text.
 
 1. A call appends nothing: the caller appends the message that comes back.
 2. Errors that the model can correct are answered to the model: wrong arguments, a bad pattern, an
@@ -159,9 +159,9 @@ class ToolCallService:
                 numbers = lines.first_line, lines.line_count, lines.total_lines
                 return _slice_text("lines", lines.text, *numbers, offset, lines.next_offset)
             case ReadBytes(offset=offset, limit=limit):
-                piece = await self._blobs.read_bytes(*where, offset, limit)
-                numbers = piece.offset, piece.byte_count, piece.total_bytes
-                return _slice_text("bytes", piece.text, *numbers, offset, piece.next_offset)
+                slice_ = await self._blobs.read_bytes(*where, offset, limit)
+                numbers = slice_.offset, slice_.byte_count, slice_.total_bytes
+                return _slice_text("bytes", slice_.text, *numbers, offset, slice_.next_offset)
             case GrepLines():
                 result = await self._blobs.grep(
                     *where,
@@ -209,8 +209,12 @@ def _slice_text(
 def _matches_text(result: GrepResult, request: GrepLines) -> str:
     if not result.matches:
         return NO_MATCH
-    numbered, count = _shown_lines(result.matches)
-    lines = _grouped(numbered) if request.before or request.after else [*numbered.values()]
+    numbered, count = _lines_to_show(result.matches)
+    lines = (
+        _with_group_separators(numbered)
+        if request.before or request.after
+        else [*numbered.values()]
+    )
     if count < len(result.matches):
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
     elif result.truncated:
@@ -220,30 +224,32 @@ def _matches_text(result: GrepResult, request: GrepLines) -> str:
     return "\n".join(lines)
 
 
-def _shown_lines(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]:
+def _lines_to_show(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]:
     """Return the lines to show by number, each once, and the number of their matches."""
     shown: dict[int, str] = {}
     remaining_bytes = MAX_BYTES
     count = 0
     for match in matches:
-        around = chain(
+        context_lines = chain(
             enumerate(match.before, match.line - len(match.before)),
             enumerate(match.after, match.line + 1),
         )
-        fresh = {number: f"{number}-{text}" for number, text in around if number not in shown}
-        fresh[match.line] = f"{match.line}:{match.text}"
-        remaining_bytes -= sum(len(encode(text)) + 1 for text in fresh.values())
+        new_lines = {
+            number: f"{number}-{text}" for number, text in context_lines if number not in shown
+        }
+        new_lines[match.line] = f"{match.line}:{match.text}"
+        remaining_bytes -= sum(len(encode(text)) + 1 for text in new_lines.values())
         if remaining_bytes < 0:
             # At least one match is shown, without its context where that is too long.
             if not shown:
-                return {match.line: fresh[match.line]}, 1
+                return {match.line: new_lines[match.line]}, 1
             break
-        shown |= fresh
+        shown |= new_lines
         count += 1
     return dict(sorted(shown.items())), count
 
 
-def _grouped(numbered: Mapping[int, str]) -> list[str]:
+def _with_group_separators(numbered: Mapping[int, str]) -> list[str]:
     """Return the lines as grep prints them, with `--` between groups."""
     lines: list[str] = []
     for number, text in numbered.items():

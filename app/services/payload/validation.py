@@ -113,7 +113,7 @@ def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
 def _tool_tokens(shape: Shape, count: CountText) -> int:
     """Count the tools; one without a schema is counted as its JSON text."""
     readable: list[ToolDefinition] = []
-    others = 0
+    unreadable_tokens = 0
     for tool in shape.tools:
         declared = next(
             (object_of(tool)[key] for key in _DECLARATIONS if key in object_of(tool)), None
@@ -122,5 +122,5 @@ def _tool_tokens(shape: Shape, count: CountText) -> int:
             try:
                 readable.append(parse_tool(definition, ""))
             except ValidationError:
-                others += count(sendable(json_fields.compact(definition)))
-    return others + (estimate_tool_defs_tokens(readable, count) if readable else 0)
+                unreadable_tokens += count(sendable(json_fields.compact(definition)))
+    return unreadable_tokens + (estimate_tool_defs_tokens(readable, count) if readable else 0)

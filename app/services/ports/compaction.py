@@ -12,7 +12,7 @@ class JobRepository(Protocol):
     """Statements on background work: due compactions, jobs of callers, leases."""
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
-        """Take the lease on the conversation whose work waits longest, None where none waits."""
+        """Lease the conversation whose work waits longest; None if no work waits."""
         ...
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
@@ -28,7 +28,7 @@ class JobRepository(Protocol):
         ...
 
     async def clear_due(self, conversation_id: str, head_seq: int) -> None:
-        """Note that no compaction is due, unless messages were appended after `head_seq`."""
+        """Mark the compaction as not due, unless messages were appended after `head_seq`."""
         ...
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
@@ -36,15 +36,15 @@ class JobRepository(Protocol):
         ...
 
     async def record_failure(self, conversation_id: str, failure: str) -> None:
-        """Store why a compaction failed, in place of the failure before."""
+        """Store why a compaction failed, in place of the previous failure."""
         ...
 
     async def find_failure(self, conversation_id: str) -> Failure | None:
-        """Return why the last compaction failed, None since one has succeeded."""
+        """Return why the last compaction failed, None if one has succeeded since."""
         ...
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
-        """Take, or as its holder renew, the lease; False while another process has it."""
+        """Take the lease, or renew it as its holder; False while another process holds it."""
         ...
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
@@ -52,9 +52,12 @@ class JobRepository(Protocol):
         ...
 
     async def add(
-        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
+        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
     ) -> None:
-        """Store a job and notify workers, unless its conversation was deleted; `ask` is JSON."""
+        """Store a job and notify workers, unless its conversation was deleted.
+
+        `request` is JSON.
+        """
         ...
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:

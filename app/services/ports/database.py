@@ -18,6 +18,7 @@ from app.services.ports.payload import ContextRepository, UsageRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
+    QuotaRepository,
     RetentionRepository,
     StorageRepository,
     TenantRepository,
@@ -26,7 +27,7 @@ from app.services.ports.tool_output import BlobRepository
 
 
 class Repositories(Protocol):
-    """Everything that is stored, seen through one session."""
+    """All repositories, over one session."""
 
     @property
     def agents(self) -> AgentRepository:
@@ -40,7 +41,7 @@ class Repositories(Protocol):
 
     @property
     def log(self) -> LogRepository:
-        """The messages."""
+        """The messages of conversations."""
         ...
 
     @property
@@ -55,17 +56,17 @@ class Repositories(Protocol):
 
     @property
     def jobs(self) -> JobRepository:
-        """Work in the background."""
+        """Background jobs and due compactions."""
         ...
 
     @property
     def events(self) -> EventRepository:
-        """What happened."""
+        """Events of conversations."""
         ...
 
     @property
     def usage(self) -> UsageRepository:
-        """What providers reported."""
+        """Token usage that providers reported."""
         ...
 
     @property
@@ -75,12 +76,12 @@ class Repositories(Protocol):
 
     @property
     def snapshots(self) -> SnapshotRepository:
-        """Active windows as they were."""
+        """Saved active windows."""
         ...
 
     @property
     def search(self) -> SearchRepository:
-        """The words of messages."""
+        """The search index of messages."""
         ...
 
     @property
@@ -95,29 +96,34 @@ class Repositories(Protocol):
 
     @property
     def storage(self) -> StorageRepository:
-        """How much tenants store."""
+        """The stored bytes of tenants."""
         ...
 
     @property
     def tenants(self) -> TenantRepository:
-        """What belongs to a tenant alone."""
+        """Tenants, their model entries and their creation keys."""
         ...
 
     @property
     def retention(self) -> RetentionRepository:
-        """What is old."""
+        """Deletion by age."""
+        ...
+
+    @property
+    def quotas(self) -> QuotaRepository:
+        """Limits and used quotas of tenants."""
         ...
 
     @property
     def keys(self) -> ApiKeyRepository:
-        """Tenants and their API keys."""
+        """API keys and their uses."""
         ...
 
 
 class Database(Protocol):
     """Opens sessions; no session is held open during a model call."""
 
-    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
         ...
 
@@ -126,5 +132,5 @@ class Database(Protocol):
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Repositories]:
-        """All sentences of the block commit together, or none."""
+        """All statements of the block commit together, or none."""
         ...

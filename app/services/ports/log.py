@@ -96,10 +96,10 @@ class LogRepository(Protocol):
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
 
-    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+    async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the answer stored for an idempotency key."""
 
-    async def add_answer(
+    async def store_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         """Store an answer for 24 hours."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
@@ -20,7 +20,7 @@ from app.domain.prompt.resolved_settings import RequestSettings
 class ContextRepository(Protocol):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
-    async def read(
+    async def read_build_input(
         self,
         tenant_id: str,
         conversation_id: str,
@@ -30,7 +30,7 @@ class ContextRepository(Protocol):
         cached_epoch_id: str | None,
         cached_start: str | None,
         cached_through: int,
-    ) -> ContextRead | None:
+    ) -> BuildInput | None:
         """Return all a build needs, None for an unknown conversation.
 
         The start of an epoch and the rows up to a seq that the caller has in its payload cache are
@@ -45,12 +45,13 @@ class ContextRepository(Protocol):
         end: int,
         *,
         as_chat: bool,
-        trimmed_through: int = 0,
-        untrimmed: Sequence[int] = (),
+        results_cleared_through: int = 0,
+        uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
         """Return the messages in `[start, end)` as a build or a summariser reads them.
 
-        Results up to `trimmed_through`, except the seqs in `untrimmed`, have no text.
+        Results up to `results_cleared_through` have no text, except the seqs in
+        `uncleared_results`.
         """
         ...
 
@@ -83,11 +84,11 @@ class ContextRepository(Protocol):
     async def show(
         self,
         conversation_id: str,
-        visible: VisibleState,
+        visible: ViewState,
         *,
         view_version: int,
         cause: str,
-        resume_at: int = 0,
+        resume_at_tokens: int = 0,
     ) -> bool:
         """Change the view if it has this version and hides no new pin; False otherwise.
 
@@ -99,7 +100,7 @@ class ContextRepository(Protocol):
         """Show the whole log again, if the view has this version."""
         ...
 
-    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
         """Suspend background compaction until the log has this many tokens."""
         ...
 

@@ -12,7 +12,11 @@ from app.domain.tenancy.retention import RetainedKind
 
 
 class TenantRepository(Protocol):
-    """Model entries and creation keys of a tenant."""
+    """Tenants, their model entries and their creation keys."""
+
+    async def add(self, tenant_id: str) -> None:
+        """Add a tenant with default limits, unless it exists."""
+        ...
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the resource id stored for an idempotency key."""
@@ -75,12 +79,8 @@ class StorageRepository(Protocol):
         ...
 
 
-class ApiKeyRepository(Protocol):
-    """Tenants, their limits, API keys and quotas."""
-
-    async def add_tenant(self, tenant_id: str) -> None:
-        """Add a tenant with default limits, unless it exists."""
-        ...
+class QuotaRepository(Protocol):
+    """The limits of tenants, and what is used of their quotas."""
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant, which is added if it does not exist."""
@@ -94,6 +94,16 @@ class ApiKeyRepository(Protocol):
         """Return the stored limits by tenant."""
         ...
 
+    async def add_use(
+        self, tenant_id: str, kind: QuotaKind, window_start: datetime, amount: int
+    ) -> int:
+        """Add to the used quota of a rate window; returns the sum."""
+        ...
+
+
+class ApiKeyRepository(Protocol):
+    """API keys and their uses."""
+
     async def add(self, key: ApiKey) -> None:
         """Store a new key."""
         ...
@@ -102,7 +112,7 @@ class ApiKeyRepository(Protocol):
         """Return a key, revoked or not."""
         ...
 
-    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
         """Return the keys of a tenant, or all."""
         ...
 
@@ -124,10 +134,4 @@ class ApiKeyRepository(Protocol):
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
         """Return the counts of a key from an hour on, newest first."""
-        ...
-
-    async def take(
-        self, tenant_id: str, kind: QuotaKind, window_start: datetime, reserved: int
-    ) -> int:
-        """Add to the used quota of a rate window; returns the sum."""
         ...

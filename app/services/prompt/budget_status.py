@@ -13,7 +13,7 @@ from app.domain.common.policy import StrategyName
 from app.domain.compaction.views import agent_tools_tokens, mentioned_agent_tools
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, overlap
-from app.domain.conversations.visibility import last_from
+from app.domain.conversations.visibility import start_of_last
 from app.domain.models.budget import (
     ContextBudget,
     PressureStatus,
@@ -31,7 +31,7 @@ from app.domain.payload.reported_usage import (
     judged_tokens,
     should_compact,
 )
-from app.domain.payload.service_notes import noted
+from app.domain.payload.service_notes import usage_with_notes
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -74,7 +74,7 @@ async def read_visible_tokens(
     if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
         return state.shown_tokens
     window, count = state.window.spans, resolved.policy.sliding_window.keep_last_n
-    newest = Span(last_from(window, state.head_seq, count), state.head_seq + 1)
+    newest = Span(start_of_last(window, state.head_seq, count), state.head_seq + 1)
     if newest.start <= window[0].start:
         return state.shown_tokens
     visible = overlap(window, (newest,))
@@ -89,7 +89,7 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tok
         return resolved.usage(
             visible_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
         )
-    return noted(
+    return usage_with_notes(
         resolved,
         resolved.limits,
         visible_tokens,

@@ -27,7 +27,7 @@ from app.domain.models.calibration import Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
 from app.domain.models.tokens import CountText
-from app.domain.payload.epochs import Start
+from app.domain.payload.epochs import EpochStart
 from app.domain.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
@@ -63,7 +63,7 @@ class SettingsResolver:
         self._tokenizer = tokenizer
         self._service_policy = service_policy
         self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
-        self._cache = LRUCache(max_chars, getsizeof=lambda entry: entry[1])
+        self._cache = LRUCache(max_chars, getsizeof=lambda cached: cached[1])
         self.default_model = default_model
 
     async def find_conversation(
@@ -126,7 +126,7 @@ class SettingsResolver:
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
-            resolved = resolved.usually_deferred((request or RequestSettings()).format)
+            resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
             self._add(key, resolved, size)
         return resolved
 
@@ -146,7 +146,7 @@ class SettingsResolver:
         return resolved, size + _BASE_CHARS
 
     def recorded(
-        self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
+        self, conversation: Conversation, epoch: Epoch, start: EpochStart, texts: Mapping[str, str]
     ) -> ResolvedSettings:
         """Return the resolved settings of an epoch from its record.
 
@@ -169,7 +169,7 @@ class SettingsResolver:
             info=info,
             limits=limits,
             policy_limits=None,
-            problem=None,
+            limits_error=None,
             sections=sections,
             tools=tools,
             raw_fixed=fixed_usage(sections, sum(costs), count),
@@ -181,7 +181,7 @@ class SettingsResolver:
             texts=texts,
             tool_costs=costs,
         )
-        return resolved.usually_deferred(FormatName(epoch.format))
+        return resolved.with_usual_deferral(FormatName(epoch.format))
 
     def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Add settings to the cache, and evict the least recently used ones beyond its bound."""
@@ -192,13 +192,13 @@ class SettingsResolver:
         self, conversation: Conversation, request: RequestSettings
     ) -> ModelSource | None:
         """Return the settings level that sets the model, None if none does."""
-        named: tuple[tuple[str | None, ModelSource], ...] = (
+        candidates: tuple[tuple[str | None, ModelSource], ...] = (
             (request.model, "request"),
             (conversation.settings.model, "conversation"),
             (conversation.agent.model, "agent"),
             (self.default_model, "service"),
         )
-        return next((source for model, source in named if model), None)
+        return next((source for model, source in candidates if model), None)
 
     def _resolve(self, conversation: Conversation, request: RequestSettings) -> ResolvedSettings:
         levels = (conversation.agent, conversation.settings, request)
@@ -216,9 +216,9 @@ class SettingsResolver:
         tools = tools_from([json_text.loads(level.tools) for level in levels])
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
-        limits, problem = _limits(policy, request, info, tenant)
-        if isinstance(problem, ContextLimitUnknown):
-            problem = ContextLimitUnknown.of(model, self._model_source(conversation, request))
+        limits, limits_error = _limits(policy, request, info, tenant)
+        if isinstance(limits_error, ContextLimitUnknown):
+            limits_error = ContextLimitUnknown.of(model, self._model_source(conversation, request))
         if stored is not None and stored != model:
             policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
         else:
@@ -232,7 +232,7 @@ class SettingsResolver:
             info=tenant or info,
             limits=limits,
             policy_limits=policy_limits,
-            problem=problem,
+            limits_error=limits_error,
             sections=sections,
             tools=tools,
             raw_fixed=fixed_usage(sections, sum(costs), count),
@@ -245,7 +245,7 @@ class SettingsResolver:
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
-        return resolved.usually_deferred(request.format)
+        return resolved.with_usual_deferral(request.format)
 
 
 def _calibrated(
@@ -258,12 +258,14 @@ def _calibrated(
             return None
         return replace(limits, margin=safety_margin(limits.margin, factor, calibration))
 
-    is_own = resolved.model == stored
+    is_stored_model = resolved.model == stored
     return replace(
         resolved,
         factor=factor,
         limits=with_margin(resolved.limits),
-        policy_limits=with_margin(resolved.policy_limits) if is_own else resolved.policy_limits,
+        policy_limits=with_margin(resolved.policy_limits)
+        if is_stored_model
+        else resolved.policy_limits,
         # The deferred tools depend on the factor, so they are determined again.
         raw_fixed=replace(resolved.raw_fixed, tool_descriptions=sum(resolved.tool_costs)),
     )
@@ -284,8 +286,8 @@ def _limits(
         )
     except ContextError as error:
         return None, error
-    known = tenant or info
-    margin = known.margin if known is not None else INEXACT_MARGIN
+    model_info = tenant or info
+    margin = model_info.margin if model_info is not None else INEXACT_MARGIN
     due_at = STRATEGIES[policy.strategy].trigger(policy)
     limits = limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)
     return limits, None

@@ -42,8 +42,8 @@ class ToolSearchService:
             conversation = await self._resolver.find_conversation(
                 session, tenant_id, conversation_id
             )
-            sent = await session.contexts.newest_tools(conversation_id)
-        searched = tools if sent is None else _joined(sent, tools)
+            built_tools = await session.contexts.newest_tools(conversation_id)
+        searched = tools if built_tools is None else _joined(built_tools, tools)
         resolved = await self._resolver.of(conversation, RequestSettings(tools=searched))
         names = await self._ranking.rank(query, resolved.tools, limit, key=resolved.tools_hash)
         promoted = conversation.state.promoted_now
@@ -56,7 +56,7 @@ class ToolSearchService:
         )
 
 
-def _joined(sent: str, requested: str) -> str:
+def _joined(built: str, requested: str) -> str:
     if requested == "[]":
-        return sent
-    return json_text.dumps([*json_text.loads(sent), *json_text.loads(requested)])
+        return built
+    return json_text.dumps([*json_text.loads(built), *json_text.loads(requested)])

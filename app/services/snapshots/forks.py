@@ -3,8 +3,8 @@
 1. The database copies the rows in one transaction. Afterwards neither conversation needs the other
    [forks.independent].
 2. The source is not locked, and appends to it do not wait: its rows up to a seq never change.
-3. Blobs in an object store are copied before that, with no session open. The sweep deletes copies
-   that no row refers to [tool-output.orphans].
+3. Blobs in an object store are copied before the transaction, with no session open. The collection
+   of orphans deletes copies that no row refers to [tool-output.orphans].
 4. If a blob was collected meanwhile, or the agent was cleared, the fork is planned again.
 5. Copied bytes count as bytes that the tenant sends.
 """
@@ -25,7 +25,7 @@ from app.domain.prompt.resolved_settings import digest
 from app.domain.snapshots.forks import (
     blob_batches,
     covers_only,
-    kept_at,
+    kept_seqs_at,
     oldest_before,
     restores_log,
     state_at,
@@ -33,18 +33,18 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
-from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.conversations.configurable_resources import claim_key
+from app.services.conversations.active_windows import ActiveWindows, view_state_of, with_window
+from app.services.conversations.configurable_resources import claim_idempotency_key
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 
-PIECE_MESSAGES = 20_000
+BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied concurrently."""
-_RECEIPTS = 50
-_MAX_ROUNDS = 3
+_RECEIPTS_PER_PAGE = 50
+_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Plan:
     blobs: tuple[Blob, ...]
 
 
-class _Changed(Exception):
+class _SourceChanged(Exception):
     """The source has changed since it was read (rule 4)."""
 
 
@@ -112,12 +112,12 @@ class ForkService:
         if existing is not None:
             return existing
         fork_id = new.conversation_id or self._new_id()
-        await self._count(tenant_id, conversation_id, new.at_seq)
-        for _ in range(_MAX_ROUNDS):
+        await self._take_storage(tenant_id, conversation_id, new.at_seq)
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                plan = await self._planned(tenant_id, conversation_id, fork_id, new.at_seq)
-                return await self._make(tenant_id, plan, new)
-            except _Changed:
+                plan = await self._make_plan(tenant_id, conversation_id, fork_id, new.at_seq)
+                return await self._copy(tenant_id, plan, new)
+            except _SourceChanged:
                 continue
         raise Conflict(
             f"Conversation {conversation_id} changes too fast to be forked",
@@ -126,12 +126,12 @@ class ForkService:
 
     # --- planning ---------------------------------------------------------------------------
 
-    async def _count(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
+    async def _take_storage(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
         """Count the bytes to copy (rule 5)."""
         async with self._database.session() as session:
             source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            size = await session.forks.size(conversation_id, _seq_in(source.state, at_seq))
-        await self._storage.take_copied(tenant_id, size)
+            size_bytes = await session.forks.size(conversation_id, _seq_in(source.state, at_seq))
+        await self._storage.take_copied(tenant_id, size_bytes)
 
     async def _existing_fork(
         self, tenant_id: str, conversation_id: str, new: NewFork
@@ -144,12 +144,13 @@ class ForkService:
             request_hash = digest(json_text.dumps(_request(conversation_id, new)))
             if creation is None or creation[0] != request_hash:
                 return None
-            return await self._replayed(session, tenant_id, conversation_id, creation[1])
+            return await self._fork_of_key(session, tenant_id, conversation_id, creation[1])
 
-    async def _replayed(
-        self, session: Repositories, tenant_id: str, conversation_id: str, resource: str
+    async def _fork_of_key(
+        self, session: Repositories, tenant_id: str, conversation_id: str, resource_id: str
     ) -> Fork:
-        fork_id, at_seq = resource.split()
+        """Return the fork that an idempotency key created; `resource_id` is its id and its seq."""
+        fork_id, at_seq = resource_id.split()
         if await self._find(session, tenant_id, fork_id) is None:
             raise Conflict(
                 "The resource that the Idempotency-Key created was deleted",
@@ -157,24 +158,24 @@ class ForkService:
             )
         return Fork(fork_id, conversation_id, int(at_seq))
 
-    async def _planned(
+    async def _make_plan(
         self, tenant_id: str, conversation_id: str, fork_id: str, at_seq: int | None
     ) -> _Plan:
         """Read the source, and copy its blobs in the object store (rule 3)."""
         async with self._database.session() as session:
-            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-        source = await self._active.updated(tenant_id, found)
+            source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        source = await self._active.updated(tenant_id, source)
         fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as session:
             if await self._find(session, tenant_id, fork_id) is not None:
-                raise _taken(fork_id)
-            receipt = await self._receipt(session, source, fork.at_seq)
+                raise _id_taken(fork_id)
+            receipt = await self._receipt_to_copy(session, source, fork.at_seq)
             refs = await session.forks.refs(conversation_id, fork.at_seq)
             blobs = await session.blobs.find_all(conversation_id, refs)
         copies = await self._copy_objects(tenant_id, fork, blobs)
         return _Plan(fork, source, receipt, tuple(copies))
 
-    async def _receipt(
+    async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         """Return the newest compaction that covers no message after a seq.
@@ -197,7 +198,9 @@ class ForkService:
     ) -> Compaction | None:
         strategy = self._resolver.policy_of(source).strategy
         before: str | None = None
-        while page := await session.contexts.compactions(source.conversation_id, _RECEIPTS, before):
+        while page := await session.contexts.compactions(
+            source.conversation_id, _RECEIPTS_PER_PAGE, before
+        ):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.policy_strategy == strategy
                 if is_valid and covers_only(receipt.view, at_seq):
@@ -219,33 +222,33 @@ class ForkService:
                 async with self._database.session() as session:
                     if await session.blobs.holds_content(fork.source_id, blob.content_id):
                         raise
-                raise _Changed from None
+                raise _SourceChanged from None
             return replace(blob, object_key=key)
 
         return await for_each(blobs, copied, COPIES_AT_ONCE)
 
     # --- the copy -------------------------------------------------------------------------
 
-    async def _make(self, tenant_id: str, plan: _Plan, new: NewFork) -> Fork:
+    async def _copy(self, tenant_id: str, plan: _Plan, new: NewFork) -> Fork:
         fork, source = plan.fork, plan.source
         async with self._database.transaction() as session:
             if new.idempotency_key is not None:
-                first = await claim_key(
+                existing = await claim_idempotency_key(
                     session,
                     tenant_id,
                     new.idempotency_key,
                     _request(fork.source_id, new),
                     f"{fork.conversation_id} {fork.at_seq}",
                 )
-                if first is not None:
-                    return await self._replayed(session, tenant_id, fork.source_id, first)
+                if existing is not None:
+                    return await self._fork_of_key(session, tenant_id, fork.source_id, existing)
             metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
             if not await session.forks.add(
                 tenant_id, fork.source_id, fork.conversation_id, metadata
             ):
-                raise _taken(fork.conversation_id)
+                raise _id_taken(fork.conversation_id)
             await self._copy_rows(session, plan)
-            await self._show(session, tenant_id, plan)
+            await self._set_state(session, tenant_id, plan)
             await _check_agent(session, tenant_id, source)
         return fork
 
@@ -254,48 +257,54 @@ class ForkService:
         ids = (fork.source_id, fork.conversation_id)
         for batch in blob_batches(plan.blobs):
             if not await forks.copy_blobs(*ids, batch):
-                raise _Changed
+                raise _SourceChanged
         compaction_id = plan.receipt.compaction_id if plan.receipt is not None else None
         await forks.copy_pins_and_compactions(*ids, fork.at_seq, compaction_id)
         copied = 0
-        for after in range(0, fork.at_seq, PIECE_MESSAGES):
-            through = min(after + PIECE_MESSAGES, fork.at_seq)
+        for after in range(0, fork.at_seq, BATCH_MESSAGES):
+            through = min(after + BATCH_MESSAGES, fork.at_seq)
             copied += await forks.copy_messages(*ids, after, through)
         if copied < fork.at_seq:
             raise NotFound.conversation(fork.source_id)
 
-    async def _show(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
-        """Set the head of the fork: the sums of its log, its window and its view."""
-        before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
-        await session.forks.set_head(fork_id, state_at(before, at_seq))
+    async def _set_state(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
+        """Set the state of the fork: the sums of its log, its window and its view."""
+        source_state, fork_id, at_seq = (
+            plan.source.state,
+            plan.fork.conversation_id,
+            plan.fork.at_seq,
+        )
+        await session.forks.set_head(fork_id, state_at(source_state, at_seq))
         conversation = await self._resolver.find_conversation(session, tenant_id, fork_id)
-        window = window_at(before, at_seq, self._active.now())
-        state = await _in_window(session, fork_id, conversation.state, window, before)
+        window = window_at(source_state, at_seq, self._active.now())
+        state = await _state_in_window(session, fork_id, conversation.state, window, source_state)
         await session.windows.move(fork_id, state)
         if plan.receipt is not None:
-            await self._compact(session, replace(conversation, state=state), before, plan.receipt)
+            await self._apply_compaction(
+                session, replace(conversation, state=state), source_state, plan.receipt
+            )
 
-    async def _compact(
+    async def _apply_compaction(
         self,
         session: Repositories,
         conversation: Conversation,
-        before: ConversationState,
+        source_state: ConversationState,
         receipt: Compaction,
     ) -> None:
         """Apply this compaction to the fork's view."""
         fork_id, state = conversation.conversation_id, conversation.state
         pinned = await session.contexts.pinned(fork_id)
-        kept = kept_at(before, state.head_seq, receipt, pinned)
-        base = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(session, self._resolver, base, receipt)
-        if shown.compaction_id is None:
+        kept = kept_seqs_at(source_state, state.head_seq, receipt, pinned)
+        with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
+        visible = await view_state_of(session, self._resolver, with_kept, receipt)
+        if visible.compaction_id is None:
             return
         applied = await session.contexts.show(
             fork_id,
-            shown,
+            visible,
             view_version=state.view_version,
             cause="compaction",
-            resume_at=state.resume_at,
+            resume_at_tokens=state.resume_at_tokens,
         )
         assert applied, "no other transaction sees the fork, and the view shows every pin"
 
@@ -319,24 +328,28 @@ def _seq_in(state: ConversationState, at_seq: int | None) -> int:
     return at_seq
 
 
-def _taken(conversation_id: str) -> Conflict:
+def _id_taken(conversation_id: str) -> Conflict:
     return Conflict(f"The id {conversation_id} is taken", {"conversation_id": conversation_id})
 
 
-async def _in_window(
+async def _state_in_window(
     session: Repositories,
     fork_id: str,
     state: ConversationState,
     window: ActiveWindow,
-    before: ConversationState,
+    source_state: ConversationState,
 ) -> ConversationState:
     """Return the state of a fork with its window and the messages in it."""
     state = await with_window(session, fork_id, state, window)
-    oldest_at, mentions = before.oldest_at, before.mentions
-    if (state.head_seq, window) != (before.head_seq, before.window):
+    oldest_at, mentions = source_state.oldest_at, source_state.mentions
+    if (state.head_seq, window) != (source_state.head_seq, source_state.window):
         times = [item.at for item in window.restored]
-        first = await session.windows.oldest_at(fork_id, window.since, oldest_before(before))
-        oldest_at = min([*times, first] if first is not None else times, default=None)
+        oldest_appended = await session.windows.oldest_at(
+            fork_id, window.since, oldest_before(source_state)
+        )
+        oldest_at = min(
+            [*times, oldest_appended] if oldest_appended is not None else times, default=None
+        )
         spans = spans_through(window.spans, state.head_seq)
         mentions = tuple(sorted(await session.windows.mentions_in(fork_id, spans)))
     return replace(
@@ -360,4 +373,4 @@ async def _check_agent(session: Repositories, tenant_id: str, source: Conversati
         raise NotFound.conversation(source.conversation_id)
     cleared_at = source.state.cleared_at
     if agent.cleared_at is not None and (cleared_at is None or cleared_at < agent.cleared_at):
-        raise _Changed
+        raise _SourceChanged

@@ -78,13 +78,15 @@ async def originals_of(
 ) -> AsyncIterator[list[Original]]:
     """Yield the messages of a part in batches; raise ServiceUnavailable if one was deleted."""
     for span in part.spans:
-        at = span.start
-        while at < span.end:
-            page = await read.page(partial(_messages, database, part.conversation_id, at, span.end))
+        next_seq = span.start
+        while next_seq < span.end:
+            page = await read.page(
+                partial(_messages, database, part.conversation_id, next_seq, span.end)
+            )
             seqs = [message.seq for message in page]
-            if not seqs or seqs != list(range(at, at + len(seqs))):
+            if not seqs or seqs != list(range(next_seq, next_seq + len(seqs))):
                 raise _changed_meanwhile()
-            at += len(seqs)
+            next_seq += len(seqs)
             while page:
                 batch = await outputs.originals(part.conversation_id, page, content, read)
                 del page[: len(batch)]
@@ -112,7 +114,7 @@ def _entry(original: Original, conversation_id: str) -> bytes:
         "content_truncated": original.is_truncated,
         "content_collected": original.is_collected,
     }
-    return json_text.dump_stored(entry_of(original.piece, own))
+    return json_text.dump_stored(entry_of(original.raw_message, own))
 
 
 def _changed_meanwhile() -> ServiceUnavailable:

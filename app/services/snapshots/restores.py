@@ -34,8 +34,8 @@ from app.domain.snapshots.copies import (
     copy_id,
     copy_of,
     pending_calls,
-    piece_ids,
     renamed_calls,
+    split_ids,
     substitute_id,
 )
 from app.domain.snapshots.entries import source_of
@@ -49,12 +49,12 @@ from app.services.conversations.log import LogService
 from app.services.conversations.own_settings import OwnSettings
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content, StoredResults
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""
-_MAX_ROUNDS = 3
+_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,9 @@ class RestoreService:
             return await get_conversation(session, tenant_id, conversation_id, self._default_model)
 
     async def _target(self, tenant_id: str, conversation_id: str) -> _Target:
-        found = await self._active.updated(tenant_id, await self._find(tenant_id, conversation_id))
-        spans = spans_through(found.state.window.spans, found.state.head_seq)
+        conversation = await self._find(tenant_id, conversation_id)
+        state = (await self._active.updated(tenant_id, conversation)).state
+        spans = spans_through(state.window.spans, state.head_seq)
         async with self._database.session() as session:
             used = await session.snapshots.calls_in(conversation_id, spans)
         return _Target(conversation_id, used)
@@ -219,13 +220,13 @@ class RestoreService:
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as session:
-            found = await lock_conversation(
+            conversation = await lock_conversation(
                 session, tenant_id, conversation_id, self._default_model
             )
-            found = await self._active.update_locked(session, found)
-            outside = minus(spans, found.state.window.spans)
+            conversation = await self._active.update_locked(session, conversation)
+            outside = minus(spans, conversation.state.window.spans)
             if outside:
-                await self._active.restore(session, found, outside)
+                await self._active.restore(session, conversation, outside)
         return outside
 
     # --- sources ----------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class RestoreService:
                     part.conversation_id,
                     message.id,
                     FormatName(message.format),
-                    original.piece,
+                    original.raw_message,
                     max(len(message.body), output.byte_size if output is not None else 0),
                 )
 
@@ -265,22 +266,23 @@ class RestoreService:
         target = await self._target(tenant_id, target_id)
         async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.conversation_id, source) for source in batch]
-            found: Mapping[str, Sequence[int]] = {}
-            for last in range(_MAX_ROUNDS)[::-1]:
-                found = await self._existing(target, copies)
+            existing: Mapping[str, Sequence[int]] = {}
+            for remaining_attempts in range(_MAX_ATTEMPTS)[::-1]:
+                existing = await self._existing_seqs(target, copies)
                 try:
-                    await self._add(tenant_id, snapshot, target, copies, found)
+                    await self._append(tenant_id, snapshot, target, copies, existing)
                     break
                 except Conflict:  # a concurrent restore, or an open call was closed
-                    if not last:
+                    if not remaining_attempts:
                         raise
-            existing = [seqs for copy, seqs in found.items() if copy not in target.added]
+            older_copies = [seqs for copy, seqs in existing.items() if copy not in target.added]
             rejoined = 0
-            if existing:
-                spans = spans_of(seq for seqs in existing for seq in seqs)
+            if older_copies:
+                spans = spans_of(seq for seqs in older_copies for seq in seqs)
                 outside = await self._rejoin(tenant_id, target.conversation_id, spans)
                 rejoined = sum(
-                    any(span.holds(seq) for span in outside for seq in seqs) for seqs in existing
+                    any(span.holds(seq) for span in outside for seq in seqs)
+                    for seqs in older_copies
                 )
             added = sum(copy.id in target.added for copy in copies)
             target.count(rejoined + added, len(copies))
@@ -291,30 +293,32 @@ class RestoreService:
     async def _start_epoch(self, tenant_id: str, conversation_id: str) -> None:
         """Make the next build of a conversation start an epoch (rule 4)."""
         async with self._database.transaction() as session:
-            found = await lock_conversation(
+            conversation = await lock_conversation(
                 session, tenant_id, conversation_id, self._default_model
             )
-            version = found.state.view_version + 1
-            state = replace(found.state, view_version=version, view_cause="restored")
+            version = conversation.state.view_version + 1
+            state = replace(conversation.state, view_version=version, view_cause="restored")
             await session.windows.move(conversation_id, state)
 
-    async def _existing(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
+    async def _existing_seqs(
+        self, target: _Target, copies: Sequence[_Copy]
+    ) -> dict[str, list[int]]:
         """Return the seqs of those copies that the target's log has (rule 2)."""
         ids = [message_id for copy in copies for message_id in copy.possible_ids]
         async with self._database.session() as session:
             seqs = await session.snapshots.seqs_of(target.conversation_id, ids)
-        existing = {
+        by_copy = {
             copy.id: [seqs[name] for name in copy.possible_ids if name in seqs] for copy in copies
         }
-        return {copy: found for copy, found in existing.items() if found}
+        return {copy: copy_seqs for copy, copy_seqs in by_copy.items() if copy_seqs}
 
-    async def _add(
+    async def _append(
         self,
         tenant_id: str,
         snapshot: Snapshot,
         target: _Target,
         copies: Sequence[_Copy],
-        found: Mapping[str, Sequence[int]],
+        existing: Mapping[str, Sequence[int]],
     ) -> None:
         """Append those copies that the log does not have, with clashing calls renamed."""
         calls: Mapping[str, str] | None = {}
@@ -325,9 +329,9 @@ class RestoreService:
             if not source.is_result:
                 origin = copy.id
                 calls = renamed_calls(source.own_calls, target.used_calls, origin)
-            if copy.id in found:
+            if copy.id in existing:
                 continue
-            if source.is_result and origin in found:
+            if source.is_result and origin in existing:
                 open_calls = (await self._find(tenant_id, target.conversation_id)).state.open_calls
                 calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
@@ -366,8 +370,8 @@ def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _copy_of(target_id: str, source: SourceMessage) -> _Copy:
-    own_id, pieces = copy_id(target_id, source), source.pieces
-    possible_ids = piece_ids(own_id, pieces)
+    own_id, count = copy_id(target_id, source), source.split_count
+    possible_ids = split_ids(own_id, count)
     if source.conversation_id == target_id:
-        possible_ids += piece_ids(source.id, pieces)
+        possible_ids += split_ids(source.id, count)
     return _Copy(source, own_id, possible_ids)

@@ -113,15 +113,15 @@ class SnapshotSummaries:
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""
         notes: dict[str, list[Message]] = {}
-        pieces: list[tuple[str, Span]] = []
-        for place, window in enumerate(windows, start=1):
+        all_spans: list[tuple[str, Span]] = []
+        for number, window in enumerate(windows, start=1):
             summary, spans = await self._visible(window)
-            texts = [f"Conversation {place} of {len(windows)} begins here"] * (len(windows) > 1)
+            texts = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
             texts += [f"Earlier in this conversation: {summary}"] * (summary is not None)
             notes[window.part.conversation_id] = list(map(_note, texts))
-            pieces += [(window.part.conversation_id, span) for span in spans]
-        ends = without_middle(pieces, FIRST_MESSAGES, LAST_MESSAGES)
-        left_out = count_in(span for _, span in pieces) - count_in(span for _, span in ends)
+            all_spans += [(window.part.conversation_id, span) for span in spans]
+        ends = without_middle(all_spans, FIRST_MESSAGES, LAST_MESSAGES)
+        left_out = count_in(span for _, span in all_spans) - count_in(span for _, span in ends)
         page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
         for conversation_id, span in _pages(ends):
             page += notes.pop(conversation_id, [])
@@ -129,15 +129,16 @@ class SnapshotSummaries:
             if len(page) >= PAGE_MESSAGES:
                 yield page
                 page = []
+        # Conversations without visible messages: their notes matter if they have a summary.
         labels = len(windows) > 1
-        page += [note for left in notes.values() if len(left) > labels for note in left]
+        page += [note for texts in notes.values() if len(texts) > labels for note in texts]
         if page:
             yield page
 
     async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
         """Return the active compaction's summary, and the spans of the window beside it."""
         state, part = window.conversation.state, window.part
-        if state.compaction_id is None or state.span is None:
+        if state.compaction_id is None or state.hidden_span is None:
             return None, part.spans
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
@@ -145,8 +146,8 @@ class SnapshotSummaries:
             )
         if receipt is None or receipt.summary is None:
             return None, part.spans
-        kept = overlap(spans_of(state.kept), part.spans)
-        return receipt.summary, union((*minus(part.spans, (state.span,)), *kept))
+        kept_spans = overlap(spans_of(state.kept_seqs), part.spans)
+        return receipt.summary, union((*minus(part.spans, (state.hidden_span,)), *kept_spans))
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
         """Return the truncated messages of a span, read in batches."""
@@ -160,10 +161,10 @@ class SnapshotSummaries:
         return messages
 
 
-def _pages(pieces: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
+def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
     return [
         (conversation_id, Span(start, min(start + PAGE_MESSAGES, span.end)))
-        for conversation_id, span in pieces
+        for conversation_id, span in spans
         for start in range(span.start, span.end, PAGE_MESSAGES)
     ]
 

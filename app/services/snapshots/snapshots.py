@@ -91,14 +91,18 @@ class SnapshotService:
         Raises NotFound, or ValidationError when the window is empty.
         """
         async with self._database.session() as session:
-            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-        windows = await self._windows(tenant_id, [found])
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+        windows = await self._windows(tenant_id, [conversation])
         if not windows:
             raise ValidationError(NO_MESSAGES)
-        settled = windows[0].conversation
-        marks = settled.state.cleared_at, settled.rolling_window_seconds
-        settings = self._resolver.policy_of(settled), settled.model
-        return await self._save(tenant_id, windows, description, found.agent_id, marks, settings)
+        conversation = windows[0].conversation
+        bounds = conversation.state.cleared_at, conversation.rolling_window_seconds
+        settings = self._resolver.policy_of(conversation), conversation.model
+        return await self._save(
+            tenant_id, windows, description, conversation.agent_id, bounds, settings
+        )
 
     async def save_agent(
         self, tenant_id: str, agent_id: str, description: str | None = None
@@ -110,20 +114,20 @@ class SnapshotService:
         async with self._database.session() as session:
             agent = await get_agent(session, tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
-            found = [
+            stored = [
                 await session.conversations.find(tenant_id, each, self._resolver.default_model)
                 for each in ids
             ]
         conversations = sorted(
-            filter(None, found), key=lambda item: (item.created_at, item.conversation_id)
+            filter(None, stored), key=lambda item: (item.created_at, item.conversation_id)
         )
         windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        marks = agent.last_cleared_at, agent.rolling_window_seconds
+        bounds = agent.last_cleared_at, agent.rolling_window_seconds
         settings = self._resolver.policy(agent.settings.policy), agent.model
         return await self._save(
-            tenant_id, windows, description, agent_id, marks, settings, lock_agent=True
+            tenant_id, windows, description, agent_id, bounds, settings, lock_agent=True
         )
 
     async def _windows(
@@ -133,13 +137,13 @@ class SnapshotService:
         windows = []
         for conversation in conversations:
             try:
-                settled = await self._active.updated(tenant_id, conversation)
+                updated = await self._active.updated(tenant_id, conversation)
             except NotFound:
                 continue  # deleted meanwhile
-            spans = spans_through(settled.state.window.spans, settled.state.head_seq)
+            spans = spans_through(updated.state.window.spans, updated.state.head_seq)
             if spans:
-                part = SnapshotPart(settled.conversation_id, tuple(spans))
-                windows.append(SnapshotWindow(settled, part))
+                part = SnapshotPart(updated.conversation_id, tuple(spans))
+                windows.append(SnapshotWindow(updated, part))
         return windows
 
     async def _save(
@@ -148,19 +152,19 @@ class SnapshotService:
         windows: Sequence[SnapshotWindow],
         description: str | None,
         agent_id: str | None,
-        marks: tuple[datetime | None, int | None],
-        settings: tuple[Policy, str | None],
+        window_bounds: tuple[datetime | None, int | None],
+        summary_settings: tuple[Policy, str | None],
         *,
         lock_agent: bool = False,
     ) -> Snapshot:
         """Store a snapshot of windows, without the conversations that are deleted meanwhile.
 
-        `marks` are the time of the last clear and the length of the rolling window, `settings` the
-        policy and the model that choose the model of the summary.
+        `window_bounds` are the time of the last clear and the seconds of the rolling window.
+        `summary_settings` are the policy and the model that choose the summariser.
         """
         now, default_model = self._active.now(), self._resolver.default_model
-        start = marker_of(*marks, now) or await self._first_at(windows[0].part) or now
-        policy, model = settings
+        start = marker_of(*window_bounds, now) or await self._first_at(windows[0].part) or now
+        policy, model = summary_settings
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, model or default_model
         )
@@ -261,7 +265,7 @@ class SnapshotService:
         The pages end in ServiceUnavailable if entries are missing. The caller may remove entries
         from a page to free their memory.
         """
-        snapshot, parts = await self._found(tenant_id, session_id)
+        snapshot, parts = await self._get(tenant_id, session_id)
         if snapshot.imported:
             pages = imported_entries(self._database, tenant_id, session_id, None, read)
         else:
@@ -278,13 +282,13 @@ class SnapshotService:
         Messages that are active there are skipped. Raises NotFound for an unknown snapshot or
         conversation, ValidationError for several conversations that would go into one.
         """
-        snapshot, parts = await self._found(tenant_id, session_id)
-        done = await self._restores.restore(tenant_id, snapshot, parts, conversation_id)
+        snapshot, parts = await self._get(tenant_id, session_id)
+        conversations = await self._restores.restore(tenant_id, snapshot, parts, conversation_id)
         return Restored(
             session_id,
-            sum(item.restored for item in done),
-            sum(item.skipped for item in done),
-            done,
+            sum(item.restored for item in conversations),
+            sum(item.skipped for item in conversations),
+            conversations,
         )
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
@@ -295,7 +299,7 @@ class SnapshotService:
             raise _no_snapshot(session_id)
         return deleted
 
-    async def _found(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
+    async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         async with self._database.transaction() as session:
             snapshot = await session.snapshots.find(tenant_id, session_id)
             if snapshot is None:

@@ -57,7 +57,7 @@ _log = logging.getLogger("app.keys")
 @dataclass(slots=True)
 class _CachedKey:
     key: ApiKey
-    until: float
+    fresh_until: float
 
 
 _Use = tuple[str, datetime, str]
@@ -118,7 +118,7 @@ class KeyService:
                 return not await self._is_key_required()
             key = await self._find(caller.key_id)
         except ServiceUnavailable:
-            return False  # not cached any more, and the database does not answer
+            return False  # the key is not cached any more, and the database does not answer
         return key is not None and key.is_usable(self._now())
 
     async def create(
@@ -146,7 +146,7 @@ class KeyService:
             read_only=read_only,
         )
         async with self._database.transaction() as session:
-            await session.keys.add_tenant(tenant_id)
+            await session.tenants.add(tenant_id)
             await session.keys.add(key)
         return key_text(key_id, secret)
 
@@ -170,10 +170,10 @@ class KeyService:
         self._cached.pop(key_id, None)
         return key_text(new_id, new_secret), expires_at
 
-    async def of_tenant(self, tenant_id: str | None = None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
         async with self._database.session() as session:
-            return await session.keys.of_tenant(tenant_id)
+            return await session.keys.list_keys(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
@@ -205,7 +205,7 @@ class KeyService:
             return True
         if self._clock() - self._checked_at >= _FIRST_KEY_SECONDS:
             if self._has_keys is not None:
-                self._checked_at = self._clock()  # other requests go on meanwhile
+                self._checked_at = self._clock()  # other requests do not wait for this one
             try:
                 self._has_keys = await self.has_keys()
             except ServiceUnavailable:
@@ -217,10 +217,12 @@ class KeyService:
 
     async def _find(self, key_id: str) -> ApiKey | None:
         cached = self._cached.get(key_id)
-        if cached is not None and self._clock() < cached.until:
+        if cached is not None and self._clock() < cached.fresh_until:
             return cached.key
         if cached is not None:
-            cached.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
+            cached.fresh_until = (
+                self._clock() + RETRY_SECONDS
+            )  # other requests do not wait for this one
             try:
                 return await self._look_up(key_id)
             except ServiceUnavailable:
@@ -301,19 +303,19 @@ class KeyUses:
             self._timer = None
         await self._write()
 
-    def _add(self, use: _Use, more: _Counts) -> None:
+    def _add(self, use: _Use, counts: _Counts) -> None:
         admitted, refused = self._counts.get(use, (0, 0))
-        self._counts[use] = admitted + more[0], refused + more[1]
+        self._counts[use] = admitted + counts[0], refused + counts[1]
 
     def _schedule_write(self) -> None:
         if self._writing is not None and not self._writing.done():
             return
-        left = self._written_at + self._write_seconds - self._clock()
-        if left <= 0:
+        wait_seconds = self._written_at + self._write_seconds - self._clock()
+        if wait_seconds <= 0:
             self._start_write()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(left, self._start_write, context=Context())
+            self._timer = loop.call_later(wait_seconds, self._start_write, context=Context())
 
     def _start_write(self) -> None:
         if self._timer is not None:
@@ -321,9 +323,9 @@ class KeyUses:
             self._timer = None
         # The write belongs to no request, so it gets a context of its own.
         self._writing = asyncio.create_task(self._write(), context=Context())
-        self._writing.add_done_callback(self._written)
+        self._writing.add_done_callback(self._on_written)
 
-    def _written(self, _writing: asyncio.Task[None]) -> None:
+    def _on_written(self, _writing: asyncio.Task[None]) -> None:
         if self._counts:
             self._schedule_write()
 
@@ -340,6 +342,6 @@ class KeyUses:
         except ServiceUnavailable:
             for use, counts in batch.items():
                 self._add(use, counts)
-        except Exception as error:  # a failing audit must not fail requests
+        except Exception as error:  # an unexpected error here must not fail requests
             data = {"error": type(error).__name__, "uses": len(batch)}
             _log.error("key_uses_not_written", extra={"data": data})

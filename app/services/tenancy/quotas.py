@@ -42,15 +42,16 @@ _LABELS = {
 
 
 @dataclass(slots=True)
-class _Share:
-    """The part of a quota that this process has reserved in a rate window and not used yet.
+class _ReservedShare:
+    """The part of a quota that this process has reserved in a rate window.
 
-    `unreserved` was left for all processes at the last reservation, None before the first one.
+    `remaining` is not used yet. `unreserved` was left for all processes at the last reservation,
+    None before the first one. `is_last` is true when the quota has nothing left to reserve.
     """
 
     window: datetime
     limit: int
-    left: int = 0
+    remaining: int = 0
     unreserved: int | None = None
     is_last: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -74,7 +75,7 @@ class QuotaService:
         self._clock = clock
         self._cache_seconds = cache_seconds
         self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._shares: LRUCache[tuple[str, QuotaKind], _Share] = LRUCache(_MAX_TENANTS)
+        self._shares: LRUCache[tuple[str, QuotaKind], _ReservedShare] = LRUCache(_MAX_TENANTS)
         self._first_read = asyncio.Lock()
         self._retry_at = float("-inf")
         self._has_failed = False
@@ -82,29 +83,29 @@ class QuotaService:
 
     async def limits_of(self, tenant_id: str) -> TenantLimits:
         """Return the limits of a tenant, at most a few seconds old, or the last known ones."""
-        found = self._limits.get(tenant_id)
-        if found is None:
+        cached = self._limits.get(tenant_id)
+        if cached is None:
             async with self._first_read:
-                found = self._limits.get(tenant_id) or await self._read_limits(
+                cached = self._limits.get(tenant_id) or await self._read_limits(
                     tenant_id, self._defaults
                 )
-        elif self._clock() >= found[1]:
+        elif self._clock() >= cached[1]:
             # Other requests use the last known limits meanwhile.
-            self._limits[tenant_id] = found[0], self._clock() + RETRY_SECONDS
-            found = await self._read_limits(tenant_id, found[0])
-        return found[0]
+            self._limits[tenant_id] = cached[0], self._clock() + RETRY_SECONDS
+            cached = await self._read_limits(tenant_id, cached[0])
+        return cached[0]
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as session:
-            await session.keys.set_limits(tenant_id, limits)
+            await session.quotas.set_limits(tenant_id, limits)
         self._limits.pop(tenant_id, None)
 
     async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
         async with self._database.session() as session:
-            return await session.keys.list_limits()
+            return await session.quotas.list_limits()
 
     async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Use a part of the quota; raises RateLimited when too little is left in the window."""
@@ -114,16 +115,16 @@ class QuotaService:
         window = window_start(self._now(), kind.window_seconds)
         share = self._shares.get((tenant_id, kind))
         if share is None or (share.window, share.limit) != (window, limit):
-            share = self._shares[tenant_id, kind] = _Share(window, limit)
-        while share.left < count and not share.is_last:
+            share = self._shares[tenant_id, kind] = _ReservedShare(window, limit)
+        while share.remaining < count and not share.is_last:
             if self._is_unavailable():
                 return  # requests that need the database fail by themselves
             async with share.lock:
-                if share.left < count and not share.is_last and not self._is_unavailable():
-                    await self._take_share(tenant_id, kind, share, count - share.left)
-        if share.left < count:
+                if share.remaining < count and not share.is_last and not self._is_unavailable():
+                    await self._take_share(tenant_id, kind, share, count - share.remaining)
+        if share.remaining < count:
             raise self._refusal(kind, share)
-        share.left -= count
+        share.remaining -= count
 
     def states(self, tenant_id: str) -> list[QuotaState]:
         """Return the quotas of requests and bytes as far as this process knows, without I/O."""
@@ -138,7 +139,7 @@ class QuotaService:
             share, remaining = self._shares.get((tenant_id, kind)), None
             is_current = share is not None and (share.window, share.limit) == (window, limit)
             if share is not None and is_current and share.unreserved is not None:
-                remaining = share.unreserved + share.left
+                remaining = share.unreserved + share.remaining
             reset_seconds = seconds_left(now, window, kind.window_seconds)
             states.append(QuotaState(kind, limit, remaining, reset_seconds))
         return states
@@ -146,26 +147,29 @@ class QuotaService:
     async def _read_limits(
         self, tenant_id: str, last_known: TenantLimits
     ) -> tuple[TenantLimits, float]:
-        """Read the limits of a tenant, or return the last known ones during an outage."""
+        """Read the limits of a tenant, or return the last known ones during an outage.
+
+        Also returns the time until which they are cached.
+        """
         limits, cache_seconds = last_known, RETRY_SECONDS
         if not self._is_unavailable():
             with suppress(ServiceUnavailable):
                 async with self._session() as session:
-                    own = await session.keys.find_limits(tenant_id)
-                limits = own.with_defaults(self._defaults) if own is not None else self._defaults
+                    stored = await session.quotas.find_limits(tenant_id)
+                limits = stored.with_defaults(self._defaults) if stored else self._defaults
                 cache_seconds = self._cache_seconds
-        self._limits[tenant_id] = found = limits, self._clock() + cache_seconds
-        return found
+        self._limits[tenant_id] = limits, self._clock() + cache_seconds
+        return self._limits[tenant_id]
 
     async def _take_share(
-        self, tenant_id: str, kind: QuotaKind, share: _Share, needed: int
+        self, tenant_id: str, kind: QuotaKind, share: _ReservedShare, needed: int
     ) -> None:
         reserved = share_of(share.limit, needed)
         with suppress(ServiceUnavailable):
             async with self._session() as session:
-                used = await session.keys.take(tenant_id, kind, share.window, reserved)
+                used = await session.quotas.add_use(tenant_id, kind, share.window, reserved)
             granted = granted_of(share.limit, used, reserved)
-            share.left += granted
+            share.remaining += granted
             share.unreserved = max(0, share.limit - used)
             share.is_last = granted < reserved
 
@@ -187,10 +191,10 @@ class QuotaService:
         finally:
             self._attempts -= 1
 
-    def _refusal(self, kind: QuotaKind, share: _Share) -> RateLimited:
-        passed = (self._now() - share.window).total_seconds()
-        retry_after = max(1, int(kind.window_seconds - passed) + 1)
+    def _refusal(self, kind: QuotaKind, share: _ReservedShare) -> RateLimited:
+        elapsed_seconds = (self._now() - share.window).total_seconds()
+        retry_after = max(1, int(kind.window_seconds - elapsed_seconds) + 1)
         return RateLimited(
-            f"The {share.limit:,} {_LABELS[kind]} are spent",
+            f"The {share.limit:,} {_LABELS[kind]} are used up",
             {"limit": share.limit, "kind": kind.value, "retry_after": retry_after},
         )

@@ -17,12 +17,11 @@ from app.domain.tenancy.retention import RetainedKind, Retention
 from app.services.ports import Database
 
 _BATCH = 5_000
-_WALK_BATCH = 500
-_FIRST = "00000000-0000-0000-0000-000000000000"
+_CONVERSATION_BATCH = 500
+_LOWEST_ID = "00000000-0000-0000-0000-000000000000"
 
 RemoveIdle = Callable[[str, str, datetime], Awaitable[bool]]
-"""Deletes a conversation of a tenant if it is idle since a time."""
-
+"""Deletes a conversation of a tenant if it has been idle since a time."""
 
 _log = logging.getLogger("app.retention")
 
@@ -67,10 +66,12 @@ class RetentionService:
         return total
 
     async def _delete_conversations(self, before: datetime) -> int:
-        deleted, after = 0, _FIRST
+        deleted, after = 0, _LOWEST_ID
         while True:
             async with self._database.session() as session:
-                page = await session.retention.list_conversations(after, before, _WALK_BATCH)
+                page = await session.retention.list_conversations(
+                    after, before, _CONVERSATION_BATCH
+                )
             if not page:
                 return deleted
             for tenant_id, conversation_id, is_idle in page:
@@ -78,11 +79,11 @@ class RetentionService:
                     continue
                 try:
                     deleted += await self._remove_idle(tenant_id, conversation_id, before)
-                except ServiceUnavailable as error:  # the others go on
+                except ServiceUnavailable as error:  # continue with the next conversation
                     _log_failure(conversation_id, error)
             after = page[-1][1]
 
 
 def _log_failure(what: str, error: ServiceUnavailable) -> None:
     data = {"what": what, "reason": error.facts.get("reason")}
-    _log.warning("not_forgotten", extra={"data": data})
+    _log.warning("expired_data_not_deleted", extra={"data": data})

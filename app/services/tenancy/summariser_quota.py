@@ -15,6 +15,9 @@ from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.tenancy.quotas import QuotaKind, TenantLimits, window_start
 from app.services.ports import Database, Gateway
 
+SPEND_GUARD = "spend_guard"
+"""The `reason` of an error: the hourly limit of model calls is reached or cannot be checked."""
+
 
 class SummariserQuota:
     """A gateway that counts the calls of each tenant and refuses those beyond the limit."""
@@ -38,15 +41,15 @@ class SummariserQuota:
         try:
             limit = (await self._limits_of(call.tenant_id)).of(kind)
             async with self._database.session() as session:
-                calls = await session.keys.take(call.tenant_id, kind, window, 1)
+                calls = await session.quotas.add_use(call.tenant_id, kind, window, 1)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
-                "The call of the summariser cannot be counted", {"reason": "spend_guard"}
+                "The call of the summariser cannot be counted", {"reason": SPEND_GUARD}
             ) from exc
         if limit is not None and calls > limit:
-            left_seconds = kind.window_seconds - int((now - window).total_seconds())
+            remaining_seconds = kind.window_seconds - int((now - window).total_seconds())
             raise ServiceUnavailable(
-                f"The {limit:,} calls of the summariser for this hour are spent",
-                {"reason": "spend_guard", "retry_after": left_seconds},
+                f"The {limit:,} calls of the summariser for this hour are used up",
+                {"reason": SPEND_GUARD, "retry_after": remaining_seconds},
             )
         return await self._gateway.complete(call)

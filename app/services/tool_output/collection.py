@@ -105,21 +105,23 @@ class BlobCollector:
         model = self._resolver.default_model
         return await lock_conversation(session, tenant_id, conversation_id, model)
 
-    async def collect_due(self) -> int:
+    async def collect_all(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
-        before = self._now() - self._upload_ttl
+        uploaded_before = self._now() - self._upload_ttl
         collected = 0
-        seen: set[str] = set()
+        visited: set[str] = set()
         while True:
             async with self._database.session() as session:
-                due = await session.blobs.list_due(before, _SWEEP_BATCH)
-            fresh = [item for item in due if item[1] not in seen]
-            if not fresh:
+                due = await session.blobs.list_due(uploaded_before, _SWEEP_BATCH)
+            unvisited = [item for item in due if item[1] not in visited]
+            if not unvisited:
                 break
-            for tenant_id, conversation_id in fresh:
-                seen.add(conversation_id)
+            for tenant_id, conversation_id in unvisited:
+                visited.add(conversation_id)
                 try:
-                    result = await self.collect(tenant_id, conversation_id, uploaded_before=before)
+                    result = await self.collect(
+                        tenant_id, conversation_id, uploaded_before=uploaded_before
+                    )
                 except NotFound:
                     continue
                 collected += len(result.blobs)

@@ -49,13 +49,13 @@ MAX_GREP_LINES = 10_000
 """The largest number of lines in a search result, context lines included."""
 MAX_CONCURRENT_SEARCHES = 2
 """Searches run in threads; more at a time would take the threads that other work needs."""
-_INLINE_BYTES = 262_144
-"""A row up to this size is parsed on the event loop."""
+_THREAD_BYTES = 262_144
+"""A larger row is parsed in a thread."""
 _SEQ = re.compile(rf"{SEQ_REF}([1-9][0-9]{{0,14}})")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadableOutput:
     """An output that can be read: a blob, or one in a row of the log, with its bytes in `data`."""
 
     conversation: Conversation
@@ -87,7 +87,7 @@ class BlobReader:
         async with self._database.session() as session:
             await self._resolver.find_conversation(session, tenant_id, conversation_id)
 
-    async def find(self, tenant_id: str, conversation_id: str, ref: str) -> Source:
+    async def find(self, tenant_id: str, conversation_id: str, ref: str) -> ReadableOutput:
         """Return the output of a ref; raises NotFound, or Gone if it was collected."""
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
@@ -105,18 +105,18 @@ class BlobReader:
         if blob is not None:
             if blob.collected_at is not None:
                 raise Gone(f"Output {ref} was collected", {"ref": ref})
-            return Source(conversation, blob)
+            return ReadableOutput(conversation, blob)
         if message is None:
             raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
-        if len(message.body) <= _INLINE_BYTES:
+        if len(message.body) <= _THREAD_BYTES:
             data = _bytes_of(message)
         else:
             data = await asyncio.to_thread(_bytes_of, message)
         own_ref, digest = message_ref(message.id, message.seq), sha256(data).hexdigest()
         blob = Blob(own_ref, "", len(data), count_lines(data), digest, TEXT, attached=True)
-        return Source(conversation, blob, data)
+        return ReadableOutput(conversation, blob, data)
 
-    async def content(self, source: Source, start: int, end: int) -> AsyncGenerator[bytes]:
+    async def content(self, source: ReadableOutput, start: int, end: int) -> AsyncGenerator[bytes]:
         """Yield the bytes in `[start, end)` of an output, piece by piece."""
         if source.data is not None:
             yield source.data[start:end]
@@ -209,20 +209,22 @@ class BlobReader:
                         break
             return await asyncio.to_thread(search.finish)
 
-    def _policy_of(self, source: Source) -> ToolOutputPolicy:
+    def _policy_of(self, source: ReadableOutput) -> ToolOutputPolicy:
         return self._resolver.policy_of(source.conversation).tool_output
 
-    async def _chunk_of(self, source: Source, line: int) -> tuple[int, int]:
+    async def _chunk_of(self, source: ReadableOutput, line: int) -> tuple[int, int]:
         """Return the number of the chunk in which a line begins, and the newlines before it."""
         if source.data is not None or line == 0:
             return 0, 0
         async with self._database.session() as session:
-            found = await session.blobs.chunk_before_line(
+            chunk = await session.blobs.chunk_before_line(
                 source.conversation.conversation_id, source.blob.content_id, line
             )
-        return found or (0, 0)
+        return chunk or (0, 0)
 
-    async def _feed(self, reader: LineReader, source: Source, number: int) -> tuple[int, bool]:
+    async def _feed(
+        self, reader: LineReader, source: ReadableOutput, number: int
+    ) -> tuple[int, bool]:
         """Feed chunks until the reader can skip; return the next number and if it was the end."""
         async with aclosing(self._chunks(source, number, CHUNKS_PER_SMALL_READ)) as chunks:
             async for chunk in chunks:
@@ -232,7 +234,7 @@ class BlobReader:
                     return number, False
         return number, True
 
-    async def _batches(self, source: Source) -> AsyncGenerator[list[bytes]]:
+    async def _batches(self, source: ReadableOutput) -> AsyncGenerator[list[bytes]]:
         """Yield all of an output, a few chunks at a time."""
         if source.data is not None:
             yield [source.data]
@@ -242,7 +244,7 @@ class BlobReader:
             async for batch in batches:
                 yield batch
 
-    def _chunks(self, source: Source, first: int, count: int) -> AsyncGenerator[bytes]:
+    def _chunks(self, source: ReadableOutput, first: int, count: int) -> AsyncGenerator[bytes]:
         """Return a blob's bytes from a chunk on; `count` chunks are read first."""
         conversation_id = source.conversation.conversation_id
         return self._outputs.chunks(conversation_id, source.blob, first, count)
@@ -254,11 +256,11 @@ async def find_message(
     """Return the message of a ref, which has its seq or its id."""
     if match := _SEQ.fullmatch(ref):
         seq = int(match[1])
-        found = await session.log.page(conversation_id, seq - 1, seq + 1, "asc", 1)
-        if found and (found[0].role == Role.TOOL or message_ref(found[0].id, seq) == ref):
-            return found[0]
-    found = await session.log.by_ids(conversation_id, [ref])
-    return found[0] if found else None
+        page = await session.log.page(conversation_id, seq - 1, seq + 1, "asc", 1)
+        if page and (page[0].role == Role.TOOL or message_ref(page[0].id, seq) == ref):
+            return page[0]
+    page = await session.log.by_ids(conversation_id, [ref])
+    return page[0] if page else None
 
 
 async def _prefetched(batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[list[bytes]]:

@@ -24,7 +24,7 @@ from app.services.common.concurrency import for_each
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
 
-DeleteConversations = Callable[[str, Sequence[str]], Awaitable[None]]
+DeleteConversationObjects = Callable[[str, Sequence[str]], Awaitable[None]]
 """Deletes the objects of a tenant's deleted conversations."""
 
 CHUNKS_PER_READ = 16
@@ -33,9 +33,9 @@ CHUNKS_PER_SMALL_READ = 2
 """Chunks of the first read, if a few may be enough."""
 MAX_CONCURRENT_WRITES = 8
 """Contents of one append that are written to the store at the same time."""
-INLINED_BYTES = 65_536
+MAX_AUTO_BYTES = 65_536
 """The largest output that a transcript shows whole by default [tool-output.transcript]."""
-MAX_WHOLE_BYTES = 64 * 2**20
+MAX_FULL_BYTES = 64 * 2**20
 """The largest output that a transcript shows whole with `content=full`."""
 
 _log = logging.getLogger("app.outputs")
@@ -57,7 +57,7 @@ class Original:
     """
 
     message: StoredMessage
-    piece: dict[str, Any]
+    raw_message: dict[str, Any]
     is_truncated: bool = False
     is_collected: bool = False
 
@@ -89,7 +89,9 @@ class StoredResults:
 
         return await for_each(new.values(), write, MAX_CONCURRENT_WRITES)
 
-    async def delete_conversations(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
+    async def delete_conversation_objects(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> None:
         """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
         try:
             for conversation_id in conversation_ids:
@@ -157,8 +159,9 @@ class StoredResults:
         blobs = {}
         if refs:
             async with self._database.session() as session:
-                found = await session.blobs.find_all(conversation_id, [*refs])
-            blobs = {blob.id: blob for blob in found}
+                blobs = {
+                    blob.id: blob for blob in await session.blobs.find_all(conversation_id, [*refs])
+                }
         originals: list[Original] = []
         total = 0
         for message, output in zip(messages, outputs, strict=True):
@@ -171,12 +174,12 @@ class StoredResults:
             is_collected = blob is not None and blob.collected_at is not None
             if output is None or blob is None or is_collected or not size:
                 is_truncated = output is not None and output.is_cut
-                piece = json_text.loads(message.body)
-                originals.append(Original(message, piece, is_truncated, is_collected))
+                raw_message = json_text.loads(message.body)
+                originals.append(Original(message, raw_message, is_truncated, is_collected))
             else:
                 data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-                piece = restore_result(message.body, FormatName(message.format), output, data)
-                originals.append(Original(message, piece))
+                raw_message = restore_result(message.body, FormatName(message.format), output, data)
+                originals.append(Original(message, raw_message))
         return originals
 
     async def chunks(
@@ -223,5 +226,5 @@ def _whole_size(output: StoredOutput | None, content: Content) -> int:
     """Return the size of a cut result that is shown whole, 0 for a preview."""
     if output is None or not output.is_cut:
         return 0
-    limits = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}
+    limits = {Content.AUTO: MAX_AUTO_BYTES, Content.VIEW: 0, Content.FULL: MAX_FULL_BYTES}
     return output.byte_size if output.byte_size <= limits[content] else 0

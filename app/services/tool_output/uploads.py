@@ -18,7 +18,7 @@ from app.services.ports import BlobStore, Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import CHUNKS_PER_READ, StoredResults
 
-_DROP_SECONDS = 5
+_DROP_TIMEOUT_SECONDS = 5
 _log = logging.getLogger("app.blobs")
 
 
@@ -125,7 +125,7 @@ class BlobUploads:
     async def _drop(self, conversation_id: str, content_id: str) -> None:
         """Drop an unfinished upload; if that fails, a collection drops it later."""
         try:
-            async with asyncio.timeout(_DROP_SECONDS), self._database.session() as session:
+            async with asyncio.timeout(_DROP_TIMEOUT_SECONDS), self._database.session() as session:
                 await session.blobs.drop_upload(conversation_id, content_id)
         except (ServiceUnavailable, TimeoutError):
             _log.warning("upload_not_dropped")

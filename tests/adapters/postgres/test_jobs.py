@@ -241,7 +241,7 @@ async def test_a_job_stays_as_it_ended(database: PostgresDatabase, conversation_
         await jobs.add(TENANT, conversation_id, job_id, "compact", '{"model":null}')
         job = await jobs.find(TENANT, job_id)
         assert job is not None
-        assert (job.status, job.kind, job.ask) == ("queued", "compact", '{"model":null}')
+        assert (job.status, job.kind, job.request) == ("queued", "compact", '{"model":null}')
         assert (job.conversation_id, job.result, job.error) == (conversation_id, None, None)
         assert await jobs.find("another", job_id) is None
         await jobs.change(conversation_id, job_id, "running")

@@ -8,7 +8,7 @@ import pytest
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.conversations.active_windows import (
-    COUNT,
+    COUNT_TOKENS,
     FIND_GAPS,
     FIND_OLDEST,
     FIND_START,
@@ -36,7 +36,7 @@ from tests.plans import plan_of
         (FIND_START, 2),
         (FIND_GAPS, 2),
         (FIND_OLDEST, 1),
-        (COUNT, 1),
+        (COUNT_TOKENS, 1),
     ],
     ids=[
         *("read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"),

@@ -24,7 +24,7 @@ import pytest_asyncio
 
 from app.adapters import postgres
 from app.adapters.postgres.common.connections import PLANNING, Session, Statement
-from app.adapters.postgres.conversations.conversations import PER_CONVERSATION
+from app.adapters.postgres.conversations.conversations import CONVERSATION_TABLES
 from app.adapters.postgres.tables import metadata
 from app.main import create_app
 from app.settings import Settings
@@ -118,7 +118,7 @@ def shards_of(plan: dict[str, Any]) -> set[str]:
                     bonds.bind(f"{node['Alias']}.{KEY}", term)
         if _inserts(node):
             bonds.bind(f"{node['Alias']}.{KEY}", _inserted(node))
-    touching = [node for node in found if node.get("Relation Name") in PER_CONVERSATION]
+    touching = [node for node in found if node.get("Relation Name") in CONVERSATION_TABLES]
     # What is changed or deleted was found by the scan below.
     places = [it for it in touching if it["Node Type"] != "ModifyTable" or _inserts(it)]
     return {bonds.root(f"{node['Alias']}.{KEY}") for node in places}
@@ -242,13 +242,13 @@ async def test_what_touches_several_is_noticed(planner: Any, text: str) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The SQL of every statement that sessions run during the test."""
     seen: set[str] = set()
-    answer = Session._answer
+    answer = Session._execute
 
     async def noting(self: Session, ask: Any, statement: Statement, values: Any) -> Any:
         seen.add(statement.sql)
         return await answer(self, ask, statement, values)
 
-    monkeypatch.setattr(Session, "_answer", noting)
+    monkeypatch.setattr(Session, "_execute", noting)
     return seen
 
 
@@ -320,7 +320,7 @@ def test_the_guide_places_every_table_once() -> None:
     )
     assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
     distributed = [call for call in calls if call[2] == KEY]
-    assert {table for _, table, _, _ in distributed} == set(PER_CONVERSATION)
+    assert {table for _, table, _, _ in distributed} == set(CONVERSATION_TABLES)
     assert distributed[0][1] == "conversations"
     for _, table, column, rest in calls:
         key = [part.name for part in metadata.tables[table].primary_key.columns]

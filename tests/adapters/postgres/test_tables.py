@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.conversations.conversations import PER_CONVERSATION
+from app.adapters.postgres.conversations.conversations import CONVERSATION_TABLES
 from app.adapters.postgres.tables import metadata
 
 
@@ -33,11 +33,11 @@ def test_deleting_a_conversation_covers_all_of_its_tables() -> None:
     belonging = {
         table.name for table in metadata.tables.values() if "conversation_id" in table.columns
     }
-    assert set(PER_CONVERSATION) == belonging
+    assert set(CONVERSATION_TABLES) == belonging
 
 
 def test_keys_of_conversation_tables_start_with_its_id() -> None:
     """Per-conversation tables can be distributed by `conversation_id`."""
-    for name in PER_CONVERSATION:
+    for name in CONVERSATION_TABLES:
         first = next(iter(metadata.tables[name].primary_key.columns))
         assert first.name == "conversation_id"

@@ -29,7 +29,7 @@ from app.adapters.postgres.compaction.backlog import Backlog, Waiting
 from app.adapters.telemetry.metrics_server import serving_metrics
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.adapters.telemetry.spans import provider_of
-from app.adapters.telemetry.tracing import Collector as SpanCollector
+from app.adapters.telemetry.tracing import LoggedExporter as SpanCollector
 from app.api.http.dependencies import Services
 from app.domain.common.errors import Conflict, ServiceUnavailable
 from app.domain.compaction.results import CompactResult

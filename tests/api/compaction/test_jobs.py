@@ -137,8 +137,8 @@ async def test_the_api_runs_jobs_itself(
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()
     async with database.session() as session:
-        ask = json_text.dumps(asdict(CompactRequest()))
-        await session.jobs.add("default", conversation_id, job_id, "compact", ask)
+        request = json_text.dumps(asdict(CompactRequest()))
+        await session.jobs.add("default", conversation_id, job_id, "compact", request)
     async with asyncio.timeout(20):
         while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":
             assert shown["status"] != "failed", shown

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 
 ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -156,7 +156,7 @@ async def test_policies_inherit(client: httpx.AsyncClient) -> None:
         client, agent_id="a", policy={"sandwich": {"preserve_bottom": 9}, "summary_role": None}
     )
     body = (await client.get(path)).json()
-    assert body["policy"].keys() == DEFAULTS.keys()
+    assert body["policy"].keys() == DEFAULT_POLICY.keys()
     assert body["policy"]["sandwich"] == {
         "preserve_top": 2,
         "preserve_bottom": 9,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.api.conversations.messages import MAX_ID
+from app.api.conversations.messages import MAX_ID_CHARS
 from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import (
     append,
@@ -172,7 +172,7 @@ async def test_too_many_pins(client: httpx.AsyncClient) -> None:
     assert (await client.put(f"{path}/messages/m4/pin")).status_code == 200
 
 
-ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID]
+ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID_CHARS]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -185,7 +185,9 @@ async def test_any_message_id_can_be_pinned(client: httpx.AsyncClient, odd: str)
     assert (await client.delete(place)).json() == {"seqs": [1]}
 
 
-@pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID + 1), "m" * 5000])
+@pytest.mark.parametrize(
+    "odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID_CHARS + 1), "m" * 5000]
+)
 async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
     """An unknown message is a 404 [errors.problem-json]."""
     path = await new_conversation(client)

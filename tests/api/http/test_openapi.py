@@ -14,9 +14,9 @@ import jsonschema_rs
 import pytest
 
 from app.api.middleware import authentication
-from app.api.openapi.description import SCHEME, WATCHER
-from app.api.prompt.policy_schemas import ABOUT
-from app.domain.common.policy import DEFAULTS, Policy
+from app.api.openapi.description import API_KEY_SCHEME, METRICS_SCHEME
+from app.api.prompt.policy_schemas import DESCRIPTIONS
+from app.domain.common.policy import DEFAULT_POLICY, Policy
 from app.main import ROUTERS
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
@@ -90,12 +90,12 @@ def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> Non
 
 def test_other_operations_require_no_key() -> None:
     """A key is for all but the paths of watchers; the metrics may have a token instead."""
-    assert DOCUMENT["security"] == [{SCHEME: []}]
+    assert DOCUMENT["security"] == [{API_KEY_SCHEME: []}]
     schemes = DOCUMENT["components"]["securitySchemes"]
     assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
     assert {path for _, path, _ in OPEN} <= authentication.PUBLIC_PATHS
     for _, path, operation in OPEN:
-        assert operation["security"] == ([{}, {WATCHER: []}] if path == "/metrics" else [])
+        assert operation["security"] == ([{}, {METRICS_SCHEME: []}] if path == "/metrics" else [])
         assert ("401" in operation["responses"]) is (path == "/metrics")
         assert "429" not in operation["responses"]
 
@@ -205,6 +205,6 @@ def paths_of(kind: Any, prefix: str = "") -> Iterator[str]:
 
 def test_every_policy_setting_is_described() -> None:
     """The description names each setting of the domain's policy, and no other."""
-    assert set(ABOUT) == set(paths_of(Policy))
+    assert set(DESCRIPTIONS) == set(paths_of(Policy))
     shown = DOCUMENT["components"]["schemas"]["Policy"]["properties"]
-    assert shown.keys() == DEFAULTS.keys()
+    assert shown.keys() == DEFAULT_POLICY.keys()

@@ -1,4 +1,4 @@
-"""The service's own tools over MCP: by the SDK's own client, and at the edges of the protocol.
+"""Agent tools over MCP: by the SDK's own client, and at the edges of the protocol.
 
 The app is really served, for the SDK's client speaks to nothing less.
 

@@ -16,7 +16,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER
+from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.dependencies import Services
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
@@ -226,7 +226,7 @@ async def test_a_request_without_response(lines: Lines) -> None:
     counted = Counted()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     await RequestLoggingMiddleware(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
-    assert counted.answers == [("GET", "none", NO_ANSWER)]
+    assert counted.answers == [("GET", "none", CLIENT_CLOSED_REQUEST)]
 
 
 # --- lines ------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
     inner = found.log.append
 
     async def tells(*arguments: Any) -> Any:
-        logging.getLogger("app.log").warning("worker_not_woken")
+        logging.getLogger("app.log").warning("workers_not_notified")
         return await inner(*arguments)
 
     found.log.append = tells  # type: ignore[method-assign, assignment]
@@ -298,7 +298,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
             headers={"X-Request-Id": "abc"},
         )
         await append(client, path, user("again"))
-    first, second = lines.told("worker_not_woken")
+    first, second = lines.told("workers_not_notified")
     assert first["request_id"] == "abc"
     assert len(second["request_id"]) == UUID_LENGTH
 

@@ -68,7 +68,7 @@ def test_values_keys_and_depth_are_counted_exactly(
         patch.setattr(json_structure, "_SLICE", slice_bytes)
         assert exceeded_limit(text, StructureLimits(values, keys, depth)) is None
         over = exceeded_limit(text, replace(WIDE, values=values - 1))
-        assert over is not None and over.what == "values" and values - 1 < over.found <= values
+        assert over is not None and over.what == "values" and values - 1 < over.count <= values
         if keys:
             assert exceeded_limit(text, replace(WIDE, keys=keys - 1)) is not None
         if depth:

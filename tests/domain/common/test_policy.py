@@ -1,4 +1,4 @@
-"""The policy: layers merged per leaf, defaults for all, impossible ones refused.
+"""The policy: settings levels are merged, every setting has a default, impossible ones are refused.
 
 [policy.inheritance]
 """
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import (
-    DEFAULTS,
-    OWN_TOOLS,
+    AGENT_TOOL_NAMES,
+    DEFAULT_POLICY,
     ChainStep,
     Policy,
     StrategyName,
@@ -72,21 +72,21 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
     ("status_preamble",): st.sampled_from(["auto", "none"]),
     ("agent_tools",): st.sampled_from(["auto", "none"])
-    | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
+    | st.lists(st.sampled_from(AGENT_TOOL_NAMES), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
     ("preserve_user_messages",): st.booleans(),
 }
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> dict[tuple[str, ...], Any]:
+def settings_levels(draw: st.DrawFn) -> dict[tuple[str, ...], Any]:
     """Draw some leaves of a policy with values."""
     chosen = draw(st.lists(st.sampled_from(list(LEAVES)), unique=True))
     return {path: draw(LEAVES[path]) for path in chosen}
 
 
 def nested(leaves: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Return leaves as the JSON object that says them."""
+    """Return settings by path as a nested JSON object."""
     found: dict[str, Any] = {}
     for path, value in leaves.items():
         *parents, name = path
@@ -118,28 +118,28 @@ def leaves_of(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 def test_every_leaf_has_a_default_and_a_test() -> None:
     """Every leaf's default is shown, and no leaf is missing from these tests."""
-    assert set(dict(flat(DEFAULTS))) == set(leaves_of(Policy)) == set(LEAVES)
+    assert set(dict(flat(DEFAULT_POLICY))) == set(leaves_of(Policy)) == set(LEAVES)
     assert effective() == Policy()
-    assert as_json(effective()) == DEFAULTS
+    assert as_json(effective()) == DEFAULT_POLICY
     json.dumps(as_json(effective()))
 
 
-@given(st.lists(layers(), max_size=4))
-def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]]) -> None:
-    """Layers merge per leaf, later over earlier; lists replace; the rest is default."""
-    wanted = dict(flat(DEFAULTS))
-    for layer in given_:
-        wanted |= {k: tuple(v) if isinstance(v, list) else v for k, v in layer.items()}
-    policy = effective(*(nested(layer) for layer in given_))
+@given(st.lists(settings_levels(), max_size=4))
+def test_the_last_level_that_sets_a_value_decides_it(given_: list[dict[Any, Any]]) -> None:
+    """Levels merge setting by setting, the later one overrides; lists are replaced whole."""
+    wanted = dict(flat(DEFAULT_POLICY))
+    for settings_level in given_:
+        wanted |= {k: tuple(v) if isinstance(v, list) else v for k, v in settings_level.items()}
+    policy = effective(*(nested(settings_level) for settings_level in given_))
     assert dict(flat(as_json(policy))) == wanted
     assert effective(as_json(policy)) == policy
 
 
-@given(layers(), layers(), st.data())
+@given(settings_levels(), settings_levels(), st.data())
 def test_null_in_a_patch_inherits_again(
     weaker: dict[Any, Any], own: dict[Any, Any], data: st.DataObject
 ) -> None:
-    """A null leaf leaves its layer, which then inherits; other leaves stay. [policy.null-resets]"""
+    """A null in a patch removes the setting, which is inherited again. [policy.null-resets]"""
     removed = data.draw(st.sets(st.sampled_from(list(LEAVES))))
     patched = merge(nested(own), nested(dict.fromkeys(removed)))
     left = {path: value for path, value in own.items() if path not in removed}
@@ -147,14 +147,14 @@ def test_null_in_a_patch_inherits_again(
 
 
 def test_a_null_object_removes_all_its_leaves() -> None:
-    """A null in the place of an object lets all of it inherit. [policy.null-resets]"""
+    """A null for an object removes all settings in it. [policy.null-resets]"""
     own = merge({"sandwich": {"preserve_top": 2}, "strategy": "full_history"}, {"sandwich": None})
     assert own == {"strategy": "full_history"}
 
 
-@given(layers(), layers())
+@given(settings_levels(), settings_levels())
 def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, Any]) -> None:
-    """Merging is a function: what is merged does not change."""
+    """Merging does not change its arguments."""
     base, patch = nested(one), nested(two)
     before = json.dumps([base, patch])
     merge(base, patch)
@@ -163,7 +163,7 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
 
 
 @pytest.mark.parametrize(
-    ("layer", "pointer"),
+    ("settings_level", "pointer"),
     [
         ({"sandwich": {"preserve_top": -1}}, "/sandwich/preserve_top"),
         ({"sandwich": {"preserve_bottom": 0}}, "/sandwich/preserve_bottom"),
@@ -226,15 +226,15 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
     ],
 )
 def test_an_impossible_policy_is_refused_at_its_setting(
-    layer: dict[str, Any], pointer: str
+    settings_level: dict[str, Any], pointer: str
 ) -> None:
     """A wrong or impossible setting is a VALIDATION_ERROR that points at it."""
     with pytest.raises(ValidationError) as refused:
-        effective({"strategy": "sandwich"}, layer)
+        effective({"strategy": "sandwich"}, settings_level)
     assert pointer in [problem.pointer for problem in refused.value.problems]
 
 
-def test_the_defaults_of_compaction_are_s1s() -> None:
+def test_the_defaults_of_compaction_are_the_documented_ones() -> None:
     """Names and defaults of `compaction`, `tree_summary` and `chain` are the documented ones."""
     policy = effective()
     assert (policy.tree_summary.chunk_size, policy.tree_summary.levels) == (20, 3)
@@ -247,21 +247,21 @@ def test_the_defaults_of_compaction_are_s1s() -> None:
 
 
 def test_a_chain_is_made_of_steps() -> None:
-    """A list of words becomes steps, in the order given; it replaces the one before."""
+    """A list of names becomes steps in the same order; it replaces the inherited list."""
     steps = (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS)
     policy = effective({"chain": ["summarize"]}, {"chain": ["truncate", "clear_tool_results"]})
     assert policy.chain == steps
     assert all(isinstance(step, ChainStep) for step in policy.chain)
 
 
-def test_an_impossible_combination_across_layers_is_refused() -> None:
-    """What each layer may say alone can still be impossible together."""
+def test_an_impossible_combination_across_levels_is_refused() -> None:
+    """Settings that are valid in each level can be impossible together."""
     with pytest.raises(ValidationError) as refused:
         effective({"budget": {"context_window": 5000}}, {"budget": {"max_output_tokens": 6000}})
     assert refused.value.problems[0].pointer == "/budget/max_output_tokens"
 
 
-def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
+def test_the_defaults_of_tool_output_are_the_documented_ones() -> None:
     """Names and defaults are those of the published interface.
 
     [tool-output.offload, tool-output.notes-match-tools, tool-output.clear-oldest,
@@ -277,4 +277,4 @@ def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
 
 def test_agent_tools_lists_the_tools_of_the_service() -> None:
     """The tools a policy may list are those that have definitions. [agent-tools.auto]"""
-    assert tuple(AGENT_TOOLS) == OWN_TOOLS
+    assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES

@@ -53,7 +53,7 @@ from app.domain.compaction.thresholds import (
     RESUME_SHARE,
     CompactionThreshold,
     compaction_threshold,
-    resume_at,
+    resume_at_tokens,
 )
 from app.domain.compaction.views import (
     agent_tools_tokens,
@@ -192,7 +192,7 @@ def test_over_the_window_any_gain_is_accepted() -> None:
 def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
     """An existing summary costs nothing more when its range grows."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
-    before = ConversationState(span=Span(6, 12), summary_tokens=90)
+    before = ConversationState(hidden_span=Span(6, 12), summary_tokens=90)
     assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
     without = replace(before, summary_tokens=0)
     assert isinstance(planned(Policy(), shown, CompactionOptions(), without), NoCompaction), (
@@ -353,12 +353,12 @@ def test_too_many_messages_make_a_compaction_due() -> None:
 def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
     """After an undo the log has to grow by a share of the window."""
     state = ConversationState(head_seq=40, tokens=900)
-    wait = resume_at(state, LIMITS)
+    wait = resume_at_tokens(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
     for line in (CompactionThreshold(600), CompactionThreshold(None, 10)):
         assert line.reached(state)
-        assert not line.reached(replace(state, tokens=949, resume_at=wait))
-        assert line.reached(replace(state, tokens=950, resume_at=wait))
+        assert not line.reached(replace(state, tokens=949, resume_at_tokens=wait))
+        assert line.reached(replace(state, tokens=950, resume_at_tokens=wait))
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_views_of_a_conversation_state() -> None:
     """Without a compaction all is shown, with one what lies outside its hidden range."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
-    state = ConversationState(compaction_id="c", span=Span(3, 9))
+    state = ConversationState(compaction_id="c", hidden_span=Span(3, 9))
     shown = base_view(state, active, Policy())
     assert shown == active
     assert shown.spans == (Span(1, 3), Span(9, ENDLESS))
@@ -522,12 +522,14 @@ def test_views_of_a_conversation_state() -> None:
 
 def test_a_view_shows_messages_pinned_since() -> None:
     """Messages that the state keeps are shown whole, whatever the receipt has hidden."""
-    active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
+    active = replace(hiding(Span(3, 9), Span(3, 9)), results_cleared_through=12)
     shown = base_view(
-        ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
+        ConversationState(compaction_id="c", hidden_span=Span(3, 9), kept_seqs=(5, 6, 11)),
+        active,
+        Policy(),
     )
-    assert shown.kept == (5, 6)
-    assert [seq for seq in range(1, 13) if not shown.trims(seq)] == [5, 6, 11]
+    assert shown.unhidden_seqs == (5, 6)
+    assert [seq for seq in range(1, 13) if not shown.clears_result(seq)] == [5, 6, 11]
     assert shown.summary_texts() == active.summary_texts()
 
 
@@ -549,13 +551,13 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
         open_calls=("a",),
         view_version=4,
         compaction_id="c",
-        span=Span(1, 5),
+        hidden_span=Span(1, 5),
         summary_tokens=7,
         hidden_tokens=40,
         hidden_messages=4,
-        kept=(2,),
+        kept_seqs=(2,),
         view_cause="compaction",
-        resume_at=99,
+        resume_at_tokens=99,
         failures=2,
     )
     bare = without_compaction(state)
@@ -566,16 +568,18 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
     """A pinned message is neither hidden nor cleared. [pins.shown-again]"""
-    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
+    plan = CompactionPlan(
+        ("chain",), 1, Span(2, 9), unhidden_seqs=(4, 5), results_cleared_through=11
+    )
     node = Summary(Span(2, 9), "s")
-    before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
+    before = replace(hiding(Span(2, 4), Span(2, 4)), results_cleared_through=3, reasoning_after=7)
     after = view_after(before, plan, [node], "exact words", [4, 5, 10, 12])
     assert after == View(
         spans=(Span(1, 2), Span(4, 6), Span(9, ENDLESS)),
         summaries=(node,),
         retain="exact words",
-        trimmed_through=11,
-        untrimmed=(4, 5, 10),
+        results_cleared_through=11,
+        uncleared_results=(4, 5, 10),
         reasoning_after=7,
     )
     assert kept_seqs(after) == (4, 5, 10)
@@ -583,37 +587,45 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
     """A message kept at an edge of the range is outside of summary and note."""
-    plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
+    plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), unhidden_seqs=(1, 2, 9, 18, 19))
     nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
     after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
     assert after.hidden == Span(3, 18)
     assert after.summaries == (nodes[1], replace(nodes[2], span=Span(12, 18)))
     assert after.note is None
-    whole = CompactionPlan(("clear",), 1, Span(1, 4), kept=(1, 2, 3))
+    whole = CompactionPlan(("clear",), 1, Span(1, 4), unhidden_seqs=(1, 2, 3))
     assert view_after(View(), whole, nodes[:1], None, (1, 2, 3)).summaries == ()
 
 
 def test_a_plan_that_only_clears_hides_nothing_more() -> None:
     """Clearing changes neither range, summaries nor kept messages."""
-    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
+    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), results_cleared_through=3)
     after = view_after(
-        before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
+        before,
+        CompactionPlan(("clear",), 1, results_cleared_through=12),
+        before.summaries,
+        None,
+        (),
     )
-    assert after == replace(before, trimmed_through=12, untrimmed=(4, 5))
-    again = base_view(ConversationState(span=Span(2, 9), kept=kept_seqs(after)), after, Policy())
+    assert after == replace(before, results_cleared_through=12, uncleared_results=(4, 5))
+    again = base_view(
+        ConversationState(hidden_span=Span(2, 9), kept_seqs=kept_seqs(after)), after, Policy()
+    )
     assert again == after
     older = view_after(
-        after, CompactionPlan(("clear",), 1, trimmed_through=4), after.summaries, None, ()
+        after, CompactionPlan(("clear",), 1, results_cleared_through=4), after.summaries, None, ()
     )
-    assert older.trimmed_through == 12, "what is cleared stays cleared"
+    assert older.results_cleared_through == 12, "what is cleared stays cleared"
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
     """A state keeps no result that was hidden since; it would be shown without its call."""
-    before = View(trimmed_through=9, untrimmed=(3, 7))
-    plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
+    before = View(results_cleared_through=9, uncleared_results=(3, 7))
+    plan = CompactionPlan(
+        ("sandwich",), 1, Span(2, 6), unhidden_seqs=(4,), results_cleared_through=0
+    )
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
-    assert after.untrimmed == (4, 7)
+    assert after.uncleared_results == (4, 7)
     assert kept_seqs(after) == (4, 7)
     cut = replace(before, spans=spans_beside(Span(1, 6)))
     assert kept_seqs(cut) == (7,), "whoever cut it"
@@ -621,10 +633,14 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
     """Clearing leaves the note on omitted messages unchanged."""
-    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
+    plan = CompactionPlan(
+        ("chain",), 1, Span(2, 9), unhidden_seqs=(4,), summarises=False, released_seqs=(3,)
+    )
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
-    after = view_after(noted, CompactionPlan(("clear",), 1, trimmed_through=12), (), None, ())
+    after = view_after(
+        noted, CompactionPlan(("clear",), 1, results_cleared_through=12), (), None, ()
+    )
     assert after.note == noted.note
 
 
@@ -656,7 +672,11 @@ def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
 
 def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
     """A pin adds all tokens of a hidden message, and those cleared of a cleared result."""
-    view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
+    view = replace(
+        hiding(Span(3, 9), Span(3, 9), kept=(4,)),
+        results_cleared_through=12,
+        uncleared_results=(11,),
+    )
     pinned = [
         entry(2, U, 10),  # shown anyway
         entry(4, A, 20),  # kept already
@@ -680,19 +700,20 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
-    view = replace(hiding(Span(start, end + 1), kept=kept), trimmed_through=data.draw(seqs))
+    view = replace(hiding(Span(start, end + 1), kept=kept), results_cleared_through=data.draw(seqs))
     pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
-    before = base_view(ConversationState(kept=kept_seqs(view)), view, Policy())
+    before = base_view(ConversationState(kept_seqs=kept_seqs(view)), view, Policy())
     after_kept, tokens, messages = kept_with_pins(
         before, kept_seqs(before), [item for item in log if item.seq in pins]
     )
-    after = base_view(ConversationState(kept=after_kept), before, Policy())
+    after = base_view(ConversationState(kept_seqs=after_kept), before, Policy())
     gained = sum(item.tokens for item in shown_entries(log, after))
     gained -= sum(item.tokens for item in shown_entries(log, before))
     assert tokens == gained
     assert messages == len(shown_entries(log, after)) - len(shown_entries(log, before))
     assert all(
-        after.shows(seq) and not (after.trims(seq) and log[seq - 1].role is T) for seq in pins
+        after.shows(seq) and not (after.clears_result(seq) and log[seq - 1].role is T)
+        for seq in pins
     )
 
 
@@ -702,7 +723,7 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
 def test_shown_entries_have_their_current_cost() -> None:
     """Cleared results cost their placeholder; kept ones cannot be cleared any more."""
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
-    view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
+    view = replace(hiding(Span(1, 4), kept=(2,)), results_cleared_through=4, uncleared_results=(2,))
     assert shown_entries(log, view) == [
         Entry(2, T, 300, 300),
         Entry(4, T, 80, 80),
@@ -736,7 +757,7 @@ def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     assert now.shown == talk.log
     assert now.tokens_in(View()) == 60 + 542
     assert now.messages_in(View()) == 4
-    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
+    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", results_cleared_through=3)
     cost = view_summary_tokens(view, third)
     assert (
         now.tokens_in(view) == resolved_with(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
@@ -757,7 +778,7 @@ def test_a_result_agrees_with_its_receipt() -> None:
         strategy="sandwich",
         policy_strategy="sandwich",
         strategies_run=("sandwich",),
-        span=Span(2, 9),
+        hidden_span=Span(2, 9),
         view=view,
         made=view.summaries,
         summary_tokens=5,
@@ -853,10 +874,10 @@ class Talk:
         self.log = pinned_at(self.log, protected)
         if self.active is None:
             return
-        kept, tokens, messages = kept_with_pins(self.active, self.state.kept, pinned)
+        kept, tokens, messages = kept_with_pins(self.active, self.state.kept_seqs, pinned)
         self.state = replace(
             self.state,
-            kept=kept,
+            kept_seqs=kept,
             hidden_tokens=self.state.hidden_tokens - tokens,
             hidden_messages=self.state.hidden_messages - messages,
         )
@@ -870,7 +891,7 @@ class Talk:
         """Carry a plan out, and return the view of its receipt."""
         view = self.view
         summaries: Sequence[Summary] = view.summaries
-        self.dropped |= set() if plan.summarises else set(plan.released)
+        self.dropped |= set() if plan.summarises else set(plan.released_seqs)
         if plan.hidden is not None and plan.summarises:
             summaries = self._tree(plan) if plan.chunks else self._rolled(plan, plan.hidden)
         after = view_after(view, plan, summaries, view.retain, sorted(pinned_seqs(self.log)))
@@ -880,8 +901,8 @@ class Talk:
             self.state,
             view_version=self.state.view_version + 1,
             compaction_id="c",
-            span=after.hidden,
-            kept=kept_seqs(after),
+            hidden_span=after.hidden,
+            kept_seqs=kept_seqs(after),
             summary_tokens=view_summary_tokens(after, third),
             hidden_tokens=self.state.tokens - sum(item.tokens for item in left),
             hidden_messages=self.state.head_seq - len(left),
@@ -889,14 +910,16 @@ class Talk:
         return after
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
-        self._note_summarised(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
+        self._note_summarised(
+            plan, unsummarised_spans(hidden, self.view.summarised, plan.released_seqs)
+        )
         return [summary_of(hidden, summary_text_limit(self.resolved.compaction_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
         limits, tree = self.resolved.compaction_limits(), self.resolved.policy.tree_summary
         room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
-        self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
+        self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released_seqs)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
         while merge := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
             first, last = merge
@@ -905,7 +928,9 @@ class Talk:
         return nodes
 
     def _note_summarised(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
-        fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
+        fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(
+            plan.unhidden_seqs
+        )
         twice = fresh & self.in_summaries
         assert all(map(self.view.shows, twice)), "only what was shown again is summarised again"
         self.in_summaries |= fresh
@@ -956,7 +981,11 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
 
 def minimum_shown(talk: Talk) -> set[int]:
     """Return the seqs that the strategy must keep, pins left out."""
-    policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
+    policy, shown, covered = (
+        talk.resolved.policy,
+        talk.compaction_input.shown,
+        talk.state.hidden_span,
+    )
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
     starts = [index for index, item in enumerate(tail) if index == 0 or item.role is U]
@@ -1014,7 +1043,11 @@ def check_view(talk: Talk, before: View, after: View) -> None:
 
 def check_usage(talk: Talk, minimum: set[int]) -> None:
     """Check that usage is within the target, or that only what must stay is shown."""
-    resolved, limits, hidden = talk.resolved, talk.resolved.compaction_limits(), talk.state.span
+    resolved, limits, hidden = (
+        talk.resolved,
+        talk.resolved.compaction_limits(),
+        talk.state.hidden_span,
+    )
     must = [
         item
         for item in shown_entries(talk.log, talk.view)
@@ -1076,11 +1109,11 @@ def test_agent_tools_count_where_texts_may_name_them() -> None:
     auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
-    lines = agent_tools_tokens(auto, ConversationState(trimmed_through=3))
+    lines = agent_tools_tokens(auto, ConversationState(results_cleared_through=3))
     assert (
         0
         < lines
-        == agent_tools_tokens(auto, ConversationState(), 3)
+        == agent_tools_tokens(auto, ConversationState(), has_placeholders=True)
         < agent_tools_tokens(auto, cut)
     )
-    assert agent_tools_tokens(auto, cut, 3) == agent_tools_tokens(auto, cut)
+    assert agent_tools_tokens(auto, cut, has_placeholders=True) == agent_tools_tokens(auto, cut)

@@ -282,6 +282,31 @@ def test_a_password_in_a_sentence_ends_before_an_escaped_quote(secret: str) -> N
         json.loads(masked(text))
 
 
+def test_a_password_in_a_sentence_ends_at_its_line() -> None:
+    """The line break may be escaped, as in JSON, at any depth."""
+    text = "The password is hunter2!\nNext line"
+    for _ in range(4):
+        kept = masked(text)
+        assert "hunter2" not in kept and "Next line" in kept
+        text = json.dumps({"a": text})
+
+
+DIGEST = 'username="me", realm="a b", uri="/d?a=1", qop=auth, response="6629fae4", opaque="5cc"'
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\nHost: b"])
+def test_digest_credentials_end_where_the_header_ends(end: str) -> None:
+    """A header of digest authentication is masked whole, and JSON around it stays JSON."""
+    text = f"GET /\r\nAuthorization: Digest {DIGEST}{end}"
+    assert masked(text) == f"GET /\r\nAuthorization: Digest {MASK}{end}"
+    for value in ({"request": text, "port": 1}, {"Authorization": f"Digest {DIGEST}", "port": 1}):
+        kept = masked(json.dumps(value))
+        assert "6629fae4" not in kept and "5cc" not in kept
+        assert json.loads(kept)["port"] == 1
+        inner = json.loads(masked(json.dumps({"a": json.dumps(value)})))["a"]
+        assert "6629fae4" not in inner and json.loads(inner)["port"] == 1
+
+
 def lines_of(size: int) -> st.SearchStrategy[str]:
     """Return lines of base64 as they stand in an armoured key."""
     line = st.text(LETTERS + "+/", min_size=64, max_size=64)

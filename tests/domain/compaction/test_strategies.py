@@ -89,12 +89,12 @@ def applied(
     history: Sequence[Entry], covered: Span | None, plan: CompactionPlan
 ) -> tuple[list[Entry], Span | None]:
     """Return what is shown after a plan, at what it costs there, and the range that is hidden."""
-    view = View(spans_beside(plan.hidden or covered, plan.kept if plan.hidden else ()))
+    view = View(spans_beside(plan.hidden or covered, plan.unhidden_seqs if plan.hidden else ()))
     hidden_before = [item for item in history if plan.hidden is None or view.shows(item.seq)]
     pinned = pinned_seqs(hidden_before)
     left = [
-        replace(item, tokens=item.trimmed_tokens)
-        if item.seq <= plan.trimmed_through and item.seq not in pinned
+        replace(item, tokens=item.placeholder_tokens)
+        if item.seq <= plan.results_cleared_through and item.seq not in pinned
         else item
         for item in hidden_before
     ]
@@ -108,7 +108,7 @@ def cost(history: Sequence[Entry]) -> int:
 
 def trimmed_cost(history: Sequence[Entry]) -> int:
     """Return the tokens of a history, all results trimmed."""
-    return sum(item.trimmed_tokens for item in history)
+    return sum(item.placeholder_tokens for item in history)
 
 
 def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]:
@@ -194,13 +194,13 @@ def test_a_plan_matches_its_result(
         assert left, "something always stays"
         assert plan.steps
         assert plan.summarises == ("truncate" not in plan.steps and plan.hidden is not None)
-        assert plan.hidden is not None or (plan.trimmed_through and not plan.kept)
+        assert plan.hidden is not None or (plan.results_cleared_through and not plan.unhidden_seqs)
         if plan.hidden is not None:
             seqs = [item.seq for item in history]
             assert is_group_boundary(history, seqs.index(plan.hidden.start))
             end = seqs.index(plan.hidden.end) if plan.hidden.end in seqs else len(history)
             assert is_group_boundary(history, end)
-            assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.kept)
+            assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.unhidden_seqs)
         plan = plan.fallback
 
 
@@ -305,9 +305,9 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
                 assert plan.hidden.end >= covered.end
-                stayed = {*plan.kept, *plan.released}
+                stayed = {*plan.unhidden_seqs, *plan.released_seqs}
                 assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
-            assert bool(plan.released) <= (covered is not None)
+            assert bool(plan.released_seqs) <= (covered is not None)
             history, covered = applied(history, covered, plan)
             again = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
             assert isinstance(again, NoCompaction), (plan, again)
@@ -375,7 +375,7 @@ def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
     plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
     assert plan == CompactionPlan(("sandwich",), 40, Span(5, 9))
     plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 60, Span(2, 9), kept=(4,))
+    assert plan == CompactionPlan(("sandwich",), 60, Span(2, 9), unhidden_seqs=(4,))
 
 
 def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
@@ -384,27 +384,31 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     plan = RETAIN.plan(history, None, budget, policy, deep=True)
-    assert plan == CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
+    assert plan == CompactionPlan(
+        ("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)
+    )
     assert isinstance(
         RETAIN.plan(*applied(history, None, plan), budget, policy, deep=True), NoCompaction
     )
     plan = RETAIN.plan(history, None, budget, policy)
-    assert plan == CompactionPlan(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
+    assert plan == CompactionPlan(
+        ("retain_summary",), 110, Span(1, 17), unhidden_seqs=(7, 9, 11, 13, 15)
+    )
 
 
 def test_newer_user_messages_replace_those_kept_before() -> None:
-    """A message that no longer has to be kept is hidden, and listed in `released`."""
+    """A message that no longer has to be kept is hidden, and listed in `released_seqs`."""
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     history, covered = applied(
         history_of([U, A] * 10),
         None,
-        CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
+        CompactionPlan(("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)),
     )
     history = grown(history, history_of([U, A]), 20)
     plan = RETAIN.plan(history, covered, budget, policy, deep=True)
     assert plan == CompactionPlan(
-        ("retain_summary",), 20, Span(1, 21), kept=(11, 13, 15, 17, 19), released=(9,)
+        ("retain_summary",), 20, Span(1, 21), unhidden_seqs=(11, 13, 15, 17, 19), released_seqs=(9,)
     )
 
 
@@ -413,7 +417,7 @@ def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
     history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
     policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
     plan = RETAIN.plan(history, None, HistoryBudget(100, 100, 0, 0), policy)
-    assert plan == CompactionPlan(("retain_summary",), 80, Span(1, 4), shrunk=True)
+    assert plan == CompactionPlan(("retain_summary",), 80, Span(1, 4), hides_preserved=True)
 
 
 @pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
@@ -424,8 +428,8 @@ def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
     history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
     plan = chosen.plan(history, Span(1, 21), replace(VAST, target=30), policy)
     assert isinstance(plan, CompactionPlan)
-    assert plan.released == (5,)
-    assert plan.kept == ()
+    assert plan.released_seqs == (5,)
+    assert plan.unhidden_seqs == ()
     assert plan.hidden is not None
     assert plan.hidden.start == 1
 
@@ -440,7 +444,7 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
             assert isinstance(plan, NoCompaction)
     later = [kept, *(entry(seq, A, 50) for seq in range(9, 13))]
     plan = SANDWICH.plan(later, Span(1, 9), VAST, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 12), kept=(5,))
+    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 12), unhidden_seqs=(5,))
 
 
 # --- sandwich, sliding window, full history -------------------------------------------------
@@ -498,7 +502,7 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
     kept, _ = applied(history, None, plan)
     top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
     must_stay = [*history[:top], *history[max(top, len(history) - bottom) :]]
-    if plan.shrunk:
+    if plan.hides_preserved:
         min_top = group_boundary_after(history, top)
         min_bottom = group_boundary_before(history, len(history) - bottom)
         minimum = [*history[:min_top], *history[max(min_top, min_bottom) :]]
@@ -524,8 +528,8 @@ def test_sliding_window_shows_exactly_the_last_n(
     assert tail[0].role is not T
     assert len(tail) >= last
     assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
-    assert plan.kept == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
-    kept = [item for item in history if item.seq in plan.kept]
+    assert plan.pinned_seqs == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
+    kept = [item for item in history if item.seq in plan.pinned_seqs]
     assert isinstance(SLIDING.plan([*kept, *tail], None, budget, policy), NoCompaction)
 
 
@@ -557,7 +561,7 @@ def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
     """A turn too large even with its results trimmed is cut between call groups."""
     history = [entry(1, U, 10), entry(2, U, 50), *(entry(seq, A, 50) for seq in range(3, 8))]
     plan = RETAIN.plan(history, None, HistoryBudget(120, 60, 0, 0), Policy())
-    assert plan == CompactionPlan(("retain_summary",), 210, Span(1, 6), shrunk=True)
+    assert plan == CompactionPlan(("retain_summary",), 210, Span(1, 6), hides_preserved=True)
     assert isinstance(
         RETAIN.plan(history, None, HistoryBudget(40, 40, 0, 0), Policy()), NoCompaction
     )
@@ -579,7 +583,7 @@ def test_retain_always_keeps_the_last_turns(
     """The last turns stay whatever the target; a deep plan summarises all else."""
     plan = RETAIN.plan(history, None, budget, policy, deep=deep)
     turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
-    if isinstance(plan, CompactionPlan) and not plan.shrunk and 0 < last <= len(turns):
+    if isinstance(plan, CompactionPlan) and not plan.hides_preserved and 0 < last <= len(turns):
         tail = {item.seq for item in history if item.seq >= turns[-last].seq}
         kept = tail_of(history, plan)
         assert tail <= {item.seq for item in kept}
@@ -613,9 +617,11 @@ def test_a_plan_hides_no_more_than_it_must(
         left, after = applied(history, covered, plan)
         if plan.hidden is None:
             # Only clearing: without the last result that was cleared the target was not reached.
-            (last,) = (item for item in history if item.seq == plan.trimmed_through)
-            assert cost(left) + last.tokens - last.trimmed_tokens > budget.history_target
-        elif not plan.shrunk and not plan.trimmed_through and not plan.released:
+            (last,) = (item for item in history if item.seq == plan.results_cleared_through)
+            assert cost(left) + last.tokens - last.placeholder_tokens > budget.history_target
+        elif (
+            not plan.hides_preserved and not plan.results_cleared_through and not plan.released_seqs
+        ):
             gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
             newest = [gone[start:end] for start, end in call_groups(gone)][-1]
             fills = cost(left) >= 0.75 * budget.history_target
@@ -678,7 +684,9 @@ def test_a_tree_leaves_what_stands_before_its_range() -> None:
     assert plan == CompactionPlan(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
     plan = TREE.plan(history, Span(3, 9), HistoryBudget(20, 20, 0, 0), Policy())
     chunks = (Span(1, 3), Span(9, 14))
-    assert plan == CompactionPlan(("tree_summary",), 70, Span(1, 14), chunks=chunks, shrunk=True)
+    assert plan == CompactionPlan(
+        ("tree_summary",), 70, Span(1, 14), chunks=chunks, hides_preserved=True
+    )
 
 
 def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
@@ -687,7 +695,7 @@ def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
     budget = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, Span(1, 9), budget, Policy())
     assert plan == CompactionPlan(
-        ("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released=(3,)
+        ("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released_seqs=(3,)
     )
     assert isinstance(TREE.plan(history[:2], Span(1, 9), budget, Policy()), NoCompaction)
 
@@ -723,11 +731,11 @@ def test_chunks_hold_each_newly_hidden_message_once(
             assert inside[-1].end == part.end
         roles = {item.seq: item.role for item in history}
         assert all(roles[chunk.start] is not T for chunk in plan.chunks)
-        gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.kept]
+        gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.unhidden_seqs]
         sizes = [sum(chunk.holds(item.seq) for item in gone) for chunk in plan.chunks]
-        assert sum(sizes) + len(plan.released) == len(gone)
-        assert plan.shrunk or all(count >= size for count in sizes[:-1])
-        assert plan.shrunk or len(sizes) == 1 or sizes[-1] >= size // 2
+        assert sum(sizes) + len(plan.released_seqs) == len(gone)
+        assert plan.hides_preserved or all(count >= size for count in sizes[:-1])
+        assert plan.hides_preserved or len(sizes) == 1 or sizes[-1] >= size // 2
         history, covered = applied(history, covered, plan)
 
 
@@ -830,7 +838,7 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
     history = toolish(8, 300)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, trimmed_through=7, summarises=False
+        ("clear_tool_results",), 440, results_cleared_through=7, summarises=False
     )
 
 
@@ -842,7 +850,7 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     assert isinstance(plan, CompactionPlan)
     assert plan.steps == ("clear_tool_results", "summarize")
     assert plan.hidden == Span(1, 17)
-    assert plan.trimmed_through == 19
+    assert plan.results_cleared_through == 19
     assert plan.summarises
     assert plan.fallback == replace(
         plan, steps=("clear_tool_results", "truncate"), summarises=False, fallback=None
@@ -855,11 +863,11 @@ def test_a_chain_does_not_clear_excluded_results() -> None:
     history[2] = entry(3, T, 300, excluded=True)
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, trimmed_through=11, summarises=False
+        ("clear_tool_results",), 440, results_cleared_through=11, summarises=False
     )
     plan = CHAIN.plan(history, None, replace(budget, target=2300), Policy())
     assert isinstance(plan, CompactionPlan)
-    assert (plan.hidden, plan.kept) == (Span(1, 17), ())
+    assert (plan.hidden, plan.unhidden_seqs) == (Span(1, 17), ())
 
 
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
@@ -870,7 +878,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
         plan = CHAIN.plan(toolish(8, 300), None, budget, policy, deep=deep)
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
-        assert plan.trimmed_through == 0
+        assert plan.results_cleared_through == 0
     only = replace(policy, chain=(CLEAR,))
     assert CHAIN.plan(toolish(8, 300), None, budget, only) == NoCompaction(
         "no step of the chain frees more"
@@ -896,7 +904,9 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     history = history_of([U, A] * 20)
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
-    assert plan == CompactionPlan(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
+    assert plan == CompactionPlan(
+        ("truncate",), 300, Span(1, 31), summarises=False, drops_without_summary=True
+    )
     requested = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
     assert isinstance(requested, CompactionPlan)
     assert requested.steps == ("summarize",)
@@ -949,7 +959,7 @@ def test_a_chain_runs_its_own_steps_alone(
     assert set(plan.steps) <= {step.value for step in policy.chain}
     assert len(set(plan.steps)) == len(plan.steps)
     assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
-    assert ("clear_tool_results" in plan.steps) == (plan.trimmed_through > 0)
+    assert ("clear_tool_results" in plan.steps) == (plan.results_cleared_through > 0)
     assert plan.summarises == ("summarize" in plan.steps)
     if plan.fallback is not None:
         assert plan.summarises

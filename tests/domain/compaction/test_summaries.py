@@ -69,7 +69,7 @@ def request(
         summary_request or SummaryRequest(),
         previous=str(previous) if previous else None,
         retained=str(retained) if retained else None,
-        has_kept=bool(more.get("has_kept")),
+        has_verbatim=bool(more.get("has_verbatim")),
         of_summaries=bool(more.get("of_summaries")),
         strict=bool(more.get("strict")),
     )
@@ -252,7 +252,7 @@ def test_kept_messages_are_marked_and_explained() -> None:
     """Kept messages have a label, which the prompt explains. [pins.verbatim]"""
     texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
     assert texts == ("User:\nhi", "User (kept word for word):\npin me")
-    assert "do not repeat it" in request(has_kept=True)
+    assert "do not repeat it" in request(has_verbatim=True)
     assert "kept word for word" not in request()
 
 

@@ -98,14 +98,16 @@ def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() ->
     history = talk(400, 300, 200, 100)
     assert isinstance(plan_clearing(history, View(), 1_000, 0), NoCompaction)
     plan = plan_clearing(history, View(), 999, 0)
-    assert plan == CompactionPlan(("clear_tool_results",), 320, trimmed_through=3, summarises=False)
+    assert plan == CompactionPlan(
+        ("clear_tool_results",), 320, results_cleared_through=3, summarises=False
+    )
     assert isinstance(plan, CompactionPlan)
     view = cleared(history, View(), plan)
     assert placeholders(history, view) == {3}
     assert output(history, view) == 600
     further = plan_clearing(history, view, 599, 0)
     assert further == CompactionPlan(
-        ("clear_tool_results",), 220, trimmed_through=5, summarises=False
+        ("clear_tool_results",), 220, results_cleared_through=5, summarises=False
     )
 
 
@@ -114,7 +116,7 @@ def test_a_batch_is_cleared_at_once() -> None:
     history = talk(*[300] * 10)
     plan = plan_clearing(history, View(), 2_999, 700)
     assert isinstance(plan, CompactionPlan)
-    assert (plan.trimmed_through, plan.freed_tokens) == (9, 4 * 220)
+    assert (plan.results_cleared_through, plan.freed_tokens) == (9, 4 * 220)
 
 
 def test_the_last_call_group_keeps_its_results() -> None:
@@ -122,7 +124,7 @@ def test_the_last_call_group_keeps_its_results() -> None:
     history = [*talk(300, 5_000), entry(6, T, 900), entry(7, A, 9), entry(8, U, 9)]
     plan = plan_clearing(history, View(), 0, 0)
     assert isinstance(plan, CompactionPlan)
-    assert plan.trimmed_through == 3
+    assert plan.results_cleared_through == 3
     assert isinstance(plan_clearing(history[3:], View(), 0, 0), NoCompaction)
     assert isinstance(plan_clearing([entry(1, T, 900)], View(), 0, 0), NoCompaction)
     assert isinstance(plan_clearing([], View(), 0, 0), NoCompaction)
@@ -139,7 +141,7 @@ def test_output_that_stays_does_not_break_every_prefix() -> None:
     assert plan.freed_tokens == 660
     enough = plan_clearing(pinned, View(), 9_800, 500)
     assert isinstance(enough, CompactionPlan), "it brings the output within its budget"
-    assert (enough.trimmed_through, enough.freed_tokens) == (7, 440)
+    assert (enough.results_cleared_through, enough.freed_tokens) == (7, 440)
 
 
 def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
@@ -154,7 +156,7 @@ def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
     assert plan.freed_tokens == 2 * 220
     view = cleared(marked, View(), plan)
     assert placeholders(history, view) == {3, 9}
-    assert view.untrimmed == (4, 5, 7)
+    assert view.uncleared_results == (4, 5, 7)
     kept = View(spans=spans_beside(Span(2, 6), (4, 5)))
     plan = plan_clearing([item for item in history if kept.shows(item.seq)], kept, 0, 0)
     assert isinstance(plan, CompactionPlan)
@@ -165,7 +167,7 @@ def test_an_exclusion_holds_from_when_it_is_set() -> None:
     """What was cleared stays cleared; a result no longer excluded can be cleared."""
     history = talk(*[300] * 4)
     names = dict.fromkeys((3, 5, 7, 9), "keep")
-    view = View(trimmed_through=5, untrimmed=(5,))
+    view = View(results_cleared_through=5, uncleared_results=(5,))
     assert excluded_seqs(history, view, names, ("keep",)) == {5, 7, 9}
     assert excluded_seqs(history, view, names, ()) == frozenset()
     plan = plan_clearing(history, view, 899, 0)
@@ -197,8 +199,8 @@ def drawn_views(draw: st.DrawFn) -> tuple[list[Entry], View]:
     through = draw(st.integers(0, len(history)))
     view = View(
         spans=spans_beside(hidden, pinned_seqs(history)),
-        trimmed_through=through,
-        untrimmed=tuple(seq for seq in whole if seq <= through),
+        results_cleared_through=through,
+        uncleared_results=tuple(seq for seq in whole if seq <= through),
     )
     return [item for item in history if view.shows(item.seq)], view
 
@@ -221,25 +223,25 @@ def test_a_clearing_matches_its_plan(
         if item.role is T
         and item.clearable
         and item.seq not in protected
-        and not view.trims(item.seq)
+        and not view.clears_result(item.seq)
         and not (view.hidden and view.hidden.holds(item.seq))
     ]
     excess = output(history, view) - budget
     if isinstance(plan, NoCompaction):
-        freeable = sum(item.tokens - item.trimmed_tokens for item in may_go)
+        freeable = sum(item.tokens - item.placeholder_tokens for item in may_go)
         enough = sum(item.tokens for item in may_go) >= excess
         assert excess <= 0 or not may_go or (freeable < min_freed and not enough)
         return
     assert excess > 0
-    assert gone == {item.seq for item in may_go if item.seq <= plan.trimmed_through}
+    assert gone == {item.seq for item in may_go if item.seq <= plan.results_cleared_through}
     before = sum(item.tokens for item in shown_entries(history, view))
     freed = before - sum(item.tokens for item in shown_entries(history, after))
     assert freed == plan.freed_tokens
     left = output(history, after)
     assert left <= budget or gone == {item.seq for item in may_go}
     assert plan.freed_tokens >= min_freed or left <= budget
-    last = next(item for item in history if item.seq == plan.trimmed_through)
-    needed = freed - (last.tokens - last.trimmed_tokens) < min_freed
+    last = next(item for item in history if item.seq == plan.results_cleared_through)
+    needed = freed - (last.tokens - last.placeholder_tokens) < min_freed
     assert needed or left + last.tokens > budget, "no more than it takes"
     assert isinstance(plan_clearing(history, after, budget, min_freed), NoCompaction), (
         "and is at rest"
@@ -255,7 +257,7 @@ def test_more_budget_never_clears_more(
     small = plan_clearing(history, view, budget, min_freed)
     large = plan_clearing(history, view, budget + more, min_freed)
     if isinstance(large, CompactionPlan) and isinstance(small, CompactionPlan):
-        assert large.trimmed_through <= small.trimmed_through
+        assert large.results_cleared_through <= small.results_cleared_through
         assert large.freed_tokens <= small.freed_tokens
     elif isinstance(large, CompactionPlan):
         assert output(history, cleared(history, view, large)) > budget

@@ -40,11 +40,13 @@ def kept_of(history: Sequence[Entry], fitted: Truncation) -> list[Entry]:
     return list(history) if fitted.shown is None else shown_by(history, fitted.shown)
 
 
-def cost(history: Sequence[Entry], trimmed_through: int) -> int:
+def cost(history: Sequence[Entry], results_cleared_through: int) -> int:
     """Return the tokens of what is shown, placeholders counted as such."""
     pinned = pinned_seqs(history)
     return sum(
-        i.trimmed_tokens if i.seq <= trimmed_through and i.seq not in pinned else i.tokens
+        i.placeholder_tokens
+        if i.seq <= results_cleared_through and i.seq not in pinned
+        else i.tokens
         for i in history
     )
 
@@ -117,10 +119,10 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
 
 @given(histories(), budgets(), st.integers(0, 40))
 def test_the_result_fits_or_there_is_none(
-    history: list[Entry], budget: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, results_cleared_through: int
 ) -> None:
     """None only where the newest user message and the pins exceed the capacity."""
-    fitted = truncate(history, trimmed_through, budget)
+    fitted = truncate(history, results_cleared_through, budget)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
         pinned = pinned_seqs(history)
@@ -128,16 +130,16 @@ def test_the_result_fits_or_there_is_none(
         assert newest is None or not budget.fits(minimum)
         return
     kept = kept_of(history, fitted)
-    assert budget.fits(cost(kept, fitted.trimmed_through))
-    assert fitted.trimmed_through >= trimmed_through
+    assert budget.fits(cost(kept, fitted.results_cleared_through))
+    assert fitted.results_cleared_through >= results_cleared_through
 
 
 @given(histories(), budgets(), st.integers(0, 40))
 def test_spans_show_an_end_of_the_history_and_the_pins(
-    history: list[Entry], budget: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, results_cleared_through: int
 ) -> None:
     """A suffix cut between call groups is shown, and the pins before it. [log.safe-cuts]"""
-    fitted = truncate(history, trimmed_through, budget)
+    fitted = truncate(history, results_cleared_through, budget)
     if fitted is None or fitted.shown is None:
         return
     kept, pinned = kept_of(history, fitted), pinned_seqs(history)
@@ -154,21 +156,23 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
 
 @given(histories(), budgets(), st.integers(0, 40))
 def test_steps_are_named_in_order_once(
-    history: list[Entry], budget: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, results_cleared_through: int
 ) -> None:
     """Each step that ran is named once and in order, and no other."""
-    fitted = truncate(history, trimmed_through, budget)
+    fitted = truncate(history, results_cleared_through, budget)
     if fitted is None:
         return
     assert list(fitted.steps) == sorted(fitted.steps, key=ORDER.index)
     assert len(set(fitted.steps)) == len(fitted.steps)
     assert (EMERGENCY_CUT in fitted.steps) == (fitted.shown is not None)
     trims = RESULTS_CLEARED in fitted.steps or ALL_RESULTS_CLEARED in fitted.steps
-    assert trims == (fitted.trimmed_through > trimmed_through)
-    newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
-    assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
-    if budget.fits(cost(history, trimmed_through)):
-        assert fitted == Truncation(trimmed_through, None, ())
+    assert trims == (fitted.results_cleared_through > results_cleared_through)
+    newly = [
+        i for i in history if results_cleared_through < i.seq <= fitted.results_cleared_through
+    ]
+    assert not trims or any(item.placeholder_tokens < item.tokens for item in newly)
+    if budget.fits(cost(history, results_cleared_through)):
+        assert fitted == Truncation(results_cleared_through, None, ())
 
 
 @given(histories(), budgets(), st.integers(0, 4000))
@@ -187,9 +191,11 @@ def test_a_larger_budget_never_keeps_less(
     narrow_kept = kept_of(history, narrow_fit)
     if ALL_RESULTS_CLEARED not in narrow_fit.steps or ALL_RESULTS_CLEARED in wide_fit.steps:
         assert len(narrow_kept) <= len(kept_of(history, wide_fit))
-    whole = [i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.trimmed_through]
+    whole = [
+        i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.results_cleared_through
+    ]
     if ALL_RESULTS_CLEARED not in wide_fit.steps:
-        assert all(seq > wide_fit.trimmed_through for seq in whole)
+        assert all(seq > wide_fit.results_cleared_through for seq in whole)
 
 
 @given(histories(), budgets())
@@ -199,7 +205,7 @@ def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget)
     if fitted is None:
         return
     spoken = [item for item in kept_of(history, fitted) if item.role is not T]
-    assert cost(spoken, fitted.trimmed_through) == sum(item.tokens for item in spoken)
+    assert cost(spoken, fitted.results_cleared_through) == sum(item.tokens for item in spoken)
 
 
 @given(histories(), budgets())
@@ -210,8 +216,8 @@ def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryB
         return
     kept = kept_of(history, fitted)
     if kept:
-        assert truncate(kept, fitted.trimmed_through, budget) == Truncation(
-            fitted.trimmed_through, None, ()
+        assert truncate(kept, fitted.results_cleared_through, budget) == Truncation(
+            fitted.results_cleared_through, None, ()
         )
 
 

@@ -43,8 +43,8 @@ def views() -> st.SearchStrategy[View]:
         summaries=st.lists(summaries(), max_size=3).map(tuple),
         retain=st.none() | texts(),
         note=st.none() | texts(),
-        trimmed_through=st.integers(0, 2**60),
-        untrimmed=st.lists(SEQS, max_size=4).map(tuple),
+        results_cleared_through=st.integers(0, 2**60),
+        uncleared_results=st.lists(SEQS, max_size=4).map(tuple),
         reasoning_after=st.integers(0, 2**60),
         summary_as_system=st.booleans(),
     )

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import (
-    EARLIEST,
-    STEPS,
-    WHOLE_LOG,
+    EARLIEST_TIME,
+    STEPS_PER_WINDOW,
+    WHOLE_LOG_WINDOW,
     ActiveWindow,
     Restored,
     has_to_move,
@@ -130,13 +130,13 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
     assert (view.hidden is None) == (not gone)
     if view.hidden is not None:
         assert (view.hidden.start, view.hidden.end) == (min(gone), max(gone) + 1)
-        assert spans_beside(view.hidden, view.kept, inside) == shown
+        assert spans_beside(view.hidden, view.unhidden_seqs, inside) == shown
     assert view_from(json_text.loads(view.as_json())) == view
 
 
 def test_a_window_without_a_limit_is_the_whole_log() -> None:
     """It has no gaps and no restored ranges [window.cut]."""
-    assert WHOLE_LOG.spans == WHOLE and WHOLE_LOG.parts_as_json() == ""
+    assert WHOLE_LOG_WINDOW.spans == WHOLE and WHOLE_LOG_WINDOW.parts_as_json() == ""
     assert hidden_by(WHOLE) is None
     assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
 
@@ -150,7 +150,7 @@ def test_a_window_without_a_limit_is_the_whole_log() -> None:
         (NOW - timedelta(seconds=30), 60, NOW - timedelta(seconds=30)),
         (NOW - timedelta(seconds=90), 60, NOW - timedelta(seconds=60)),
         (None, 10**9, NOW - timedelta(seconds=10**9)),
-        (None, 10**11, EARLIEST),
+        (None, 10**11, EARLIEST_TIME),
     ],
 )
 def test_the_marker(
@@ -166,10 +166,10 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
 
     [window.moves-in-steps]
     """
-    ahead = marker_of(None, seconds, NOW, steps_ahead=True)
+    ahead = marker_of(None, seconds, NOW, one_step_ahead=True)
     exact = marker_of(None, seconds, NOW)
     assert ahead is not None and exact is not None
-    step = timedelta(seconds=seconds) / STEPS
+    step = timedelta(seconds=seconds) / STEPS_PER_WINDOW
     assert abs((ahead - exact) - step) <= timedelta(microseconds=1)
     just_left = ahead + timedelta(microseconds=1)
     assert not has_to_move(
@@ -211,7 +211,7 @@ def test_when_a_window_has_to_move(
         ("2026-01-05", NOW - timedelta(hours=12)),
         ("0001-01-01T00:00:00+14:00", None),
         ("0001-01-01T00:00:00Z", None),
-        ("0001-01-02T00:00:00Z", EARLIEST),
+        ("0001-01-02T00:00:00Z", EARLIEST_TIME),
         ("9999-12-31T23:59:59-14:00", None),
         ("noon", None),
         ("", None),

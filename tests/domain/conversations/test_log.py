@@ -18,7 +18,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName, Role, Text, clean
 from app.domain.conversations.log.batch import BatchShape, batch_shape
-from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.conversations.log.row import LogRow, parse_stored
 from app.domain.formats import openai_chat
 from app.domain.models.tokens import count_payload_messages
@@ -227,7 +227,7 @@ def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog)
 def test_an_invalid_message_is_refused_with_its_pointer(raw: Any, pointer: str) -> None:
     """It is a VALIDATION_ERROR with the pointer."""
     with pytest.raises(ValidationError) as refused:
-        draft(raw, CHAT, third, "/messages/2")
+        make_drafts(raw, CHAT, third, "/messages/2")
     assert [problem.pointer for problem in refused.value.problems] == [pointer]
 
 
@@ -239,7 +239,7 @@ def test_results_of_one_message_have_numbered_ids() -> None:
         "id": "m1",
         "content": [block | {"tool_use_id": "a"}, block | {"tool_use_id": "b"}],
     }
-    made_ = draft(raw, ANTHROPIC, third, "")
+    made_ = make_drafts(raw, ANTHROPIC, third, "")
     assert [entry.id for entry in made_] == ["m1", "m1#1"]
     assert [entry.continues for entry in made_] == [False, True]
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
@@ -249,21 +249,23 @@ def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
     """Several Responses items are one message."""
     first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
     call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
-    (made_,) = draft({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
+    (made_,) = make_drafts({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
     assert (made_.id, made_.timestamp) == ("rs_1", "2026-01-01T00:00:00Z")
     assert (made_.role, made_.call_ids, made_.call_names) == (A, ("c",), ("f",))
-    again = draft({"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, "")
+    again = make_drafts(
+        {"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, ""
+    )
     assert again[0].id == "m1"
-    (nameless,) = draft({**call, "id": "x" * 300}, RESPONSES, third, "")
+    (nameless,) = make_drafts({**call, "id": "x" * 300}, RESPONSES, third, "")
     assert nameless.id is None
 
 
 def test_stored_gemini_responses_keep_their_calls() -> None:
     """The parts of a Gemini content answer the same calls after they are stored [log.pairing]."""
     parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
-    made_ = draft({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
+    made_ = make_drafts({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
     assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]
-    assert made_[1].place == "/messages/0/parts/1/functionResponse"
+    assert made_[1].pointer == "/messages/0/parts/1/functionResponse"
     entry = made_[1]
     row = LogRow("m", 2, T, entry.tokens, 0, entry.call_ids, False, GEMINI, entry.body)
     assert (row.message().tool_call_id, row.message().text) == ("f#2", "b")

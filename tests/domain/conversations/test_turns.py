@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.conversations.turns import (
-    TRIMMED_TOKENS,
+    MAX_PLACEHOLDER_TOKENS,
     Entry,
     call_groups,
     entry,
@@ -75,7 +75,7 @@ def test_only_large_results_are_cleared() -> None:
     """Pinned groups and excluded results are never cleared."""
     assert entry(1, T, 300).clearable
     assert not any(entry(1, role, 300).clearable for role in (U, A))
-    assert not entry(1, T, TRIMMED_TOKENS).clearable
+    assert not entry(1, T, MAX_PLACEHOLDER_TOKENS).clearable
     assert not entry(1, T, 300, pinned=True).clearable
     assert not entry(1, T, 300, excluded=True).clearable
     items = [entry(seq, role, 300) for seq, role in enumerate((U, A, T, T, A, T, T), 1)]
@@ -88,10 +88,10 @@ def test_only_large_results_can_be_trimmed() -> None:
 
     [budget.fitting-order]
     """
-    assert entry(1, T, 5000, pinned=True).trimmed_tokens == 5000
-    assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
-    assert entry(1, T, 5).trimmed_tokens == 5
-    assert entry(1, U, 5000).trimmed_tokens == 5000
+    assert entry(1, T, 5000, pinned=True).placeholder_tokens == 5000
+    assert entry(1, T, 5000).placeholder_tokens == MAX_PLACEHOLDER_TOKENS
+    assert entry(1, T, 5).placeholder_tokens == 5
+    assert entry(1, U, 5000).placeholder_tokens == 5000
 
 
 @given(entries(), st.integers(-3, 60))

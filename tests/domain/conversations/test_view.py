@@ -59,11 +59,11 @@ def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
     hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
     if not hidden:
         assert view.hidden is None
-        assert view.kept == ()
+        assert view.unhidden_seqs == ()
         return
     assert view.hidden == Span(min(hidden), max(hidden) + 1)
     inside = range(view.hidden.start, view.hidden.end)
-    assert view.kept == tuple(seq for seq in inside if seq not in hidden)
+    assert view.unhidden_seqs == tuple(seq for seq in inside if seq not in hidden)
     assert view.cuts_the_start == (1 in hidden)
 
 
@@ -71,9 +71,9 @@ def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
 def test_spans_follow_from_the_hidden_range_and_the_kept_seqs(shown: tuple[Span, ...]) -> None:
     """The range and the kept seqs of a state give the spans of its view."""
     view = View(spans=shown)
-    assert seqs_in(spans_beside(hidden_by(shown), view.kept)) == seqs_in(shown)
+    assert seqs_in(spans_beside(hidden_by(shown), view.unhidden_seqs)) == seqs_in(shown)
     if all(a.end < b.start for a, b in pairwise(shown)):
-        assert spans_beside(view.hidden, view.kept) == shown
+        assert spans_beside(view.hidden, view.unhidden_seqs) == shown
 
 
 @given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
@@ -108,12 +108,12 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
 
 
 @given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
-def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
-    through: int, untrimmed: set[int], seq: int
+def test_results_are_cleared_up_to_a_seq_except_pinned_ones(
+    through: int, uncleared: set[int], seq: int
 ) -> None:
-    """A result up to `trimmed_through` is a placeholder unless it is in `untrimmed`."""
-    view = View(trimmed_through=through, untrimmed=tuple(sorted(untrimmed)))
-    assert view.trims(seq) == (seq <= through and seq not in untrimmed)
+    """A result up to the seq is a placeholder unless it is in `uncleared_results`."""
+    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared)))
+    assert view.clears_result(seq) == (seq <= through and seq not in uncleared)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_results_are_trimmed_up_to_a_seq_except_pinned_ones(
         (View(reasoning_after=9, summary_as_system=True), True),
         (View(spans=spans_beside(Span(2, 4))), False),
         (View(note="[left out]"), False),
-        (View(trimmed_through=1), False),
+        (View(results_cleared_through=1), False),
         (View(summaries=(Summary(Span(1, 3), "s"),)), False),
     ],
 )
@@ -210,7 +210,7 @@ def test_views_of_the_first_version_are_read() -> None:
     assert view == View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
         summaries=(Summary(Span(3, 7), "so far"),),
-        trimmed_through=4,
+        results_cleared_through=4,
         reasoning_after=5,
         summary_as_system=True,
     )

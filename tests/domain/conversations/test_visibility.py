@@ -24,13 +24,13 @@ from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.views import shown_entries, view_after, with_omission_note
 from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, never_cleared
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
 from app.domain.conversations.visibility import (
     SlidingWindow,
     State,
     Visibility,
-    last_from,
+    start_of_last,
     visibilities,
 )
 from tests.domain.histories import QUICK, entries, pinned_at
@@ -60,7 +60,7 @@ def receipt(
         strategy="sandwich",
         policy_strategy="sandwich",
         strategies_run=("sandwich",),
-        span=view.hidden or Span(1, view.trimmed_through + 1),
+        hidden_span=view.hidden or Span(1, view.results_cleared_through + 1),
         view=view,
         made=tuple(made),
         summary_tokens=0,
@@ -110,7 +110,7 @@ def test_a_second_compaction_takes_over_the_older_messages() -> None:
     one, two = (Summary(Span(2, end), "what was said") for end in (5, 7))
     first = receipt("first", view_of(Span(2, 5), one), made=[one])
     second = receipt("second", view_of(Span(2, 7), two), first, [two])
-    cleared = replace(second.view, trimmed_through=8)
+    cleared = replace(second.view, results_cleared_through=8)
     third = receipt("third", cleared, second, trigger=Trigger.TOOL_OUTPUT)
     found = visibilities(log(8), third.view, [third, second, first])
     assert causes(found) == [None, *["second"] * 5, None, None]
@@ -173,15 +173,15 @@ def test_only_large_results_are_cleared() -> None:
     """A result no larger than a placeholder, and one that is not to be cleared, stay."""
     results = [
         entry(1, A, 10),
-        entry(2, T, TRIMMED_TOKENS),
-        entry(3, T, TRIMMED_TOKENS + 1),
+        entry(2, T, MAX_PLACEHOLDER_TOKENS),
+        entry(3, T, MAX_PLACEHOLDER_TOKENS + 1),
         entry(4, T, 900),
         entry(5, U, 900),
         entry(6, T, 900),
     ]
-    first = receipt("first", View(trimmed_through=3))
-    second = receipt("second", View(trimmed_through=5, untrimmed=(4,)), first)
-    third = receipt("third", View(trimmed_through=5), second)
+    first = receipt("first", View(results_cleared_through=3))
+    second = receipt("second", View(results_cleared_through=5, uncleared_results=(4,)), first)
+    third = receipt("third", View(results_cleared_through=5), second)
     found = visibilities(results, third.view, [third, second, first])
     cleared, verbatim = State.CLEARED, State.VERBATIM
     assert states(found) == [verbatim, verbatim, cleared, cleared, verbatim, verbatim]
@@ -190,8 +190,8 @@ def test_only_large_results_are_cleared() -> None:
 
 def test_a_cause_is_unknown_until_its_receipt_is_read() -> None:
     """Who hid a message is said once the receipt is read, not before."""
-    first = receipt("first", replace(view_of(Span(1, 3)), trimmed_through=5))
-    second = receipt("second", replace(view_of(Span(1, 4)), trimmed_through=5), first)
+    first = receipt("first", replace(view_of(Span(1, 3)), results_cleared_through=5))
+    second = receipt("second", replace(view_of(Span(1, 4)), results_cleared_through=5), first)
     results = [entry(seq, T, 900) for seq in range(1, 7)]
     part = visibilities(results, second.view, [second])
     assert causes(part) == [None] * 6
@@ -229,7 +229,7 @@ def test_a_sliding_window_shows_the_last_messages_and_pins() -> None:
 )
 def test_the_last_messages_of_spans(count: int, start: int) -> None:
     """They are counted back from the newest one, shown ones only."""
-    assert last_from((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
+    assert start_of_last((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
 
 
 # --- whole stories --------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Story:
 
     def _tree(self, plan: CompactionPlan, nodes: list[Summary]) -> list[Summary]:
         made: list[Summary] = []
-        released = [Span(seq, seq + 1) for seq in plan.released]
+        released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in tree_chunks(plan, self.view, 3):
             sources = (*released, chunk) if not made else (chunk,)
             made.append(Summary(chunk, "node", 9, 1, sources))
@@ -371,8 +371,8 @@ def test_every_cause_hid_or_cleared_its_message(story: Story) -> None:
                 assert before.shows(seq)
             case _:
                 assert mark.state is State.CLEARED
-                assert this.view.trims(seq)
-                assert not before.trims(seq)
+                assert this.view.clears_result(seq)
+                assert not before.clears_result(seq)
 
 
 @QUICK

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from app.domain.formats.block_types import owners_of
 from app.domain.payload.validation import validate
 from app.domain.payload.validation.rules import Context
@@ -60,7 +60,7 @@ def test_parts_of_another_format_are_refused(
 ) -> None:
     """No payload could ever show them, so what they say would be lost in silence."""
     with pytest.raises(ValidationError) as refused:
-        draft(raw, format, len, "/messages/0")
+        make_drafts(raw, format, len, "/messages/0")
     (problem,) = refused.value.problems
     assert problem.pointer == pointer
     assert f"not of {format}" in problem.detail
@@ -79,7 +79,7 @@ def test_parts_of_another_format_are_refused(
 )
 def test_parts_of_unknown_types_are_accepted(format: FormatName, raw: dict[str, Any]) -> None:
     """A part type that this service does not list is replayed to its provider unchanged."""
-    (made,) = draft(raw, format, len, "/messages/0")
+    (made,) = make_drafts(raw, format, len, "/messages/0")
     assert made.body
 
 
@@ -145,7 +145,7 @@ def test_the_error_of_a_message_of_another_format_has_a_hint(
 ) -> None:
     """Who forgot `format` is told that, beside what is wrong with the message as it is."""
     with pytest.raises(ValidationError) as refused:
-        draft(raw, format, len, "/messages/0")
+        make_drafts(raw, format, len, "/messages/0")
     (problem,) = refused.value.problems
     assert problem.detail.endswith(
         f"; this has the shape of {shape}, not of {format}: is `format` right?"
@@ -161,5 +161,5 @@ def test_the_error_of_a_message_of_its_format_has_no_hint() -> None:
     ]
     for format, raw in plain:
         with pytest.raises(ValidationError) as refused:
-            draft(raw, format, len, "/messages/0")
+            make_drafts(raw, format, len, "/messages/0")
         assert "format" not in refused.value.problems[0].detail

@@ -18,7 +18,7 @@ from app.domain.common.messages import (
     Text,
     clean,
 )
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import FORMATS, openai_chat
@@ -247,7 +247,7 @@ PARTS: list[tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]]
 
 def row_of(raw: dict[str, Any], format: FormatName, seq: int = 1) -> LogRow:
     """Return a message as a build of any format but its own may read it."""
-    (made,) = draft(raw, format, third, "")
+    (made,) = make_drafts(raw, format, third, "")
     return LogRow(
         id=f"m{seq}",
         seq=seq,
@@ -284,7 +284,7 @@ def test_every_part_is_sent_or_has_a_label(
     assembler = ASSEMBLERS[target](View(), third)
     assembler.add(row)
     items = assembler.items()
-    wire = b"".join(items.wire).decode()
+    wire = b"".join(items.wire_items).decode()
     assert EMPTY_MESSAGE not in wire
     escaped = json.dumps(label, ensure_ascii=False)[1:-1]
     assert (escaped in wire) == (target not in carried)
@@ -317,7 +317,7 @@ def test_no_content_reads_as_empty(message: Message) -> None:
 def test_a_chat_build_reads_the_stored_message_where_it_has_labels() -> None:
     """The stored Chat item has the same text, but only the body names the content of the label."""
     raw = claude({"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": "u"}})
-    (made,) = draft(raw, ANTHROPIC, third, "")
+    (made,) = make_drafts(raw, ANTHROPIC, third, "")
     assert made.has_media
     assert json_text.loads(made.fragment or b"")["content"] == '[web_fetch call: "u"]'
     assert openai_chat.render(Message(Role.ASSISTANT, (Text("x"),)))["content"] == "x"

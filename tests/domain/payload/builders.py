@@ -115,7 +115,7 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> V
     if isinstance(plan, CompactionPlan):
         return draw(compacted(plan, history))
     if isinstance(plan, SlidingCut):
-        return View(spans=spans_beside(Span(1, plan.tail_start), plan.kept))
+        return View(spans=spans_beside(Span(1, plan.tail_start), plan.pinned_seqs))
     return EVERYTHING
 
 
@@ -154,13 +154,13 @@ def fitted(view: View, history: Sequence[Entry], room: HistoryBudget) -> View:
     """Return a view made to fit as a build does it, or as it is where nothing fits."""
     shown = [item for item in history if view.shows(item.seq)]
     room = replace(room, summary=view_summary_tokens(view, third))
-    found = truncate(shown, view.trimmed_through, room, view.hidden)
+    found = truncate(shown, view.results_cleared_through, room, view.hidden)
     if found is None:
         return view
-    through = found.trimmed_through
-    newly = {seq for seq in never_cleared(shown) if view.trimmed_through < seq <= through}
-    untrimmed = tuple(sorted({*view.untrimmed, *newly}))
-    view = replace(view, trimmed_through=through, untrimmed=untrimmed)
+    through = found.results_cleared_through
+    newly = {seq for seq in never_cleared(shown) if view.results_cleared_through < seq <= through}
+    uncleared_results = tuple(sorted({*view.uncleared_results, *newly}))
+    view = replace(view, results_cleared_through=through, uncleared_results=uncleared_results)
     return view if found.shown is None else with_omission_note(replace(view, spans=found.shown))
 
 
@@ -217,8 +217,8 @@ RICH_VIEW = View(
     summaries=(Summary(Span(2, 4), "first", level=2), Summary(Span(4, 8), "second")),
     retain="word for word",
     note="[1 earlier messages were left out to fit the window.]",
-    trimmed_through=11,
-    untrimmed=(6,),
+    results_cleared_through=11,
+    uncleared_results=(6,),
 )
 """Two summaries, a retain, a kept call group between them whose result stays, a trimmed tail."""
 RICH_LOG = (
@@ -257,7 +257,7 @@ def resolved_of(
         info=info,
         limits=LIMITS,
         policy_limits=LIMITS,
-        problem=None,
+        limits_error=None,
         sections=merged,
         tools=tools,
         raw_fixed=fixed_usage(merged, sum(costs), third),

@@ -26,7 +26,7 @@ from app.domain.common.messages import (
     clean,
 )
 from app.domain.compaction.views import view_summary_tokens
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import (
     ENDLESS,
     RETAIN_PREFIX,
@@ -50,7 +50,7 @@ from app.domain.payload.assembler import (
 from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
 from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
 from app.domain.payload.payload_items import PayloadItems, with_breakpoints
-from app.domain.prompt.sections import Tail
+from app.domain.prompt.sections import DynamicTexts
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
@@ -81,7 +81,7 @@ THINKING = ("thinking", "redacted_thinking")
 
 def parsed(items: PayloadItems) -> list[dict[str, Any]]:
     """Return the items as a provider reads them."""
-    return [json.loads(item) for item in items.wire]
+    return [json.loads(item) for item in items.wire_items]
 
 
 def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
@@ -202,11 +202,11 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
         builds.append(assembler.items())
     last = builds[-1]
     for build in builds:
-        assert build.stable <= len(build.wire)
-        assert last.wire[: build.stable] == build.wire[: build.stable]
-    assert [b.stable for b in builds] == sorted(b.stable for b in builds)
-    digests = {build.stable: build.prefix_digest for build in builds}
-    assert all(digests[build.stable] == build.prefix_digest for build in builds)
+        assert build.stable_items <= len(build.wire_items)
+        assert last.wire_items[: build.stable_items] == build.wire_items[: build.stable_items]
+    assert [b.stable_items for b in builds] == sorted(b.stable_items for b in builds)
+    digests = {build.stable_items: build.prefix_digest for build in builds}
+    assert all(digests[build.stable_items] == build.prefix_digest for build in builds)
 
 
 @given(cases(), st.data())
@@ -242,16 +242,16 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
     items = folded(case).items()
     if not open_calls & shown or not case.shown[-1].call_ids:
         return
-    if case.shown[-1] is not case.rows[-1] or case.view.trimmed_through:
+    if case.shown[-1] is not case.rows[-1] or case.view.results_cleared_through:
         return
     before = folded(case).items()
     answer = row(case.rows[-1].seq + 1, result(case.log.open_calls[0], "the late result"))
     later = folded(case)
     later.add(answer)
     after = later.items()
-    assert after.wire[: before.stable] == before.wire[: before.stable]
-    assert items.stable < len(items.wire)
-    assert "the late result" in b"".join(after.wire).decode()
+    assert after.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
+    assert items.stable_items < len(items.wire_items)
+    assert "the late result" in b"".join(after.wire_items).decode()
 
 
 # --- counting -------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
             continue
         if item.text.startswith("[tool output trimmed; ref="):
             trimmed = next(made for made in case.shown if f"ref={made.id};" in item.text)
-            assert case.view.trims(trimmed.seq)
+            assert case.view.clears_result(trimmed.seq)
             place = [made.seq for made in case.shown].index(trimmed.seq) + 1
             continue
         if said[1:] == ("[media follows]",):
@@ -340,7 +340,7 @@ def test_nothing_is_both_summarised_and_verbatim(case: Case) -> None:
     """Only what the view declares as kept stands beside the summary of its range."""
     spans = [summary.span for summary in case.view.summaries]
     twice = {made.seq for made in case.shown for span in spans if span.holds(made.seq)}
-    assert twice <= set(case.view.kept)
+    assert twice <= set(case.view.unhidden_seqs)
     assert all(a.end <= b.start for a, b in pairwise(spans))
 
 
@@ -351,7 +351,7 @@ def test_untrimmed_results_are_sent_whole(case: Case) -> None:
     items = folded(case).items()
     said = "\n".join(texts_in(case.format, items)) + json.dumps(parsed(items))
     for made in case.shown:
-        if made.seq in case.view.untrimmed:
+        if made.seq in case.view.uncleared_results:
             assert placeholder_of(made) not in said
 
 
@@ -415,7 +415,10 @@ def test_a_result_has_the_type_of_its_call() -> None:
     search = {"type": "tool_search_call", "call_id": "d", "execution": "client", "arguments": {}}
     asked = {"role": "assistant", "output": [custom, search]}
     log = RawLog([(CHAT, user("hi")), (RESPONSES, asked), (CHAT, result("c", "x" * 900))])
-    for view, said in ((EVERYTHING, "x" * 900), (View(trimmed_through=3), "[tool output trimmed")):
+    for view, said in (
+        (EVERYTHING, "x" * 900),
+        (View(results_cleared_through=3), "[tool output trimmed"),
+    ):
         items = assembled(log, RESPONSES, view).items()
         wire = parsed(items)
         assert [item["type"] for item in wire[3:]] == [
@@ -444,7 +447,7 @@ def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
         items = assembler.items()
         assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
         assert items.breakpoints == ()
-        told.append((items.stable, [answered(part) for part in parsed(items)[-1]["parts"]]))
+        told.append((items.stable_items, [answered(part) for part in parsed(items)[-1]["parts"]]))
     c = ("c", "[media follows]")
     media: list[Any] = ["text", "fileData"]
     assert told[1:] == [
@@ -469,10 +472,10 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
     """As system text it stands behind the history, and is counted. [sections.dynamic-position]"""
     assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
     before = assembler.items()
-    items = assembler.items(Tail(("one", "two"), as_system=True))
-    assert items.wire[: before.stable] == before.wire[: before.stable]
+    items = assembler.items(DynamicTexts(("one", "two"), as_system=True))
+    assert items.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
     last = parsed(items)[-1]
-    assert (last["role"], items.tail) == (role, 1)
+    assert (last["role"], items.tail_items) == (role, 1)
     assert [text in json.dumps(last) for text in ("one", "two")] == [True, True]
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.tail_tokens == counted
@@ -481,7 +484,7 @@ def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
 @pytest.mark.parametrize("format", FormatName)
 def test_the_tail_as_a_users_words(format: FormatName) -> None:
     """Where a provider has no system text inside a conversation, the user says it."""
-    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(Tail(("one", "two")))
+    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(DynamicTexts(("one", "two")))
     assert parsed(items)[-1]["role"] == "user"
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.tail_tokens == counted
@@ -503,12 +506,14 @@ def test_breakpoints_are_few_near_the_end_and_on_blocks_of_the_log(case: Case) -
     wire = parsed(items)
     places = []
     for mark in items.breakpoints:
-        marked = json.loads(with_breakpoints(items.wire[mark.item], BREAKPOINT_JSON, [mark.offset]))
+        marked = json.loads(
+            with_breakpoints(items.wire_items[mark.item_index], BREAKPOINT_JSON, [mark.byte_offset])
+        )
         (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
         assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
-        assert marked == wire[mark.item]
-        assert wire[mark.item]["content"][at]["type"] not in THINKING
-        places.append(sum(len(item["content"]) for item in wire[: mark.item]) + at)
+        assert marked == wire[mark.item_index]
+        assert wire[mark.item_index]["content"][at]["type"] not in THINKING
+        places.append(sum(len(item["content"]) for item in wire[: mark.item_index]) + at)
     thoughts = sum(block["type"] in THINKING for item in wire for block in item["content"])
     for newer, older in pairwise(places):
         assert newer - older <= LOOKBACK_BLOCKS + thoughts
@@ -526,7 +531,7 @@ def test_breakpoints_of_an_earlier_payload_can_be_read(case: Case) -> None:
         assembler = folded(case, shown[:number])
         point, items = whole.point_at(shown[number - 1].seq), assembler.items()
         assert point is not None
-        assert (point.stable, point.breakpoints) == (items.stable, items.breakpoints)
+        assert (point.stable_items, point.breakpoints) == (items.stable_items, items.breakpoints)
 
 
 @given(cases(st.just(RESPONSES)))
@@ -539,13 +544,15 @@ def test_breakpoints_are_on_user_messages(case: Case) -> None:
     assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
     wire = parsed(items)
     said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
-    assert [mark.item for mark in items.breakpoints][:2] == said[::-1][:2]
+    assert [mark.item_index for mark in items.breakpoints][:2] == said[::-1][:2]
     for mark in items.breakpoints:
-        bytes_ = with_breakpoints(items.wire[mark.item], BREAKPOINTS_JSON[RESPONSES], [mark.offset])
+        bytes_ = with_breakpoints(
+            items.wire_items[mark.item_index], BREAKPOINTS_JSON[RESPONSES], [mark.byte_offset]
+        )
         marked = json.loads(bytes_)
         assert issues(case, [marked]) == []
         assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
-        assert marked == wire[mark.item]
+        assert marked == wire[mark.item_index]
 
 
 def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
@@ -557,8 +564,8 @@ def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
     for made in rows:
         assembler.add(made)
         items = assembler.items()
-        assert assembler.point_at(made.seq) == (items.stable, items.breakpoints)
-    assert [mark.item for mark in items.breakpoints] == [58, 56, 48, 32]
+        assert assembler.point_at(made.seq) == (items.stable_items, items.breakpoints)
+    assert [mark.item_index for mark in items.breakpoints] == [58, 56, 48, 32]
     assert items.breakpoints[0].tokens == count_payload_messages(
         RESPONSES, parsed(items)[:59], third
     )
@@ -575,8 +582,8 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     for made in rows:
         assembler.add(made)
     items = assembler.items()
-    assert [mark.item for mark in items.breakpoints] == [119, 104, 89, 74]
-    assert items.stable == 119
+    assert [mark.item_index for mark in items.breakpoints] == [119, 104, 89, 74]
+    assert items.stable_items == 119
 
 
 # --- single rules ---------------------------------------------------------------------------
@@ -712,13 +719,13 @@ def test_several_summaries_have_the_requested_role() -> None:
 
 def test_placeholders_name_the_result_they_replace() -> None:
     """A trimmed result keeps its call id and names its reference and size."""
-    view = replace(EVERYTHING, trimmed_through=3)
+    view = replace(EVERYTHING, results_cleared_through=3)
     wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
     trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
     named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
     assert placeholder_of(replace_row(trimmed, 3)) == named
     plain = "[tool output trimmed; ref=m3; 1,800 bytes]"
-    assert placeholder_of(replace_row(trimmed, 3), named=False) == plain
+    assert placeholder_of(replace_row(trimmed, 3), names_tool=False) == plain
     assert wire[2]["tool_call_id"] == "a"
     assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
 
@@ -731,12 +738,12 @@ def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> 
         if made.role is Role.TOOL:
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
             wire = [FORMATS[CHAT].adapt(message)]
-            assert 4 + third(wire[0].text) + third("x" * 40) <= TRIMMED_TOKENS
+            assert 4 + third(wire[0].text) + third("x" * 40) <= MAX_PLACEHOLDER_TOKENS
 
 
 def test_small_results_are_not_replaced() -> None:
     """A result no larger than its placeholder stays. [tool-output.placeholder]"""
-    view = replace(EVERYTHING, trimmed_through=3)
+    view = replace(EVERYTHING, results_cleared_through=3)
     assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
 
 

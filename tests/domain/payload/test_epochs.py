@@ -20,13 +20,13 @@ from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_be
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (
     NO_REQUESTED_WINDOW,
-    Start,
+    EpochStart,
     break_reason,
-    factor_in,
+    epoch_factor,
+    epoch_start_from,
+    is_view_current,
     payload_stream_of,
     requested_window,
-    start_from,
-    view_holds,
 )
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
@@ -44,11 +44,13 @@ VIEW = View(
     spans=spans_beside(Span(3, 9), (5,)),
     summaries=(SUMMARY,),
     retain="r",
-    trimmed_through=4,
-    untrimmed=(2,),
+    results_cleared_through=4,
+    uncleared_results=(2,),
 )
-STATE = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
-START = Start(VIEW, 1000, 100)
+STATE = ConversationState(
+    view_version=2, view_cause="compaction", hidden_span=Span(3, 9), kept_seqs=(2, 5)
+)
+START = EpochStart(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
@@ -83,7 +85,7 @@ OFFERS = st.builds(
 
 @given(
     st.builds(
-        Start,
+        EpochStart,
         views(),
         st.integers(1, 2**62),
         st.integers(1, 2**40),
@@ -94,13 +96,13 @@ OFFERS = st.builds(
     )
 )
 @settings(deadline=None)
-def test_a_start_is_read_as_it_was_stored(start: Start) -> None:
-    """A stored frame reads back as the start it was, odd texts included.
+def test_a_start_is_read_as_it_was_stored(start: EpochStart) -> None:
+    """A stored start reads back as it was, odd texts included.
 
     [payload.start-recorded]
     """
     text = start.as_json()
-    assert start_from(text) == start
+    assert epoch_start_from(text) == start
     assert "\x00" not in text
     text.encode()
 
@@ -114,15 +116,17 @@ def test_starts_of_the_first_version_still_read() -> None:
         "stub_tools": True,
         "degraded": ["extractive_summary"],
     }
-    start = start_from(json_text.dumps(stored))
+    start = epoch_start_from(json_text.dumps(stored))
     view = View(
         spans=(Span(1, 3), Span(7, ENDLESS)),
         summaries=(Summary(Span(3, 7), "so far"),),
-        trimmed_through=4,
+        results_cleared_through=4,
         reasoning_after=5,
         summary_as_system=True,
     )
-    assert start == Start(view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",))
+    assert start == EpochStart(
+        view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",)
+    )
     made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
     assert reason(before=start, view=made_now) is None
 
@@ -133,7 +137,7 @@ def test_starts_of_the_version_before_still_read() -> None:
     for name in ("offer", "factor", "dynamic"):
         del stored[name]
     stored["extra_tools"] = ["read_result"]
-    start = start_from(json_text.dumps(stored))
+    start = epoch_start_from(json_text.dumps(stored))
     assert start == replace(START, tools=PayloadTools(("read_result",)))
 
 
@@ -146,7 +150,7 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"tools": PayloadTools(("read_result",))}, "tools_changed"),
         ({"tools": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
         ({"resolved": replace(RESOLVED, sections_hash="x")}, "sections_changed"),
-        ({"dynamic": "x"}, "sections_changed"),
+        ({"dynamic_hash": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
         ({"max_output_tokens": 99}, "budget_changed"),
         ({"factor": 1.3}, "budget_changed"),
@@ -168,8 +172,8 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"view": replace(VIEW, note="[left out]")}, "compaction"),
         ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "unpinned"),
         ({"view": replace(VIEW, spans=spans_beside(Span(3, 9), (5, 6)))}, "window_moved"),
-        ({"view": replace(VIEW, trimmed_through=5)}, "tool_results_cleared"),
-        ({"view": replace(VIEW, untrimmed=(2, 3))}, "tool_results_cleared"),
+        ({"view": replace(VIEW, results_cleared_through=5)}, "tool_results_cleared"),
+        ({"view": replace(VIEW, uncleared_results=(2, 3))}, "tool_results_cleared"),
         ({"view": replace(VIEW, summaries=(Summary(Span(4, 9), "s", level=3),))}, None),
         ({"view": replace(VIEW, reasoning_after=9)}, None),
     ],
@@ -182,10 +186,10 @@ def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | N
 def test_an_epoch_keeps_its_factor_while_the_models_is_near() -> None:
     """The factor of an epoch is frozen until the model's differs by more than 5 %."""
     start = replace(START, factor=1.2)
-    assert factor_in(start, 1.25) == 1.2
-    assert factor_in(start, 1.15) == 1.2
-    assert factor_in(start, 1.3) == 1.3
-    assert factor_in(start, 1.0) == 1.0
+    assert epoch_factor(start, 1.25) == 1.2
+    assert epoch_factor(start, 1.15) == 1.2
+    assert epoch_factor(start, 1.3) == 1.3
+    assert epoch_factor(start, 1.0) == 1.0
 
 
 def test_another_factor_is_the_last_reason_for_a_break() -> None:
@@ -200,7 +204,7 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
     both = replace(RESOLVED, tools_hash="x", sections_hash="x")
     assert reason(resolved=both, state=undone) == "tools_changed"
     assert reason(resolved=replace(RESOLVED, sections_hash="x"), state=undone) == "sections_changed"
-    changed = replace(VIEW, retain=None, trimmed_through=9)
+    changed = replace(VIEW, retain=None, results_cleared_through=9)
     assert reason(state=undone, view=changed) == "undone"
     assert reason(view=changed) == "compaction"
 
@@ -221,7 +225,7 @@ def test_a_view_is_valid_until_state_policy_or_window_changes(
     resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
     """Other sections or tools start an epoch, but its view stays."""
-    assert view_holds(EPOCH, START, resolved, limits, version) is same
+    assert is_view_current(EPOCH, START, resolved, limits, version) is same
 
 
 def test_payload_streams_and_requested_windows_are_named() -> None:

@@ -17,13 +17,13 @@ from app.domain.common.messages import FormatName
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
 from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
 from tests.payload_tokens import payload_tokens
 
 COUNT = TiktokenTokenizer().count
-TAIL = Tail(('Two others\n\n\nare "busy".', "\t" * 40))
+TAIL = DynamicTexts(('Two others\n\n\nare "busy".', "\t" * 40))
 LIST = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 
 
@@ -34,11 +34,11 @@ def payload_of(format: FormatName, wire: list[bytes]) -> dict[str, Any]:
 
 def judge(case: Case, assembler: Assembler) -> None:
     """Fail where the items hold more than was counted for them; images cost their size."""
-    for tail in (NO_TAIL, TAIL):
+    for tail in (NO_DYNAMIC_TEXTS, TAIL):
         items = assembler.items(tail)
         counted = items.tokens + items.summary_tokens + items.opening_tokens + items.tail_tokens
-        sent = payload_tokens(payload_of(case.format, items.wire))
-        sent += IMAGE * b"".join(items.wire).count(IMAGE_DATA.encode())
+        sent = payload_tokens(payload_of(case.format, items.wire_items))
+        sent += IMAGE * b"".join(items.wire_items).count(IMAGE_DATA.encode())
         assert counted >= LEAST * sent, f"{case.format}: {counted} counted, {sent} sent"
 
 

@@ -22,7 +22,7 @@ from app.domain.models.tokens import count_payload_messages, count_system, estim
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.payload_items import (
-    BreakpointPlace,
+    BreakpointPosition,
     MisplacedBreakpoint,
     PayloadItems,
     StablePoint,
@@ -31,7 +31,7 @@ from app.domain.payload.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
     Payload,
-    Request,
+    RenderRequest,
     render_payload,
 )
 from app.domain.prompt.resolved_settings import (
@@ -45,10 +45,10 @@ from app.domain.prompt.resolved_settings import (
     tools_from,
 )
 from app.domain.prompt.sections import (
-    NO_TAIL,
+    NO_DYNAMIC_TEXTS,
+    DynamicTexts,
     PromptSection,
     SectionKind,
-    Tail,
     dynamic_texts,
     merge_sections,
     static_sections,
@@ -71,7 +71,9 @@ from tests.domain.prompt.generated import sections
 
 EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
 MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
-TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
+TAILS = st.sampled_from(
+    [NO_DYNAMIC_TEXTS, DynamicTexts(("[note]", "more")), DynamicTexts(("[note]",), as_system=True)]
+)
 
 
 RESOLVED = st.builds(
@@ -100,7 +102,7 @@ def rendered(
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
     tools = tools or payload_tools_of(case, resolved, items.has_calls)
-    request = Request(case.format, tools, "conversation", caller_point=caller_point)
+    request = RenderRequest(case.format, tools, "conversation", caller_point=caller_point)
     payload = render_payload(request, resolved, items)
     return payload, json.loads(orjson.dumps(payload.body))
 
@@ -138,7 +140,9 @@ def count_marks(value: Any) -> int:
 
 @given(cases(), RESOLVED, TAILS)
 @settings(max_examples=60, deadline=None)
-def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
+def test_payloads_are_valid_requests(
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
+) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules."""
     _, body = rendered(case, resolved, folded(case).items(tail))
     assert faults(case.format, body) == []
@@ -157,7 +161,9 @@ def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tai
 
 @given(cases(), RESOLVED, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
+def test_cache_breakpoints_are_at_most_four(
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
+) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless."""
     items = folded(case).items(tail)
     payload, body = rendered(case, resolved, items)
@@ -169,7 +175,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
     assert marks <= MAX_BREAKPOINTS
     assert count_marks(body.get("system")) <= MAX_SYSTEM_BREAKPOINTS
     listed = body[ITEMS[case.format]]
-    last = listed[len(listed) - items.tail :]
+    last = listed[len(listed) - items.tail_items :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
         last = [block for item in last for block in item["content"][-len(tail.texts) :]]
     assert count_marks(last) == 0
@@ -186,7 +192,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_prefixes_of_an_epoch_stay_byte_identical(
-    case: Case, resolved: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart.
 
@@ -203,14 +209,18 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
     assert after[key][:stable] == before[key][:stable]
     for name in ("system", "tools", "config"):
         assert after.get(name) == before.get(name)
-    if first.stable == last.stable:
+    if first.stable_items == last.stable_items:
         assert early.prefix_hash == late.prefix_hash
 
 
 @given(cases(), RESOLVED, TAILS, TAILS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
-    case: Case, resolved: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
+    case: Case,
+    resolved: ResolvedSettings,
+    tail: DynamicTexts,
+    later_tail: DynamicTexts,
+    data: st.DataObject,
 ) -> None:
     """A client that keeps what a delta says and adds the rest has the full payload."""
     hidden = case.view.hidden
@@ -247,7 +257,7 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSetti
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_the_budget_counts_the_returned_payload(
-    case: Case, resolved: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
     """System, tools, messages and tail counted from scratch give the usage reported."""
     items = folded(case).items(tail)
@@ -261,9 +271,9 @@ def test_the_budget_counts_the_returned_payload(
     counted = count_payload_messages(case.format, listed, third)
     if static:
         counted += count_system(static, third)
-    definitions = [*resolved.tools, *([STUB_TOOL] if tools.extra else [])]
+    definitions = [*resolved.tools, *([STUB_TOOL] if tools.agent_tools else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = resolved.extra_tokens(tools.extra)
+    extra = resolved.agent_tool_tokens(tools.agent_tools)
     system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
     assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
@@ -313,16 +323,16 @@ def test_a_changed_prefix_changes_its_hash() -> None:
     fewer = resolved_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
         render_payload(
-            Request(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
+            RenderRequest(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
         ).prefix_hash
         for format in FormatName
         for changed in (resolved, fewer, replace(resolved, sections=(PromptSection("a", "two"),)))
-        for tail in (NO_TAIL, Tail(("note",)))
+        for tail in (NO_DYNAMIC_TEXTS, DynamicTexts(("note",)))
     }
     assert len(hashes) == 12
 
 
-def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
+def folded_empty(tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
     """Return the items of an empty view."""
     return ASSEMBLERS[CHAT](View(spans=(Span(1, 2),)), third).items(tail)
 
@@ -364,8 +374,8 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
     resolved = resolved_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
-    items = replace(folded(case).items(), breakpoints=(BreakpointPlace(0, 3, 0),))
-    request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
+    items = replace(folded(case).items(), breakpoints=(BreakpointPosition(0, 3, 0),))
+    request = RenderRequest(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
     with pytest.raises(MisplacedBreakpoint):
         render_payload(request, resolved, items)
     payload = render_payload(request, resolved, items, breakpoints=False)

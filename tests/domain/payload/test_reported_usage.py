@@ -572,4 +572,7 @@ def test_judged_tokens_are_the_larger_count() -> None:
 )
 def test_compaction_is_suspended_after_an_undo(tokens: int, used: int, suspended: bool) -> None:
     """After an undo nothing is due below the compact trigger until the log has grown (24)."""
-    assert is_suspended(ConversationState(tokens=tokens, resume_at=100), used, LIMITS) is suspended
+    assert (
+        is_suspended(ConversationState(tokens=tokens, resume_at_tokens=100), used, LIMITS)
+        is suspended
+    )

@@ -13,7 +13,7 @@ KINDS = list(SectionKind)
 
 
 def sections() -> st.SearchStrategy[PromptSection]:
-    """Sections with few names, so that layers meet."""
+    """Sections with few names, so that settings levels override each other."""
     return st.builds(
         PromptSection,
         name=st.sampled_from("abcdef"),

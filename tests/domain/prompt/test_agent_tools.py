@@ -39,12 +39,12 @@ from app.domain.prompt.agent_tools import (
     definitions_in,
 )
 from app.domain.tool_output.preview import (
+    AGENT_TOOL_NAMES,
     COMPACT_CONTEXT,
     GREP,
     READ_BYTES,
     READ_LINES,
     RECALL,
-    TOOL_NAMES,
     TOOL_SEARCH,
 )
 from tests.judge import refusals
@@ -151,8 +151,8 @@ def test_definitions_are_new_objects_for_each_caller() -> None:
 
 def test_every_tool_that_notes_name_is_there() -> None:
     """What views and placeholders tell a model to call can be called. [agent-tools.execute]"""
-    assert tuple(AGENT_TOOLS) == TOOL_NAMES
-    assert TOOL_NAMES == (
+    assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES
+    assert AGENT_TOOL_NAMES == (
         "tool_output_cache",
         "tool_output_cache_grep",
         "read_result",

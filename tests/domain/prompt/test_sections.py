@@ -1,4 +1,4 @@
-"""Sections: order, layers and where a cacheable prefix may end.
+"""Sections: order, settings levels and where a cacheable prefix may end.
 
 [sections.order, breakpoints.listed]
 """
@@ -12,7 +12,7 @@ from app.domain.prompt.sections import (
     PromptSection,
     SectionKind,
     merge_sections,
-    prefix_sections,
+    prefix_end_indices,
     section_from,
     system_text,
 )
@@ -25,30 +25,34 @@ LAYERS = st.lists(st.lists(sections(), max_size=5), max_size=3)
 
 
 @given(LAYERS)
-def test_later_levels_replace_sections_by_name(layers: list[list[PromptSection]]) -> None:
-    """Of each name the last layer's section is shown, unless it is empty. [policy.merge-by-name]"""
-    last = {section.name: section for layer in layers for section in layer}
-    merged = merge_sections(layers)
+def test_later_levels_replace_sections_by_name(settings_levels: list[list[PromptSection]]) -> None:
+    """Of each name the last level's section is used, unless it is empty. [policy.merge-by-name]"""
+    last = {
+        section.name: section for settings_level in settings_levels for section in settings_level
+    }
+    merged = merge_sections(settings_levels)
     assert {s.name: s for s in merged} == {n: s for n, s in last.items() if s.content.strip()}
     assert len({section.name for section in merged}) == len(merged)
 
 
 @given(LAYERS)
-def test_order_is_static_to_dynamic(layers: list[list[PromptSection]]) -> None:
+def test_order_is_static_to_dynamic(settings_levels: list[list[PromptSection]]) -> None:
     """Kinds stand in their order, inside a kind `order` decides."""
-    merged = merge_sections(layers)
+    merged = merge_sections(settings_levels)
     places = [(KINDS.index(section.kind), section.order) for section in merged]
     assert places == sorted(places)
 
 
 @given(LAYERS)
-def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSection]]) -> None:
+def test_prefixes_end_after_static_cacheable_kinds(
+    settings_levels: list[list[PromptSection]],
+) -> None:
     """A prefix ends with the last section of a static kind, before anything uncacheable.
 
     [breakpoints.provider-form]
     """
-    merged = merge_sections(layers)
-    found = prefix_sections(merged)
+    merged = merge_sections(settings_levels)
+    found = prefix_end_indices(merged)
     assert found == sorted(set(found))
     for index in found:
         assert merged[index].kind in STATIC

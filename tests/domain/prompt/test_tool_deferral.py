@@ -122,7 +122,7 @@ def case(rows: list[Any]) -> tuple[list[ToolDefinition], list[int], dict[str, in
 
 
 def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
-    """Return what the order of deferral goes by."""
+    """Return the sort key of deferral."""
     return tool.category != "mcp", used.get(tool.name, 0), -place
 
 
@@ -167,7 +167,9 @@ def test_a_plan_defers_no_more_tools_than_needed(
 
 
 @given(PLANS, st.integers(0, 2000), st.integers(0, 500))
-def test_a_larger_allowance_never_defers_more(rows: list[Any], allowed: int, more: int) -> None:
+def test_more_allowed_tokens_never_defer_more_tools(
+    rows: list[Any], allowed: int, more: int
+) -> None:
     """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted)

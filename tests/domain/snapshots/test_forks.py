@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.conversations.active_window import WHOLE_LOG, ActiveWindow, Restored
+from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import (
     ENDLESS,
@@ -96,9 +96,9 @@ def test_restored_spans_are_newer_than_the_clear(
     ("view", "first"),
     [
         (View(), 0),
-        (View(trimmed_through=7), 7),
+        (View(results_cleared_through=7), 7),
         (View(spans=spans_beside(Span(3, 9))), 8),
-        (View(spans=spans_beside(Span(3, 9), (5,)), trimmed_through=20), 20),
+        (View(spans=spans_beside(Span(3, 9), (5,)), results_cleared_through=20), 20),
         (View(spans=(Span(9, ENDLESS),), window=(Span(9, ENDLESS),)), 0),
     ],
 )
@@ -108,10 +108,10 @@ def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> No
 
 
 def test_the_state_at_an_earlier_seq() -> None:
-    """The cleared seq is bounded; `resume_at` holds for the whole log only [forks.window]."""
-    state = ConversationState(9, cleared_seq=6, resume_at=100)
+    """`cleared_seq` is bounded; `resume_at_tokens` is for the whole log only [forks.window]."""
+    state = ConversationState(9, cleared_seq=6, resume_at_tokens=100)
     assert state_at(state, 9) == state
-    assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
+    assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at_tokens=0)
 
 
 def blob(number: int, byte_size: int) -> Blob:
@@ -137,5 +137,5 @@ def test_batches_are_bounded_in_number() -> None:
 
 def test_a_window_of_the_whole_log_stays() -> None:
     """A source without gaps in its window has forks without gaps. [forks.window]"""
-    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG
+    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG_WINDOW
     assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

@@ -19,7 +19,7 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.log.batch import batch_shape
-from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.draft import make_drafts
 from app.domain.conversations.view import Span, count_in, spans_of
 from app.domain.formats import FORMATS
 from app.domain.snapshots.copies import (
@@ -27,8 +27,8 @@ from app.domain.snapshots.copies import (
     copy_id,
     copy_of,
     pending_calls,
-    piece_ids,
     renamed_calls,
+    split_ids,
     with_calls,
 )
 from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
@@ -226,9 +226,9 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
             source = SourceMessage("conversation", f"m{place}", format, timed)
             fresh = renamed_calls(source.own_calls, used, "origin") if not place else fresh
             copy = copy_of(source, copy_id("target", source), SESSION, fresh)
-            made = draft(copy, format, len, "")
+            made = make_drafts(copy, format, len, "")
             assert [item.id for item in made] == [
-                *piece_ids(copy_id("target", source), source.pieces)
+                *split_ids(copy_id("target", source), source.split_count)
             ]
             assert all(item.timestamp is None for item in made)
             assert copy["restored_from"] == {

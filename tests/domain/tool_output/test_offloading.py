@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message
-from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as PreviewMode
+from app.domain.common.policy import ToolOutputPolicy, ToolView
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import TEXT, Blob, blob_id
 from app.domain.tool_output.offloading import (
@@ -29,7 +28,7 @@ from app.domain.tool_output.offloading import (
     PreviewedBlob,
     offload_result,
 )
-from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES, PreviewBuilder, PreviewKind
 from app.domain.tool_output.restoring import (
     is_same_result,
     restore_result,
@@ -47,7 +46,7 @@ ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
-REFERENCE = replace(TIGHT, view=PreviewMode.REFERENCE)
+REFERENCE = replace(TIGHT, view=ToolView.REFERENCE)
 OFF = replace(TIGHT, enabled=False)
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
 
@@ -131,7 +130,7 @@ def contents(found: OffloadedResult) -> dict[str, bytes]:
 
 def original(found: OffloadedResult, format: FormatName) -> Any:
     """Return the original piece, restored from the stored data."""
-    body = json_text.dump_stored(found.piece).decode()
+    body = json_text.dump_stored(found.raw_message).decode()
     output = stored_output_from(found.output.as_json())
     assert output == found.output
     if not output.is_cut:
@@ -173,12 +172,14 @@ def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
         json_text.loads_exact(held.decode("utf-8", "surrogatepass"))
         == holder_of(piece, GEMINI)["response"]
     )
-    shown = holder_of(found.piece, GEMINI)["response"]
-    assert list(shown) == ["output"] and message_of(found.piece, GEMINI).text == shown["output"]
+    shown = holder_of(found.raw_message, GEMINI)["response"]
+    assert (
+        list(shown) == ["output"] and message_of(found.raw_message, GEMINI).text == shown["output"]
+    )
     assert json_text.dumps(original(found, GEMINI)) == json_text.dumps(piece)
-    body = json_text.dump_stored(found.piece).decode()
+    body = json_text.dump_stored(found.raw_message).decode()
     assert is_same_result(body, found.output, piece, GEMINI)
-    assert not is_same_result(body, found.output, found.piece, GEMINI)
+    assert not is_same_result(body, found.output, found.raw_message, GEMINI)
     text_of_it = result(held.decode("utf-8", "surrogatepass"), GEMINI)
     assert not is_same_result(body, found.output, text_of_it, GEMINI)
 
@@ -188,7 +189,7 @@ def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
     tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
     piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
     found = offloaded(piece, ToolOutputPolicy(), RESPONSES)
-    assert (found.piece, found.blobs, found.output.ref) == (piece, (), None)
+    assert (found.raw_message, found.blobs, found.output.ref) == (piece, (), None)
     assert found.output.byte_size > 4096
 
 
@@ -200,9 +201,9 @@ def test_the_smaller_limit_applies() -> None:
     assert found.output.preview is PreviewKind.CUT and found.blobs
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize("name", AGENT_TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
-    """Results of the service's own tools are never offloaded."""
+    """Results of agent tools are never offloaded."""
     piece = result("x" * 100_000)
     assert not offloaded(piece, name=name).blobs
     named = result("x" * 100_000, name=name)
@@ -232,7 +233,7 @@ def test_an_image_has_its_own_blob(format: FormatName) -> None:
     assert held[main[0].id].decode() == f"before\n{line}\nafter\n{line}"
     assert held[png[0].id] == PNG
     assert original(found, format) == result(parts, format)
-    assert [part for part in message_of(found.piece, format).parts if hasattr(part, "data")]
+    assert [part for part in message_of(found.raw_message, format).parts if hasattr(part, "data")]
 
 
 @pytest.mark.parametrize("format", WITH_PARTS)
@@ -242,7 +243,7 @@ def test_an_image_alone_is_the_output(format: FormatName) -> None:
     found = offloaded(piece, TIGHT, format)
     ((blob, _),) = found.blobs
     assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
-    assert (found.piece, found.output.preview) == (piece, PreviewKind.WHOLE)
+    assert (found.raw_message, found.output.preview) == (piece, PreviewKind.WHOLE)
 
 
 def test_base64_in_lines_and_without_padding() -> None:
@@ -259,7 +260,7 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
     """Invalid base64 has no blob: it stays in the message, with a label in the text."""
     piece = result([image(bad)])
     found = offloaded(piece, ToolOutputPolicy())
-    assert (found.piece, found.blobs) == (piece, ())
+    assert (found.raw_message, found.blobs) == (piece, ())
     beside = offloaded(result([text("x" * 5000), image(bad)]), ToolOutputPolicy())
     (held,) = contents(beside).values()
     assert held == b"x" * 5000 + b"\n[image: image/png]"
@@ -323,7 +324,7 @@ policies = st.builds(
     offload_threshold_bytes=st.integers(0, 30),
     max_message_bytes=st.integers(1, 30),
     max_line_length=st.integers(1, 12),
-    view=st.sampled_from(PreviewMode),
+    view=st.sampled_from(ToolView),
 )
 
 
@@ -339,7 +340,10 @@ def test_an_offloaded_result_is_restored_exactly(
     assert json_text.dumps(original(found, format)) == before
     held = contents(found)
     if found.output.ref is None:
-        assert (found.piece, found.output) == (piece, inline_output(message_of(piece, format)))
+        assert (found.raw_message, found.output) == (
+            piece,
+            inline_output(message_of(piece, format)),
+        )
         return
     main = held[found.output.ref]
     assert found.output.byte_size == len(main)
@@ -358,7 +362,7 @@ def test_a_result_is_the_same_under_every_policy(
     found = offloaded(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
     if found.output.ref is None:
         return
-    body = json_text.dump_stored(found.piece).decode()
+    body = json_text.dump_stored(found.raw_message).decode()
     assert is_same_result(body, found.output, piece, format)
     other = deepcopy(piece)
     if is_said_otherwise:
@@ -378,14 +382,14 @@ def test_other_messages_with_the_same_bytes_are_other_results() -> None:
     found, other = offloaded(whole), offloaded(halves)
     assert found.output.ref == other.output.ref
     for kept, given_ in ((found, halves), (other, whole)):
-        body = json_text.dump_stored(kept.piece).decode()
+        body = json_text.dump_stored(kept.raw_message).decode()
         assert not is_same_result(body, kept.output, given_, CHAT)
     moved = result([text("a" * 10 + "\n" + "b" * 5), text("b" * 4)])
     assert not is_same_result(
-        json_text.dump_stored(other.piece).decode(), other.output, moved, CHAT
+        json_text.dump_stored(other.raw_message).decode(), other.output, moved, CHAT
     )
-    view = result(found.piece["content"])
-    body = json_text.dump_stored(found.piece).decode()
+    view = result(found.raw_message["content"])
+    body = json_text.dump_stored(found.raw_message).decode()
     assert not is_same_result(body, found.output, view, CHAT)
 
 
@@ -409,16 +413,16 @@ def test_a_message_without_content_shows_its_blob(nothing: Any, format: FormatNa
         del holder_of(piece, format)[key_of(format)]
     up = attached_of(data)
     found = offloaded(piece, TIGHT, format, up=up)
-    assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
+    assert (found.attached_blob_id, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
     assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
-    assert message_of(found.piece, format).text == up.preview.texts[0]
+    assert message_of(found.raw_message, format).text == up.preview.texts[0]
     assert found.output.preview is PreviewKind.CUT
-    body = json_text.dump_stored(found.piece).decode()
+    body = json_text.dump_stored(found.raw_message).decode()
     full = restore_result(body, format, found.output, data)
     assert message_of(full, format).text == data.decode()
     for other in (TIGHT, REFERENCE, ToolOutputPolicy()):
         again = offloaded(piece, other, format, up=attached_of(data, other))
-        later = json_text.dump_stored(again.piece).decode()
+        later = json_text.dump_stored(again.raw_message).decode()
         assert is_same_result(later, again.output, piece, format)
         spoken = result("own words", format, output_ref={"id": "blob_up"})
         assert not is_same_result(later, again.output, spoken, format)
@@ -433,8 +437,12 @@ def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
     for content in contents:
         piece = result(content, format, output_ref="blob_up")
         found = offloaded(piece, TIGHT, format, up=attached_of(b"x" * 100))
-        assert (found.piece, found.attaches, found.output.is_cut) == (piece, "blob_up", False)
-        body = json_text.dump_stored(found.piece).decode()
+        assert (found.raw_message, found.attached_blob_id, found.output.is_cut) == (
+            piece,
+            "blob_up",
+            False,
+        )
+        body = json_text.dump_stored(found.raw_message).decode()
         assert is_same_result(body, found.output, piece, format)
         other = result("others", format, output_ref="blob_up")
         assert not is_same_result(body, found.output, other, format)
@@ -446,7 +454,9 @@ def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
     """An upload may have any bytes; its message shows each invalid byte as one character."""
     data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
     found = offloaded(result(None, output_ref="blob_up"), up=attached_of(data))
-    full = restore_result(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
+    full = restore_result(
+        json_text.dump_stored(found.raw_message).decode(), CHAT, found.output, data
+    )
     assert full["content"] == "\ufffd\ufffd line\n" * 9 + "\ud800"
 
 
@@ -491,8 +501,8 @@ def test_a_preview_without_the_names_of_tools() -> None:
     """The note of a preview is replaced by the one without names of tools."""
     for policy in (TIGHT, REFERENCE):
         found = offloaded(result("line one\n" * 50), policy)
-        shown = without_tool_names(found.piece["content"], found.output)
+        shown = without_tool_names(found.raw_message["content"], found.output)
         assert shown.endswith(found.output.plain_note)
-        assert not any(name in shown for name in TOOL_NAMES)
+        assert not any(name in shown for name in AGENT_TOOL_NAMES)
     whole = offloaded(result("x\n" * 8))
     assert without_tool_names("text", whole.output) == "text"

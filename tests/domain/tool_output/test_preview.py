@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.policy import ToolOutputPolicy
-from app.domain.common.policy import ToolView as PreviewMode
+from app.domain.common.policy import ToolOutputPolicy, ToolView
 from app.domain.tool_output.blobs import ToolOutputRef, decode_lossy, encode
 from app.domain.tool_output.preview import (
+    AGENT_TOOL_NAMES,
     GREP,
     NOTE_BYTES,
     READ_BYTES,
     READ_LINES,
-    TOOL_NAMES,
     PreviewBuilder,
     PreviewKind,
     ToolPreview,
@@ -41,7 +40,7 @@ def ref_of(*texts: str) -> ToolOutputRef:
 
 
 def limits(
-    max_line_length: int, max_message_bytes: int, mode: PreviewMode = PreviewMode.TRUNCATE
+    max_line_length: int, max_message_bytes: int, mode: ToolView = ToolView.TRUNCATE
 ) -> ToolOutputPolicy:
     """Return a policy with these limits."""
     return ToolOutputPolicy(
@@ -51,7 +50,7 @@ def limits(
 
 def small_limits() -> st.SearchStrategy[ToolOutputPolicy]:
     """Policies with limits so small that short texts are cut in every way."""
-    modes = st.sampled_from([PreviewMode.TRUNCATE] * 5 + [PreviewMode.REFERENCE])
+    modes = st.sampled_from([ToolView.TRUNCATE] * 5 + [ToolView.REFERENCE])
     return st.builds(limits, st.integers(1, 6), st.integers(1, 40), modes)
 
 
@@ -139,7 +138,7 @@ def test_any_bytes_have_a_preview(
         in_pieces.feed(piece)
     view = in_one.finish(ref)
     assert in_pieces.finish(ref) == view
-    if policy.view is PreviewMode.TRUNCATE:
+    if policy.view is ToolView.TRUNCATE:
         cut = lines_cut(decode_lossy(blob), policy.max_line_length)
         shown = bytes_cut(cut, policy.max_message_bytes)
         if shown != decode_lossy(blob):
@@ -191,7 +190,7 @@ def test_invalid_bytes_count_as_decoded() -> None:
 
 def test_a_result_without_text_has_nothing_to_cut() -> None:
     """Images alone have no preview in either mode. [tool-output.media]"""
-    for mode in PreviewMode:
+    for mode in ToolView:
         policy = limits(10, 10, mode)
         assert preview_of_texts([], policy, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
 
@@ -242,7 +241,7 @@ def test_a_reference_has_the_documented_text() -> None:
     """The exact text of a reference, with the unchanged excerpt."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
-        [text, "more"], limits(1, 400, PreviewMode.REFERENCE), ref_of(text), "shell_exec"
+        [text, "more"], limits(1, 400, ToolView.REFERENCE), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -261,7 +260,7 @@ def test_a_reference_has_the_documented_text() -> None:
 def test_a_reference_is_within_the_byte_limit() -> None:
     """The excerpt is shortened to keep the byte limit."""
     for most in (1, 150, 200, 333):
-        policy = limits(2000, most, PreviewMode.REFERENCE)
+        policy = limits(2000, most, ToolView.REFERENCE)
         view = preview_of_texts(["é" * 5000], policy, ref_of("é" * 5000), None)
         least = preview_of_texts(
             ["é" * 5000], replace(policy, max_message_bytes=1), ref_of(""), None
@@ -282,7 +281,7 @@ def test_a_note_is_within_its_bytes(ref: str) -> None:
 def test_a_reference_without_a_tool_name_names_it_tool() -> None:
     """The opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
-    view = preview_of_texts(texts, limits(9, 400, PreviewMode.REFERENCE), ref_of(*texts), None)
+    view = preview_of_texts(texts, limits(9, 400, ToolView.REFERENCE), ref_of(*texts), None)
     assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
     assert "First 200 chars: one\ntwo]\n" in view.texts[0]
     assert view.texts[1:] == ("", "")
@@ -293,7 +292,7 @@ def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutput
     """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
     view = view_of(text, policy)
     assert view.texts[0].endswith(view.note)
-    for name in TOOL_NAMES:
+    for name in AGENT_TOOL_NAMES:
         assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
         assert name not in view.plain_note
     assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)

@@ -19,7 +19,7 @@ from app.domain.conversations.job import Job
 from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from tests.conftest import execute
 from tests.services.fakes import (
@@ -62,7 +62,7 @@ async def is_due(harness: Harness, cid: str) -> bool:
 
 async def kinds(harness: Harness, cid: str) -> list[str]:
     """Return the types of the events."""
-    return [kind for kind, _ in await harness.told(cid)]
+    return [kind for kind, _ in await harness.events_of(cid)]
 
 
 async def pause_seconds(url: str, cid: str) -> float:
@@ -180,7 +180,7 @@ async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harnes
     batch = Append([user("why " * 720)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
-    assert isinstance(first, Appended) and first.pressure == "due"
+    assert isinstance(first, AppendAnswer) and first.pressure == "due"
     async with harness.database.session() as session:
         await session.jobs.clear_due(cid, first.head_seq)
     await harness.log.append(TENANT, cid, batch)
@@ -254,11 +254,11 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
         build = await harness.build(cid, ask)
         check(build, exact=format is CHAT)
         assert build["summary_used"]
-    told = await harness.told(cid)
-    assert [kind for kind, _ in told] == ["due", "started", "compacted"]
-    assert told[1][1] == {"trigger": "background", "steps": ["sandwich"]}
-    assert told[2][1]["compaction_id"] == stored.compaction_id
-    assert told[2][1]["after_tokens"] == stored.after_tokens
+    events = await harness.events_of(cid)
+    assert [kind for kind, _ in events] == ["due", "started", "compacted"]
+    assert events[1][1] == {"trigger": "background", "steps": ["sandwich"]}
+    assert events[2][1]["compaction_id"] == stored.compaction_id
+    assert events[2][1]["after_tokens"] == stored.after_tokens
     await harness.work(cid)
     assert len(harness.gateway.calls) == 1
 
@@ -309,8 +309,8 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
     await harness.work(cid)
     state = (await harness.stored(cid)).state
     assert (state.compaction_id, state.is_due) == (None, False)
-    assert state.resume_at == state.tokens + 50
-    while (await harness.stored(cid)).state.tokens < state.resume_at - 10:
+    assert state.resume_at_tokens == state.tokens + 50
+    while (await harness.stored(cid)).state.tokens < state.resume_at_tokens - 10:
         await harness.append(cid, user("why " * 4))
         assert not await is_due(harness, cid)
     await harness.append(cid, user("why " * 12))
@@ -441,9 +441,9 @@ async def test_each_failure_pauses_compactions_for_longer(
     await harness.work(cid)
     assert 3590 < await pause_seconds(database_url, cid) <= 3600
     assert len(harness.gateway.calls) == 5
-    told = await harness.told(cid)
-    assert [kind for kind, _ in told] == ["due", *["started", "failed"] * 5]
-    assert told[2][1] == {
+    events = await harness.events_of(cid)
+    assert [kind for kind, _ in events] == ["due", *["started", "failed"] * 5]
+    assert events[2][1] == {
         "trigger": "background",
         "reason": "provider_error",
         "calls": 1,
@@ -554,7 +554,7 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
 async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
     harness: Harness,
 ) -> None:
-    """A fruitless attempt is not repeated until its basis changes."""
+    """A fruitless attempt is not repeated until its plan key changes."""
     cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
     await fill(harness, cid, 955)
     for _ in range(2):
@@ -593,9 +593,9 @@ def jobs_of(harness: Harness) -> JobService:
     return JobService(harness.database, new_id)
 
 
-async def start(harness: Harness, cid: str, **ask: Any) -> Job:
+async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**ask).as_json())
+    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**options).as_json())
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:
@@ -607,10 +607,10 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     await harness.work(cid, job.job_id)
     done = await jobs_of(harness).get(TENANT, job.job_id)
     assert (done.status, done.error) == ("done", None)
-    told = CompactResult(**json.loads(done.result or ""))
+    result = CompactResult(**json.loads(done.result or ""))
     stored = await harness.receipt(cid)
-    assert told.compacted
-    assert (told.compaction_id, list(told.strategies_run)) == (
+    assert result.compacted
+    assert (result.compaction_id, list(result.strategies_run)) == (
         stored.compaction_id,
         ["tree_summary"],
     )
@@ -631,9 +631,9 @@ async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
     job = await start(harness, cid)
     await harness.work(cid, job.job_id)
     done = await jobs_of(harness).get(TENANT, job.job_id)
-    told = json.loads(done.result or "")
-    assert (done.status, told["compacted"]) == ("done", False)
-    assert told["reason"] == "full_history never compacts"
+    result = json.loads(done.result or "")
+    assert (done.status, result["compacted"]) == ("done", False)
+    assert result["reason"] == "full_history never compacts"
 
 
 async def test_a_failed_job_has_its_error(harness: Harness) -> None:
@@ -646,8 +646,8 @@ async def test_a_failed_job_has_its_error(harness: Harness) -> None:
         await harness.work(cid, job.job_id)
     failed = await jobs_of(harness).get(TENANT, job.job_id)
     assert (failed.status, failed.result) == ("failed", None)
-    told = json.loads(failed.error or "")
-    assert (told["code"], told["reason"]) == ("SERVICE_UNAVAILABLE", "provider_error")
+    problem = json.loads(failed.error or "")
+    assert (problem["code"], problem["reason"]) == ("SERVICE_UNAVAILABLE", "provider_error")
     assert len(harness.gateway.calls) == 1
     assert (await harness.stored(cid)).state.compaction_id is None
     state = (await harness.stored(cid)).state

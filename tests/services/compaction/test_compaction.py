@@ -84,7 +84,7 @@ async def test_a_forced_compaction_returns_its_result(harness: Harness) -> None:
     assert made.summary_tokens == after["budget"].summary
     stored = await receipt(harness, cid)
     assert (stored.trigger, stored.summary) == ("forced", "what was said")
-    assert (stored.span.start, stored.span.end) == made.summary_range
+    assert (stored.hidden_span.start, stored.hidden_span.end) == made.summary_range
     assert stored.before_tokens == made.before_tokens
     assert after["cache_break_reason"] == "compaction"
     check(after, exact=True)
@@ -120,10 +120,10 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
         assert stored.parent_id == parent
         parent = stored.compaction_id
         if spans:
-            assert stored.span.start == spans[-1].start
-            assert stored.span.end > spans[-1].end
+            assert stored.hidden_span.start == spans[-1].start
+            assert stored.hidden_span.end > spans[-1].end
             assert f"so far {number - 1}" in harness.gateway.calls[-1].messages[-1]["content"]
-        spans.append(stored.span)
+        spans.append(stored.hidden_span)
     build = await harness.build(cid)
     assert "so far 3" in build.contents
     assert "so far 2" not in build.contents
@@ -150,7 +150,7 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
     assert not shown.compacted
     assert shown.after_tokens <= shown.before_tokens
     assert harness.gateway.calls == []
-    assert (await harness.stored(cid)).state.span is None
+    assert (await harness.stored(cid)).state.hidden_span is None
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert made.summary_range == shown.summary_range
     assert made.after_tokens <= shown.after_tokens
@@ -170,7 +170,7 @@ async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, fail
     with pytest.raises(ServiceUnavailable):
         await harness.compaction.compact(TENANT, cid, CompactRequest())
     after = (await harness.stored(cid)).state
-    assert (after.span, after.view_version) == (state.span, state.view_version)
+    assert (after.hidden_span, after.view_version) == (state.hidden_span, state.view_version)
     later = await harness.build(cid)
     assert later["epoch"] == before["epoch"]
     assert is_extension(later, before)
@@ -233,7 +233,7 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert not made.compacted
     assert made.reason == "the summary would not be shorter"
-    assert (await harness.stored(cid)).state.span is None
+    assert (await harness.stored(cid)).state.hidden_span is None
 
 
 async def test_the_state_is_the_active_summary(harness: Harness) -> None:
@@ -335,11 +335,17 @@ async def test_any_log_compacted_at_any_time_builds_on(
         for options in (RequestSettings(), RequestSettings(model="gpt-4.1")):
             build = await harness.build(cid, options)
             check(build, exact=True)
-            assert build["summary_used"] == ((await harness.stored(cid)).state.span is not None)
+            assert build["summary_used"] == (
+                (await harness.stored(cid)).state.hidden_span is not None
+            )
         state = (await harness.stored(cid)).state
         async with harness.database.session() as session:
             entries = await session.log.entries(cid, 1, state.head_seq + 1)
-        hidden = [e for e in entries if state.span and state.span.start <= e.seq < state.span.end]
+        hidden = [
+            e
+            for e in entries
+            if state.hidden_span and state.hidden_span.start <= e.seq < state.hidden_span.end
+        ]
         assert state.tokens == sum(entry.tokens for entry in entries)
         assert state.hidden_tokens == sum(entry.tokens for entry in hidden)
         if made.compacted:

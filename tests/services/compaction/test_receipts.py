@@ -227,9 +227,16 @@ async def test_undo_restores_the_payload_byte_for_byte(
         assert build["cache_break_reason"] == "undone"
         assert (await harness.build(cid, ASKS[format]))["cache_break_reason"] is None
     now = (await harness.stored(cid)).state
-    same = ("span", "kept", "compaction_id", "summary_tokens", "hidden_tokens", "hidden_messages")
+    same = (
+        "hidden_span",
+        "kept_seqs",
+        "compaction_id",
+        "summary_tokens",
+        "hidden_tokens",
+        "hidden_messages",
+    )
     assert [getattr(now, name) for name in same] == [getattr(state, name) for name in same]
-    assert now.resume_at == now.tokens + (20_000 - 100) // 20
+    assert now.resume_at_tokens == now.tokens + (20_000 - 100) // 20
     await harness.undo(cid)
     await harness.undo(cid)
     assert (await harness.stored(cid)).state.compaction_id is None
@@ -260,7 +267,7 @@ async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
     with pytest.raises(Conflict) as refused:
         await harness.receipts.undo(TENANT, cid, one)
     assert refused.value.facts["active"] is None
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds.count("undone") == 2
 
 
@@ -323,9 +330,9 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
     assert (await harness.receipt(cid)).trigger == "background"
     await harness.undo(cid)
     state = (await harness.stored(cid)).state
-    assert state.resume_at == state.tokens + 50
+    assert state.resume_at_tokens == state.tokens + 50
     assert not state.is_due
-    while (await harness.stored(cid)).state.tokens < state.resume_at - 12:
+    while (await harness.stored(cid)).state.tokens < state.resume_at_tokens - 12:
         await harness.append(cid, user("why " * 4))
         assert not (await harness.stored(cid)).state.is_due
         await harness.work(cid)
@@ -404,9 +411,9 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
     assert (await harness.stored(cid)).state == state
     assert statuses(await page(harness, cid)) == ["undone"]
     assert (await harness.build(cid)).text == before.text
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds == ["started", "compacted", "started", "undone", "failed"]
-    assert (await harness.told(cid))[-1][1]["reason"] == "context_changed"
+    assert (await harness.events_of(cid))[-1][1]["reason"] == "context_changed"
     async with harness.leases.held(cid) as is_mine:
         assert is_mine
     assert (await harness.compact(cid)).compacted
@@ -431,7 +438,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
     build = await harness.build(cid)
     check(build, exact=True)
     assert "answer 3 because" in build.contents
-    assert (await harness.receipt(cid)).view.kept == (8,)
+    assert (await harness.receipt(cid)).view.unhidden_seqs == (8,)
 
 
 async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
@@ -521,6 +528,6 @@ async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None
     with pytest.raises(Conflict):
         await running
     assert await page(harness, cid) == []
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert "compacted" not in kinds
     assert (await harness.build(cid)).text == before.text

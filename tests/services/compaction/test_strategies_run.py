@@ -126,7 +126,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     assert stored.trigger == ("background" if in_background else "proactive")
     assert (stored.strategy, stored.strategies_run) == ("retain_summary", ("retain_summary",))
     assert (stored.view.retain, stored.summary) == ("the goal is tea", "what was said")
-    assert stored.span == Span(1, len(log) - 2)
+    assert stored.hidden_span == Span(1, len(log) - 2)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
 
@@ -217,7 +217,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
         assert made.compacted
         assert made.strategies_run == ("tree_summary",)
         await both(harness, cid)
-    hidden = (await harness.receipt(cid)).span
+    hidden = (await harness.receipt(cid)).hidden_span
     for seq in range(hidden.start, hidden.end):
         read = [text for text in prompts(harness) if f"«{seq}»" in text]
         assert len(read) == 1, seq
@@ -343,7 +343,7 @@ async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
     assert (await harness.build(cid))["tokens_used"] <= made.after_tokens <= 1600
     stored = await harness.receipt(cid)
     assert (stored.view.hidden, stored.summary, stored.view.note) == (None, None, None)
-    assert stored.span == Span(1, stored.view.trimmed_through + 1)
+    assert stored.hidden_span == Span(1, stored.view.results_cleared_through + 1)
     assert (stored.hidden_messages, stored.made, stored.calls) == (0, (), 0)
     assert await harness.receipts.state(TENANT, cid) is None
     assert await harness.bodies(cid) == log
@@ -468,7 +468,7 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
     stored = await harness.receipt(cid)
     assert (stored.trigger, stored.made, stored.calls) == ("proactive", (), 1)
     assert stored.degraded == ("summariser_unavailable",)
-    assert (await harness.told(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
+    assert (await harness.events_of(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
     await both(harness, cid)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
@@ -498,7 +498,7 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
     assert [build.text for build in await both(harness, cid)] == [build.text for build in before]
     assert (await harness.stored(cid)).state == state
     assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
-    type_, data = (await harness.told(cid))[-1]
+    type_, data = (await harness.events_of(cid))[-1]
     assert (type_, data["reason"]) == ("failed", "provider_error")
 
 
@@ -837,7 +837,7 @@ class Story:
         """Check that the log is unchanged and every receipt can be expanded."""
         assert await self.harness.bodies(self.cid) == self.log
         for found in await self.harness.receipts.page(TENANT, self.cid, 1000, None):
-            span, seq, bodies = found.compaction.span, 0, []
+            span, seq, bodies = found.compaction.hidden_span, 0, []
             while True:
                 _, page = await self.harness.receipts.expand(
                     TENANT, self.cid, found.compaction.compaction_id, seq, 7

@@ -153,7 +153,7 @@ async def run(
     settings: SummariserSettings = SETTINGS,
     max_tokens: int = 300,
     by: str | None = "main",
-    kept: frozenset[int] = frozenset(),
+    verbatim_indices: frozenset[int] = frozenset(),
     retained: str | None = None,
 ) -> Made:
     """Summarise by the main model."""
@@ -166,7 +166,7 @@ async def run(
         by,
         max_tokens,
         summary_run,
-        kept=kept,
+        verbatim_indices=verbatim_indices,
         retained=retained,
     )
     return Made(made.text, made.retain, summary_run)
@@ -342,7 +342,7 @@ async def test_nothing_to_summarise_is_refused() -> None:
     """No messages, or none to summarise, is an error. [stateless.errors]"""
     for messages, kept in (([], frozenset[int]()), (numbered(2), frozenset({0, 1}))):
         with pytest.raises(ValidationError, match="Conversation has no messages"):
-            await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
+            await run(ScriptedGateway(GOOD), messages=messages, verbatim_indices=kept)
 
 
 # --- what stays beside the summary ----------------------------------------------------------
@@ -351,7 +351,7 @@ async def test_nothing_to_summarise_is_refused() -> None:
 async def test_kept_messages_are_shown_and_marked() -> None:
     """A pinned message is in the prompt, marked as kept. [pins.verbatim]"""
     gateway = ScriptedGateway(GOOD)
-    await run(gateway, kept=frozenset({1}))
+    await run(gateway, verbatim_indices=frozenset({1}))
     assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
     assert gateway.texts[0].count("User:\n<") == 3
     assert "do not repeat it" in gateway.texts[0]
@@ -361,7 +361,9 @@ async def test_kept_messages_are_shown_and_marked() -> None:
 
 async def test_kept_messages_are_not_extracted() -> None:
     """The built-in summariser leaves out what is shown beside it. [pins.verbatim]"""
-    made = await run(ScriptedGateway(""), messages=numbered(3, 40), by=None, kept=frozenset({1}))
+    made = await run(
+        ScriptedGateway(""), messages=numbered(3, 40), by=None, verbatim_indices=frozenset({1})
+    )
     assert "<0>x" in made.text
     assert "<1>x" not in made.text
 

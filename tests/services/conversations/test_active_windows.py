@@ -153,7 +153,7 @@ async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
     await harness.append(cid, user("4"))
     assert await shown(harness, cid) == ["4"]
     assert await shown(harness, other) == ["0", "1", "2"]
-    assert [kind for kind, _ in await harness.told(cid)] == ["cleared"] * 3
+    assert [kind for kind, _ in await harness.events_of(cid)] == ["cleared"] * 3
 
 
 async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:
@@ -173,7 +173,7 @@ async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -
 
 
 async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:
-    """State, summary and `resume_at` are reset."""
+    """State, summary and `resume_at_tokens` are reset."""
     cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
     await harness.talk(cid, 12, words=60)
     assert (await harness.compact(cid)).compacted
@@ -329,7 +329,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
     cid = await harness.conversation(policy, agent_id=agent)
     await harness.talk(cid, 12, words=80)
     assert (await harness.compact(cid)).compacted
-    span = (await harness.stored(cid)).state.span
+    span = (await harness.stored(cid)).state.hidden_span
     assert span is not None
     pinned = span.start if edge == "first" else span.end - 1
     if then == "undone":
@@ -344,7 +344,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
         await harness.agents.change(TENANT, agent, patch)
         await harness.context.budget(TENANT, cid)
     state = (await harness.stored(cid)).state
-    assert pinned in state.kept
+    assert pinned in state.kept_seqs
     words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
     build = await harness.build(cid)
     for model in (None, "gpt-4o-mini"):

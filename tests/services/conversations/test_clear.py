@@ -195,18 +195,18 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert (receipt.trigger, receipt.strategy) == ("tool_output", "sandwich")
     assert receipt.strategies_run == ("clear_tool_results",)
     assert (receipt.model, receipt.calls, receipt.made) == (None, 0, ())
-    assert (receipt.span.start, receipt.span.end) == (1, 8)
-    assert receipt.view.trimmed_through == 7
+    assert (receipt.hidden_span.start, receipt.hidden_span.end) == (1, 8)
+    assert receipt.view.results_cleared_through == 7
     assert receipt.before_msg_count == receipt.after_msg_count == 13
     state = (await harness.stored(cid)).state
     assert state.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
-    assert (state.hidden_messages, state.span) == (0, None)
+    assert (state.hidden_messages, state.hidden_span) == (0, None)
     reading = await harness.context.budget(TENANT, cid)
     assert full is not None
     assert reading is not None
     assert full.budget.used_tokens == receipt.before_tokens
     assert build["tokens_used"] <= reading.budget.used_tokens == receipt.after_tokens
-    (event,) = await harness.told(cid)
+    (event,) = await harness.events_of(cid)
     assert event[0] == "compacted"
     assert event[1]["trigger"] == "tool_output"
     assert event[1]["compaction_id"] == receipt.compaction_id
@@ -371,7 +371,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     await use(harness, cid, *range(2, 6))
     for build in await both(harness, cid):
         assert shown(build) == [1, 4, 5]
-    assert (await harness.stored(cid)).state.kept == (5,)
+    assert (await harness.stored(cid)).state.kept_seqs == (5,)
     await use(harness, cid, 6, 7, 8)
     for build in await both(harness, cid):
         assert shown(build) == [1, 7, 8]
@@ -404,7 +404,7 @@ async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str
         await use(harness, cid, *range(8, 11), name="keep")
         await use(harness, cid, *range(11, 16))
     view = (await harness.receipt(cid)).view
-    assert all(view.shows(seq) for seq in (await harness.stored(cid)).state.kept)
+    assert all(view.shows(seq) for seq in (await harness.stored(cid)).state.kept_seqs)
 
 
 def _whole_or_gone(build: Build) -> int:
@@ -553,7 +553,7 @@ async def test_undo_restores_the_clearing_before(harness: Harness) -> None:
     await both(harness, cid)
     await harness.undo(cid)
     undone = (await harness.stored(cid)).state
-    assert (undone.hidden_tokens, undone.kept) == (state.hidden_tokens, state.kept)
+    assert (undone.hidden_tokens, undone.kept_seqs) == (state.hidden_tokens, state.kept_seqs)
     for build, before in zip(await both(harness, cid), first, strict=True):
         assert shown(build)[:3] == shown(before)[:3] == [0, 4, 5]
 
@@ -604,7 +604,7 @@ async def test_a_clearing_by_a_smaller_context_window_applies_to_all_builds(
     assert shown(build) == [2, 3, 4]
     assert await triggers(harness, cid) == ["tool_output"]
     state = (await harness.stored(cid)).state
-    assert state.span is None, "nothing is hidden for anybody else"
+    assert state.hidden_span is None, "nothing is hidden for anybody else"
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     for own in await both(harness, cid):
@@ -653,7 +653,7 @@ async def test_a_clearing_is_atomic(harness: Harness, sentence: str) -> None:
         await harness.build(cid)
     assert (await harness.stored(cid)).state == state
     assert await triggers(harness, cid) == []
-    assert await harness.told(cid) == []
+    assert await harness.events_of(cid) == []
     sentences.failing.clear()
     assert shown(await harness.build(cid)) == [3, 4, 5]
 
@@ -772,7 +772,12 @@ async def test_any_log_is_cleared_as_the_policy_requires(
         assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
         before = build
     state = (await harness.stored(cid)).state
-    if before is None or state.span is not None or strategy == "sliding_window" or window < 10**5:
+    if (
+        before is None
+        or state.hidden_span is not None
+        or strategy == "sliding_window"
+        or window < 10**5
+    ):
         return
     entries = await _entries(harness, cid)
     view = (await harness.receipt(cid)).view if state.compaction_id else None
@@ -783,6 +788,6 @@ async def test_any_log_is_cleared_as_the_policy_requires(
     may_go = [
         item
         for item in entries[:last]
-        if item.role is Role.TOOL and item.clearable and not view.trims(item.seq)
+        if item.role is Role.TOOL and item.clearable and not view.clears_result(item.seq)
     ]
     assert left <= output["context_budget_tokens"] or not may_go

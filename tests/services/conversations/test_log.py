@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from app.services.tool_output.stored_results import Content
 from tests.domain.histories import raw_logs
@@ -48,7 +48,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "limit": 1000,
     } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
-    return [item.piece for item in await harness.outputs.originals(cid, found, Content.FULL)]
+    return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
 async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
@@ -216,7 +216,7 @@ async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> 
     request = Append([user("a"), says("b")], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, request)
     again = await harness.log.append(TENANT, cid, request)
-    assert isinstance(first, Appended)
+    assert isinstance(first, AppendAnswer)
     assert isinstance(again, dict)
     assert again["head_seq"] == first.head_seq == 2
     assert [m["id"] for m in again["messages"]] == [m.id for m in first.messages]
@@ -231,7 +231,7 @@ async def test_concurrent_equal_requests_are_stored_once(harness: Harness) -> No
     cid = await harness.conversation()
     request = Append([user("a")], idempotency_key="k")
     answers = await asyncio.gather(*(harness.log.append(TENANT, cid, request) for _ in range(4)))
-    assert sum(isinstance(answer, Appended) for answer in answers) == 1
+    assert sum(isinstance(answer, AppendAnswer) for answer in answers) == 1
     assert len(await bodies(harness, cid)) == 1
 
 

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.ids import AgentId
-from app.domain.common.policy import DEFAULTS
+from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
 from app.services.conversations.own_settings import (
     ListVersion,
     OwnSettings,
     Patch,
-    below_policy,
     effective_policy,
     newest_version,
     sections_json,
     tools_json,
+    with_policy_pointers,
     with_version,
     without_empty_objects,
 )
@@ -68,10 +68,10 @@ def test_a_patch_sets_its_leaves(first: dict[str, Any], second: dict[str, Any]) 
     stored = json.loads(patched(patched("{}", first), second))
     shown = effective_policy(stored)
     for name, value in second.get("sandwich", {}).items():
-        expected = DEFAULTS["sandwich"][name] if value is None else value
+        expected = DEFAULT_POLICY["sandwich"][name] if value is None else value
         assert shown["sandwich"][name] == expected
     assert without_empty_objects(stored) == stored
-    assert shown.keys() == DEFAULTS.keys()
+    assert shown.keys() == DEFAULT_POLICY.keys()
 
 
 def test_a_patch_changes_only_its_fields() -> None:
@@ -104,7 +104,9 @@ def test_names_are_unique() -> None:
 
 def test_policy_pointers_start_at_the_request_body() -> None:
     """What is wrong in a policy is pointed at from the whole body. [api.limits]"""
-    error = below_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
+    error = with_policy_pointers(
+        ValidationError("no", problems=(Problem("/budget/notice_at", "no"),))
+    )
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
 
 

@@ -138,7 +138,7 @@ async def test_a_pinned_message_is_not_summarised(
             assert_shown(build, which)
             assert build["summary_used"]
         await harness.talk(cid, 8)
-    assert set(pinned) <= set((await harness.receipt(cid)).view.kept)
+    assert set(pinned) <= set((await harness.receipt(cid)).view.unhidden_seqs)
     await harness.undo(cid)
     for build in await both(harness, cid):
         assert all(text in build.contents for text in SHOWN[which])
@@ -176,7 +176,7 @@ async def test_the_next_compaction_may_hide_an_unpinned_message(
     for build in await both(harness, cid):
         assert "ferries at nine" not in build.contents and "nine and ten" not in build.contents
     assert await harness.unpin(cid, seqs["calls"]) != []
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert (kinds.count("pinned"), kinds.count("unpinned")) == (1, 1)
 
 
@@ -326,7 +326,7 @@ async def test_a_cleared_result_is_shown_again_once_pinned(harness: Harness) -> 
     after = (await harness.context.budget(TENANT, cid)).budget.used_tokens  # type: ignore[union-attr]
     assert after > before + 100
     assert after >= chat["tokens_used"]
-    assert (await harness.stored(cid)).state.kept == (5,)
+    assert (await harness.stored(cid)).state.kept_seqs == (5,)
 
 
 async def test_a_pin_on_a_visible_message_starts_no_epoch(harness: Harness) -> None:
@@ -446,7 +446,7 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
     assert pinned == [1, 2, 3, 4]
     async with harness.database.session() as session:
         assert [entry.seq for entry in await session.contexts.pinned(cid)] == pinned
-    kinds = [kind for kind, _ in await harness.told(cid)]
+    kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds.count("pinned") == 4
     with pytest.raises(ValidationError):
         await harness.pin(cid, 5, turn=True)
@@ -494,7 +494,7 @@ async def test_pins_of_unknown_messages(harness: Harness) -> None:
                 await pins.pin(tenant, cid, message_id, whole_turn=turn)
             with pytest.raises(NotFound):
                 await pins.unpin(tenant, cid, message_id, whole_turn=turn)
-    assert await harness.told(one) == []
+    assert await harness.events_of(one) == []
 
 
 async def test_concurrent_pins(harness: Harness) -> None:
@@ -508,7 +508,7 @@ async def test_concurrent_pins(harness: Harness) -> None:
     assert reading is not None
     assert reading.budget.used_tokens == chat["tokens_used"]
     state = (await harness.stored(cid)).state
-    assert set(range(1, 20, 3)) <= set(state.kept)
+    assert set(range(1, 20, 3)) <= set(state.kept_seqs)
     assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)
 
 

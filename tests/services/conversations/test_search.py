@@ -246,7 +246,7 @@ async def test_a_worker_indexes_hidden_messages(
     await service.index_hidden(TENANT, with_sentence)
     assert await words_of(harness, with_sentence) == 0
     await harness.compact(with_sentence)
-    span = (await harness.stored(with_sentence)).state.span
+    span = (await harness.stored(with_sentence)).state.hidden_span
     assert span is not None
     await service.index_hidden(TENANT, with_sentence)
     assert await words_of(harness, with_sentence) == span.end - 1
@@ -280,7 +280,7 @@ async def test_a_failing_index_does_not_fail_the_work(
     claim = await harness.leases.claim()
     assert claim is not None
     database = PostgresDatabase(harness.database.store)
-    await Worker(database, harness.leases, "", work, prepare=prepare)._run(claim)
+    await Worker(database, harness.leases, "", work, index_hidden=prepare)._run(claim)
     assert done == [with_sentence]
     assert await harness.leases.claim() is None
     assert (await words_of(harness, with_sentence) > 0) is (failure is None)
@@ -295,7 +295,7 @@ async def test_concurrent_searches_agree(
 
     [search.no-append-cost]
     """
-    monkeypatch.setattr(search, "BATCH", 5)
+    monkeypatch.setattr(search, "BATCH_MESSAGES", 5)
     other = SearchService(harness.database, harness.resolver)
     found = await asyncio.gather(
         *(seqs(each, with_sentence, "staging port") for each in (service, other) * 3),

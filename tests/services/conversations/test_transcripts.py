@@ -279,7 +279,7 @@ async def test_long_chains_of_compactions(
     found = await visibilities_of(harness, cid)
     assert all(mark.is_explained for mark in found)
     assert {mark.compaction_id for mark in found} > {made[-1]}
-    monkeypatch.setattr(transcripts, "RECEIPTS_READ", (1, 1))
+    monkeypatch.setattr(transcripts, "RECEIPT_BATCHES", (1, 1))
     near = await visibilities_of(harness, cid)
     assert {mark.compaction_id for mark in near if mark.compaction_id} <= {*made[-3:]}
     assert [mark.state for mark in near] == [mark.state for mark in found]

@@ -37,7 +37,7 @@ ASKS = {
 
 
 def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:
-    """Return a policy with a small window, of which own tools and notes would take too much."""
+    """Return a policy with a small window, of which agent tools and notes would take too much."""
     budget = {"context_window": window, "max_output_tokens": output, "notice_at": 1.0}
     budget |= leaves.pop("budget", {})
     return {"budget": budget, "agent_tools": "none"} | leaves

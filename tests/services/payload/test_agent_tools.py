@@ -1,4 +1,4 @@
-"""The agent's own tools in payloads: there when texts name them, and only then.
+"""Agent tools in payloads: there when texts name them, and only then.
 
 [agent-tools.definitions]
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.policy import OWN_TOOLS
+from app.domain.common.policy import AGENT_TOOL_NAMES
 from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
 from tests.services.payload.builders import ASKS, check
 
-READ_LINES, GREP, READ_BYTES, *_ = OWN_TOOLS
+READ_LINES, GREP, READ_BYTES, *_ = AGENT_TOOL_NAMES
 FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
 WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}
@@ -82,7 +82,7 @@ async def test_none_adds_no_tool_and_names_none(harness: Harness, format: Any) -
     cid = await with_long_result(harness, agent_tools="none")
     build = await harness.build(cid, ASKS[format])
     assert tools_of(build) == []
-    assert not any(name in build.contents for name in OWN_TOOLS)
+    assert not any(name in build.contents for name in AGENT_TOOL_NAMES)
     assert 'ref=\\"blob_' in build.contents
     check(build, exact=format is CHAT)
     await harness.set_policy(cid, {"agent_tools": "auto"})

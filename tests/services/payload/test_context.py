@@ -390,7 +390,7 @@ async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, tu
         check(build, exact=ask.format is CHAT)
         assert "what now?" in build.contents
         assert "emergency_cut" in build["degraded"]
-    assert (await harness.stored(cid)).state.span is None
+    assert (await harness.stored(cid)).state.hidden_span is None
 
 
 async def test_many_results_are_replaced_by_placeholders(harness: Harness) -> None:
@@ -436,13 +436,13 @@ async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
     assert build["degraded"] == ["summariser_unavailable"]
     assert build["compaction"] is None
     state = (await harness.stored(cid)).state
-    assert (state.span, state.view_version) == (None, 0)
+    assert (state.hidden_span, state.view_version) == (None, 0)
     await fill(harness, cid, 1100)
     over = await harness.build(cid)
     check(over, exact=True)
     assert over["degraded"][0] == "summariser_unavailable"
     assert len(over["degraded"]) > 1
-    assert (await harness.stored(cid)).state.span is None
+    assert (await harness.stored(cid)).state.hidden_span is None
 
 
 async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
@@ -476,7 +476,7 @@ async def test_another_strategy_clears_the_state(harness: Harness) -> None:
     assert not build["summary_used"]
     assert build["cache_break_reason"] is not None
     state = (await harness.stored(cid)).state
-    assert (state.span, state.compaction_id, state.hidden_tokens) == (None, None, 0)
+    assert (state.hidden_span, state.compaction_id, state.hidden_tokens) == (None, None, 0)
     assert len(build.messages) == state.head_seq
     assert await harness.receipts.state(TENANT, cid) is None
     await harness.set_policy(cid, {"strategy": "sandwich"})
@@ -519,7 +519,7 @@ async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: H
     assert first["summary_used"]
     assert first["compaction"] is None
     state = (await harness.stored(cid)).state
-    assert (state.span, state.view_version) == (None, 0)
+    assert (state.hidden_span, state.view_version) == (None, 0)
     await harness.append(cid, user("and now?"))
     second = await harness.build(cid, small)
     check(second, exact=True)

@@ -395,7 +395,7 @@ async def test_the_receipt_of_a_cut(harness: Harness) -> None:
     assert stored.hidden_messages == 8
     _, page = await harness.receipts.expand(TENANT, cid, stored.compaction_id, 0, 100)
     assert [message.body for message in page] == log[:8]
-    (kind, told), *_ = (await harness.told(cid))[::-1]
+    (kind, told), *_ = (await harness.events_of(cid))[::-1]
     assert (kind, told["trigger"]) == ("compacted", "emergency")
     assert json.dumps(told).count("question") == 0
 

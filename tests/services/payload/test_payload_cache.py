@@ -30,9 +30,9 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
     """The cache returns the newest payload of a stream, and none after a drop."""
     windows = PayloadCache(10_000)
     first, second = window("a"), window("b")
-    windows.keep(("lane",), first)
+    windows.put(("lane",), first)
     assert windows.find(("lane",)) is first
-    windows.keep(("lane",), second)
+    windows.put(("lane",), second)
     assert windows.find(("lane",)) is second
     assert windows.find(("other",)) is None
     windows.drop(("lane",))
@@ -42,7 +42,7 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
 
 def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
     """It adds the output of each row, without cleared results, so no build sums over rows."""
-    view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
+    view = View(spans=(Span(1, ENDLESS),), results_cleared_through=4, uncleared_results=(3,))
     folded = CachedPayload("a", "{}", view, ASSEMBLERS[FormatName.OPENAI_CHAT](view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
     rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
@@ -58,9 +58,9 @@ def test_the_least_recently_used_payload_is_evicted_first() -> None:
     """A full cache evicts the payload that was not read for the longest time."""
     windows = PayloadCache(2_000)
     for name in "abc":
-        windows.keep((name,), window(name, 100))
+        windows.put((name,), window(name, 100))
     windows.find(("a",))
-    windows.keep(("d",), window("d", 100))
+    windows.put(("d",), window("d", 100))
     assert windows.find(("b",)) is None
     assert windows.find(("a",)) is not None
 
@@ -68,10 +68,10 @@ def test_the_least_recently_used_payload_is_evicted_first() -> None:
 def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
     """A payload that cannot fit only removes the stream's earlier one."""
     windows = PayloadCache(2_000)
-    windows.keep(("lane",), window("a"))
-    windows.keep(("lane",), window("b", 5_000))
+    windows.put(("lane",), window("a"))
+    windows.put(("lane",), window("b", 5_000))
     assert windows.find(("lane",)) is None
-    windows.keep(("lane",), window("c"))
+    windows.put(("lane",), window("c"))
     assert windows.find(("lane",)) is not None
 
 
@@ -85,6 +85,6 @@ def test_the_cache_never_exceeds_its_bound(steps: list[tuple[str, int, bool]]) -
         if drops:
             windows.drop((name,))
         else:
-            windows.keep((name,), window(name, size))
+            windows.put((name,), window(name, size))
         held = [found for key in "abcd" if (found := windows.find((key,))) is not None]
         assert sum(found.size_bytes for found in held) <= most

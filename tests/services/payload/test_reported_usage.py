@@ -56,7 +56,7 @@ def service(harness: Harness) -> UsageService:
 
 
 def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
-    """Return a policy with this window and no own tools."""
+    """Return a policy with this window and no agent tools."""
     budget = {"context_window": window, "max_output_tokens": output}
     return {"budget": budget, "agent_tools": "none"} | leaves
 
@@ -411,8 +411,8 @@ async def test_every_read_has_the_newest_calibration(
     after = await harness.append(cid, user("more"))
     assert after.budget is not None
     assert after.budget.used_tokens == pytest.approx(2 * before.budget.used_tokens, rel=0.05)
-    held = harness.database.held(TENANT, cid)
-    assert held is not None and held.calibration is not None
+    cached = harness.database.cached_conversation(TENANT, cid)
+    assert cached is not None and cached.calibration is not None
 
 
 # --- judging --------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
     assert await is_due(harness, cid)
     again = await report(service, cid)
     assert again.should_compact
-    assert [kind for kind, _ in await harness.told(cid)] == ["due"]
+    assert [kind for kind, _ in await harness.events_of(cid)] == ["due"]
     async with harness.database.session() as session:
         found = await session.conversations.find(TENANT, cid, MODEL)
         assert found is not None

@@ -1,4 +1,4 @@
-"""Frames: layers resolved into policy, model, window, sections and tools.
+"""Resolved settings: levels merged into policy, model, window, sections and tools.
 
 [budget.window-sources, tokens.counters, policy.merge-by-name]
 """
@@ -27,7 +27,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def resolver(**service_policy: Any) -> SettingsResolver:
-    """Return frames under a service policy."""
+    """Return a resolver with a service policy."""
     return SettingsResolver(MODELS, TOKENIZER, service_policy, MODEL)
 
 
@@ -37,7 +37,7 @@ def settings(
     sections: list[dict[str, Any]] | None = None,
     tools: list[dict[str, Any]] | None = None,
 ) -> StoredSettings:
-    """Return a stored layer."""
+    """Return the stored settings of one level."""
     return StoredSettings(
         model, json.dumps(policy or {}), json.dumps(sections or []), json.dumps(tools or [])
     )
@@ -46,7 +46,7 @@ def settings(
 def conversation(
     own: StoredSettings | None = None, agent: StoredSettings | None = None
 ) -> Conversation:
-    """Return a conversation with these layers."""
+    """Return a conversation with settings of these levels."""
     return Conversation(
         conversation_id=ConversationId("c"),
         agent_id=AgentId("a"),
@@ -61,10 +61,10 @@ def conversation(
 
 
 async def resolved(
-    ask: RequestSettings | None = None, **layers: StoredSettings
+    request: RequestSettings | None = None, **levels: StoredSettings
 ) -> ResolvedSettings:
-    """Return the frame of a conversation with these layers."""
-    return await resolver().of(conversation(**layers), ask)
+    """Return the resolved settings of a conversation with these levels."""
+    return await resolver().of(conversation(**levels), request)
 
 
 async def test_the_model_comes_from_the_most_specific_settings_level() -> None:
@@ -86,8 +86,8 @@ async def test_settings_levels_merge_by_name_and_leaf() -> None:
     own = settings(
         policy={"sandwich": {"preserve_top": 7}}, sections=[{"name": "a", "content": "own"}]
     )
-    ask = RequestSettings(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
-    made = await resolved(ask, own=own, agent=agent)
+    request = RequestSettings(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
+    made = await resolved(request, own=own, agent=agent)
     contents = {section.name: section.content for section in made.sections}
     assert contents == {"a": "own", "b": "base", "c": "asked"}
     assert [tool.name for tool in made.tools] == ["t", "u"]
@@ -108,16 +108,18 @@ async def test_context_windows_of_request_and_policy() -> None:
     own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
     plain = await resolved(own=own)
     assert plain.required_limits().total == 20_000
-    assert not plain.is_reduction
+    assert not plain.has_smaller_window
     smaller = await resolved(RequestSettings(max_context_tokens=9_000), own=own)
     assert smaller.required_limits().total == 9_000
     assert smaller.policy_limits is not None
     assert smaller.policy_limits.total == 20_000
-    assert smaller.is_reduction
-    assert not (await resolved(RequestSettings(max_context_tokens=20_000), own=own)).is_reduction
+    assert smaller.has_smaller_window
+    assert not (
+        await resolved(RequestSettings(max_context_tokens=20_000), own=own)
+    ).has_smaller_window
     output = await resolved(RequestSettings(max_output_tokens=900), own=own)
     assert output.required_limits().max_output_tokens == 900
-    assert output.is_reduction
+    assert output.has_smaller_window
 
 
 async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
@@ -131,7 +133,7 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
         RequestSettings(max_context_tokens=5_000, max_output_tokens=100), own=own
     )
     assert given.required_limits().total == 5_000
-    assert given.is_reduction
+    assert given.has_smaller_window
     derive = settings("nobody/knows", {"budget": {"on_unknown_model": "derive"}})
     assert (await resolved(own=derive)).required_limits().total == 4 * 4096
 
@@ -150,9 +152,9 @@ async def test_the_error_for_an_unknown_context_window_names_the_model(
 ) -> None:
     """The error names the model and who named it, and points at it in a request."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, default)
-    layers = conversation(settings(own), settings(agent))
+    levels = conversation(settings(own), settings(agent))
     with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
-        (await made.of(layers, RequestSettings(model=asked))).required_limits()
+        (await made.of(levels, RequestSettings(model=asked))).required_limits()
     assert raised.value.facts == {"model": "nobody/knows", "model_source": source}
     pointers = [problem.pointer for problem in raised.value.problems]
     assert pointers == (["/model"] if source == "request" else [])
@@ -284,7 +286,7 @@ async def test_hashes_distinguish_resolved_settings() -> None:
 
 
 async def test_large_settings_are_resolved_off_the_loop() -> None:
-    """A frame of large sections is the same, resolved in a thread."""
+    """Settings with large sections are resolved in a thread, with the same result."""
     large = settings(sections=[{"name": "a", "content": "word " * 10_000}])
     made = await resolved(own=large)
     assert made.raw_fixed.system_prompt > 10_000

@@ -162,7 +162,7 @@ async def cleared_results(harness: Harness) -> str:
             cid, user(f"{number}"), asks("c"), result("c", f"{number} {LARGE}"), says("so")
         )
         await built(harness, cid)
-    assert (await harness.stored(cid)).state.trimmed_through
+    assert (await harness.stored(cid)).state.results_cleared_through
     return cid
 
 
@@ -207,11 +207,11 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     assert after.state == replace(
         before.state,
         open_calls=(),
-        kept=after.state.kept,
+        kept_seqs=after.state.kept_seqs,
         view_version=after.state.view_version,
         view_cause=after.state.view_cause,
     )
-    assert {*after.state.kept} >= {*before.state.kept}
+    assert {*after.state.kept_seqs} >= {*before.state.kept_seqs}
     await check_sums(harness, copy)
 
 
@@ -354,8 +354,8 @@ async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
     copy = await fork(harness, cid)
     assert await harness.receipts.page(TENANT, copy, 10, None) == []
     heads = [(await harness.stored(item)).state for item in (cid, copy)]
-    assert heads[0].resume_at == heads[1].resume_at > 0
-    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at == 0
+    assert heads[0].resume_at_tokens == heads[1].resume_at_tokens > 0
+    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at_tokens == 0
     await assert_alike(harness, cid, copy)
 
 
@@ -478,7 +478,7 @@ async def check_sums(harness: Harness, cid: str) -> None:
     for item in pinned:
         if state.window.holds(item.seq):
             assert view.shows(item.seq)
-            assert item.role != "tool" or not view.trims(item.seq)
+            assert item.role != "tool" or not view.clears_result(item.seq)
 
 
 KINDS = ["say", "say", "call", "part", "late", "pass", "clear", "compact", "pin", "undo", "build"]
@@ -569,7 +569,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     assert (await harness.stored(copy)).versions.sections == 2
     await harness.conversations.clear(TENANT, cid)
     assert "look" in (await built(harness, copy)).contents
-    assert [kind for kind, _ in await harness.told(copy)] == ["pinned"]
+    assert [kind for kind, _ in await harness.events_of(copy)] == ["pinned"]
     nested = await fork(harness, copy, 4)
     assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
 
@@ -619,15 +619,15 @@ async def test_outputs_outlive_the_source(
     for text, ref in zip(outputs, refs, strict=True):
         assert await process.read(whole.conversation_id, ref.id) == text.encode()
     originals = await process.transcript(whole.conversation_id, Content.FULL)
-    assert [item.piece["content"] for item in originals[1::2]] == outputs
+    assert [item.raw_message["content"] for item in originals[1::2]] == outputs
     await remove(process, whole.conversation_id)
     assert await process.store.keys() == []
 
 
-async def test_the_sweep_keeps_new_copies_of_objects(
+async def test_the_collection_keeps_new_copies_of_objects(
     database: PostgresDatabase, tmp_path: Path
 ) -> None:
-    """The sweep deletes no copied object that has no row yet, also in a directory (29)."""
+    """The collection deletes no copied object that has no row yet, also in a directory (29)."""
     folder = ObjectStore(f"file://{tmp_path}")
     process = Process(database, folder)
     cid = await process.harness.conversation()
@@ -743,7 +743,7 @@ async def test_a_long_log_is_copied_in_pieces(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several statements copy a long log, none of which takes long."""
-    monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
+    monkeypatch.setattr(service, "BATCH_MESSAGES", 3)
     cid = await compacted(harness)
     for at_seq in (None, 2, 3, 4, 6):
         copy = await fork(harness, cid, at_seq)
@@ -835,7 +835,7 @@ async def test_a_pin_set_meanwhile_is_in_both(
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
-    assert 8 in (await harness.stored(made.conversation_id)).state.kept
+    assert 8 in (await harness.stored(made.conversation_id)).state.kept_seqs
 
 
 async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(

@@ -168,7 +168,7 @@ async def test_all_uses_are_written_once_a_minute(
     header = await created(keys)
     await keys.admit(header, "10.0.0.1")
     await keys.close()
-    (first,) = await keys.of_tenant()
+    (first,) = await keys.list_keys()
     assert first.last_used_at == clock.utc()
     since = clock.utc() - timedelta(hours=2)
     clock.pass_seconds(WRITE_SECONDS / 2)
@@ -183,9 +183,9 @@ async def test_all_uses_are_written_once_a_minute(
     await keys.close()
     counted = {u.address: (u.admitted, u.refused) for u in await keys.uses(ID, since)}
     assert counted == {"10.0.0.1": (8, 0), "10.0.0.2": (1, 0), "10.0.0.3": (0, 1)}
-    (last,) = await keys.of_tenant("acme")
+    (last,) = await keys.list_keys("acme")
     assert last.last_used_at == clock.utc()
-    assert await keys.of_tenant("other") == []
+    assert await keys.list_keys("other") == []
     with pytest.raises(NotFound):
         await keys.uses("nothing", since)
 
@@ -283,7 +283,7 @@ async def test_invalid_tenant_ids_get_no_key(keys: KeyService) -> None:
     """A tenant's id is checked before anything is stored."""
     with pytest.raises(ValidationError):
         await created(keys, "no such / tenant")
-    assert await keys.of_tenant() == []
+    assert await keys.list_keys() == []
     assert not await keys.has_keys()
 
 
@@ -384,7 +384,7 @@ async def test_both_keys_work_during_the_overlap(
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "b" * 12)
     clock.pass_seconds(7_100)
     assert await keys.admit(old, "a") == Caller("acme", ID)
-    listed = await operator.of_tenant("acme")
+    listed = await operator.list_keys("acme")
     assert {key.key_id: key.expires_at for key in listed if not key.read_only} == {
         ID: until,
         "b" * 12: None,
@@ -410,5 +410,5 @@ async def test_rotation_keeps_the_lifetime(keys: KeyService, clock: Clock) -> No
     clock.pass_seconds(29.5 * 86_400)
     _, until = await keys.rotate(ID, "b" * 12, secret("t"), timedelta(days=7))
     assert until == start + days
-    ends = {key.key_id: key.expires_at for key in await keys.of_tenant("acme")}
+    ends = {key.key_id: key.expires_at for key in await keys.list_keys("acme")}
     assert ends == {ID: start + days, "b" * 12: clock.utc() + days}

@@ -59,43 +59,43 @@ async def test_processes_share_one_limit(database: PostgresDatabase, limit: int)
 async def test_a_refusal_has_the_limit_and_the_retry_time(database: PostgresDatabase) -> None:
     """RATE_LIMITED names the limit, and the seconds until the window ends. [api.limits]"""
     clock = Clock()
-    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
-    await allowances.take("acme", QuotaKind.REQUESTS)
+    quotas = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
+    await quotas.take("acme", QuotaKind.REQUESTS)
     with pytest.raises(RateLimited) as refusal:
-        await allowances.take("acme", QuotaKind.REQUESTS)
+        await quotas.take("acme", QuotaKind.REQUESTS)
     facts = refusal.value.facts
     assert (facts["limit"], facts["kind"]) == (1, "requests")
     assert 1 <= facts["retry_after"] <= 61
     clock.pass_seconds(facts["retry_after"])
-    await allowances.take("acme", QuotaKind.REQUESTS)
+    await quotas.take("acme", QuotaKind.REQUESTS)
 
 
 async def test_a_refused_body_uses_no_quota(database: PostgresDatabase) -> None:
     """Security: a body larger than the remaining quota is refused, smaller ones are admitted."""
-    allowances = quotas_of(database, Clock(), TenantLimits(bytes_per_day=100))
+    quotas = quotas_of(database, Clock(), TenantLimits(bytes_per_day=100))
     with pytest.raises(RateLimited):
-        await allowances.take("acme", QuotaKind.BYTES, 101)
-    await allowances.take("acme", QuotaKind.BYTES, 60)
+        await quotas.take("acme", QuotaKind.BYTES, 101)
+    await quotas.take("acme", QuotaKind.BYTES, 60)
     with pytest.raises(RateLimited):
-        await allowances.take("acme", QuotaKind.BYTES, 41)
-    await allowances.take("acme", QuotaKind.BYTES, 40)
-    await allowances.take("acme", QuotaKind.BYTES, 0)
+        await quotas.take("acme", QuotaKind.BYTES, 41)
+    await quotas.take("acme", QuotaKind.BYTES, 40)
+    await quotas.take("acme", QuotaKind.BYTES, 0)
     with pytest.raises(RateLimited):
-        await allowances.take("acme", QuotaKind.BYTES, 1)
+        await quotas.take("acme", QuotaKind.BYTES, 1)
 
 
 async def test_a_new_limit_applies_within_seconds(database: PostgresDatabase) -> None:
     """Security: a new limit applies within seconds, also when the old one was used up."""
     clock = Clock()
-    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
+    quotas = quotas_of(database, clock, TenantLimits(requests_per_minute=1))
     operator = quotas_of(database, clock, TenantLimits())
-    assert await granted([allowances], 3) == 1
+    assert await granted([quotas], 3) == 1
     await operator.set_limits("acme", TenantLimits(requests_per_minute=40))
     assert await operator.all_limits() == {"acme": TenantLimits(requests_per_minute=40)}
     clock.pass_seconds(CACHE_SECONDS)
-    assert (await allowances.limits_of("acme")).requests_per_minute == 40
+    assert (await quotas.limits_of("acme")).requests_per_minute == 40
     # One was granted, and one was asked for in vain.
-    assert await granted([allowances], 50) == 38
+    assert await granted([quotas], 50) == 38
     with pytest.raises(ValidationError):
         await operator.set_limits("no / tenant", TenantLimits())
 
@@ -104,16 +104,16 @@ async def test_without_a_limit_nothing_is_counted(
     database: PostgresDatabase, database_url: str
 ) -> None:
     """Performance: a tenant without a limit costs one read every few seconds, and no row."""
-    allowances = quotas_of(database, Clock(), TenantLimits())
-    assert await granted([allowances], 100) == 100
-    await allowances.take("acme", QuotaKind.BYTES, 10**12)
+    quotas = quotas_of(database, Clock(), TenantLimits())
+    assert await granted([quotas], 100) == 100
+    await quotas.take("acme", QuotaKind.BYTES, 10**12)
     assert await execute(database_url, "SELECT * FROM allowances") == []
 
 
 async def test_shares_save_round_trips(database: PostgresDatabase, database_url: str) -> None:
     """Performance: a thousand requests under a large limit cost one or two statements."""
-    allowances = quotas_of(database, Clock(), TenantLimits(requests_per_minute=20_000))
-    assert await granted([allowances], 1_000) == 1_000
+    quotas = quotas_of(database, Clock(), TenantLimits(requests_per_minute=20_000))
+    assert await granted([quotas], 1_000) == 1_000
     ((taken,),) = await execute(database_url, "SELECT taken FROM allowances")
     assert taken == 1_000
 
@@ -123,20 +123,18 @@ async def test_requests_are_admitted_while_the_database_is_unavailable(
 ) -> None:
     """Operation: the last known limits apply during an outage, and nothing is counted."""
     clock = Clock()
-    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=5))
-    await allowances.set_limits("acme", TenantLimits(requests_per_minute=2))
-    assert await granted([allowances], 5) == 2
-    allowances._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    quotas = quotas_of(database, clock, TenantLimits(requests_per_minute=5))
+    await quotas.set_limits("acme", TenantLimits(requests_per_minute=2))
+    assert await granted([quotas], 5) == 2
+    quotas._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     clock.pass_seconds(60)
-    assert await granted([allowances], 5) == 5
-    assert (await allowances.limits_of("acme")).requests_per_minute == 2
-    assert (await allowances.limits_of("new")).requests_per_minute == 5
-    allowances._database = database
+    assert await granted([quotas], 5) == 5
+    assert (await quotas.limits_of("acme")).requests_per_minute == 2
+    assert (await quotas.limits_of("new")).requests_per_minute == 5
+    quotas._database = database
     clock.pass_seconds(60)
-    await allowances.take(
-        "acme", QuotaKind.REQUESTS
-    )  # finds that it is back; none would wait for that
-    assert await granted([allowances], 5) == 1
+    await quotas.take("acme", QuotaKind.REQUESTS)  # finds that it is back; none would wait for that
+    assert await granted([quotas], 5) == 1
 
 
 class Hanging:
@@ -162,11 +160,11 @@ class Hanging:
 async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDatabase) -> None:
     """Operation: requests wait for one failed attempt at most, and later ones for none."""
     clock, hanging = Clock(), Hanging()
-    allowances = quotas_of(database, clock, TenantLimits(requests_per_minute=50))
-    assert await granted([allowances], 1) == 1
-    allowances._database = cast(PostgresDatabase, hanging)
+    quotas = quotas_of(database, clock, TenantLimits(requests_per_minute=50))
+    assert await granted([quotas], 1) == 1
+    quotas._database = cast(PostgresDatabase, hanging)
     clock.pass_seconds(60)
-    crowd = [asyncio.create_task(allowances.take("acme", QuotaKind.REQUESTS)) for _ in range(40)]
+    crowd = [asyncio.create_task(quotas.take("acme", QuotaKind.REQUESTS)) for _ in range(40)]
     async with asyncio.timeout(20):
         while hanging.asked == 0:
             await asyncio.sleep(0)
@@ -176,27 +174,27 @@ async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDat
         assert hanging.asked <= 2
         hanging.fails.clear()
         clock.pass_seconds(1)
-        probe = asyncio.create_task(allowances.take("acme", QuotaKind.REQUESTS))
+        probe = asyncio.create_task(quotas.take("acme", QuotaKind.REQUESTS))
         asked = hanging.asked
         while hanging.asked == asked:
             await asyncio.sleep(0)
         asked = hanging.asked
-        assert await granted([allowances], 40) == 40, "one asks again, the others go on"
+        assert await granted([quotas], 40) == 40, "one asks again, the others go on"
         assert hanging.asked == asked and not probe.done()
         hanging.fails.set()
         await probe
-    allowances._database = database
+    quotas._database = database
     clock.pass_seconds(60)
-    await allowances.take("acme", QuotaKind.REQUESTS)
-    assert await granted([allowances], 100) == 49
+    await quotas.take("acme", QuotaKind.REQUESTS)
+    assert await granted([quotas], 100) == 49
 
 
 async def test_concurrent_requests_read_the_limits_once(database: PostgresDatabase) -> None:
     """Performance: the first concurrent requests of a tenant read its limits once."""
     watched = WatchedDatabase(database)
-    allowances = QuotaService(watched, TenantLimits(), Clock().utc, lambda: 1.0)
+    quotas = QuotaService(watched, TenantLimits(), Clock().utc, lambda: 1.0)
     opened = watched.opened
-    assert await granted([allowances], 50) == 50
+    assert await granted([quotas], 50) == 50
     assert watched.opened == opened + 1
 
 

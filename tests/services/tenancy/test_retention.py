@@ -1,4 +1,4 @@
-"""What has had its time is forgotten, and nothing else. [operation.retention]"""
+"""Rows that reached their age are deleted, and no others. [operation.retention]"""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_failed_deletion_does_not_stop_the_others(
         harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
     )
     assert await service.delete_expired() == {"conversations": 2}
-    assert "not_forgotten" in caplog.messages
+    assert "expired_data_not_deleted" in caplog.messages
 
 
 async def test_an_append_during_the_walk_keeps_the_conversation(
@@ -168,7 +168,7 @@ FILL = {
     " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
     RetainedKind.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
-    RetainedKind.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
+    RetainedKind.USED_QUOTAS: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
     RetainedKind.SUMMARISER_CALLS: "INSERT INTO summariser_calls"
     " SELECT 'x', t, 5 FROM {times} AS t",
 }

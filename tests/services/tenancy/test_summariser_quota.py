@@ -1,4 +1,4 @@
-"""The spend guard over a real database: no tenant calls models without end.
+"""The quota of summariser calls over a real database.
 
 [summary.spend-guard]
 """
@@ -37,10 +37,10 @@ def limited(calls_per_hour: int) -> Callable[[str], Awaitable[TenantLimits]]:
     return limits_of
 
 
-async def refusal_facts(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str, object]:
+async def refusal_facts(quota: SummariserQuota, tenant_id: str = "tenant") -> dict[str, object]:
     """Return the facts of a refused call."""
     with pytest.raises(ServiceUnavailable) as failure:
-        await guard.complete(call(tenant_id))
+        await quota.complete(call(tenant_id))
     return dict(failure.value.facts)
 
 
@@ -49,36 +49,36 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
 ) -> None:
     """The calls of a tenant in all processes are counted together, and apart from others."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
-    guards = [
+    quotas = [
         SummariserQuota(gateway, WatchedDatabase(database), limited(4), lambda: now)
         for _ in range(2)
     ]
-    await asyncio.gather(*(guards[number % 2].complete(call()) for number in range(4)))
-    for guard in guards:
-        assert await refusal_facts(guard) == {"reason": "spend_guard", "retry_after": 3000}
+    await asyncio.gather(*(quotas[number % 2].complete(call()) for number in range(4)))
+    for quota in quotas:
+        assert await refusal_facts(quota) == {"reason": "spend_guard", "retry_after": 3000}
     assert len(gateway.calls) == 4
-    await guards[0].complete(call("another"))
+    await quotas[0].complete(call("another"))
     for _ in range(6):
-        await guards[0].complete(call("generous"))
+        await quotas[0].complete(call("generous"))
 
 
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
     """No model is called while the database is unavailable."""
     gateway = ScriptedGateway()
     away = PostgresDatabase(Store("postgresql://localhost:1/none"))
-    guard = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
-    assert await refusal_facts(guard) == {"reason": "spend_guard"}
+    quota = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
+    assert await refusal_facts(quota) == {"reason": "spend_guard"}
     assert gateway.calls == []
 
 
 async def test_the_count_restarts_each_hour(database: PostgresDatabase) -> None:
     """The count of a clock hour does not carry over into the next."""
     now = HOUR + timedelta(minutes=59, seconds=59)
-    guard = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)
+    quota = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)
     for _ in range(2):
-        await guard.complete(call())
-    assert await refusal_facts(guard) == {"reason": "spend_guard", "retry_after": 1}
+        await quota.complete(call())
+    assert await refusal_facts(quota) == {"reason": "spend_guard", "retry_after": 1}
     now += timedelta(seconds=1)
     for _ in range(2):
-        await guard.complete(call())
-    assert (await refusal_facts(guard))["retry_after"] == 3600
+        await quota.complete(call())
+    assert (await refusal_facts(quota))["retry_after"] == 3600

@@ -184,7 +184,7 @@ class Process:
             {},
             new_id,
             self.harness.clock.utc,
-            self.outputs.delete_conversations,
+            self.outputs.delete_conversation_objects,
             self.harness.summariser.check_model,
         )
         self.blobs = BlobReader(self.database, resolver, self.outputs)

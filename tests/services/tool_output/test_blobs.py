@@ -180,7 +180,7 @@ async def test_an_upload_into_a_deleted_conversation_is_not_found(
             await process.uploads.upload(TENANT, cid, pieces(cid, at), media_type=TEXT)
         assert await left(connection) == (0, 0, 0)
     process.now += 2 * HOUR
-    await process.collector.collect_due()
+    await process.collector.collect_all()
     assert await process.store.keys() == []
 
 
@@ -205,9 +205,9 @@ async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: st
     ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
     assert ref == found.blob.ref
     shown, view = (await rows.transcript(cid))[-1], found.preview.texts[0]
-    assert (shown.piece["content"], shown.is_truncated) == (view, True)
+    assert (shown.raw_message["content"], shown.is_truncated) == (view, True)
     full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert (full.piece["content"].encode(), full.is_truncated) == (data, False)
+    assert (full.raw_message["content"].encode(), full.is_truncated) == (data, False)
     # Stored under one tool's name it is shown under it, whoever uploads it again.
     again = await rows.upload(cid, data, tool="other")
     assert (again.blob.attached, again.preview.texts[0]) == (True, view)
@@ -220,7 +220,7 @@ async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
     found = await rows.upload(cid, data)
     await rows.stored(cid, None, output_ref={"id": found.blob.id})
     full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert full.piece["content"] == decode_lossy(data)
+    assert full.raw_message["content"] == decode_lossy(data)
     assert await rows.read(cid, found.blob.id) == data
 
 
@@ -412,12 +412,12 @@ async def test_unattached_uploads_are_collected(
     expected = [loose[0], loose[2]]
     before = await left(connection)
     assert await rows.collect(cid, dry_run=True) == expected
-    assert (await left(connection), await rows.harness.told(cid)) == (before, [])
+    assert (await left(connection), await rows.harness.events_of(cid)) == (before, [])
     assert await rows.collect(cid, uploaded_before=rows.now - HOUR) == []
     assert await rows.collect(cid) == expected
-    assert await rows.harness.told(cid) == [("gc", {"blobs": 2, "byte_size": 10_000})]
+    assert await rows.harness.events_of(cid) == [("gc", {"blobs": 2, "byte_size": 10_000})]
     assert await rows.collect(cid) == []
-    assert len(await rows.harness.told(cid)) == 1
+    assert len(await rows.harness.events_of(cid)) == 1
     for gone in expected:
         for work in (
             rows.blobs.read_lines(TENANT, cid, gone, 0, 1),
@@ -486,7 +486,7 @@ async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
             if item.message.output_ref is not None and item.message.output_ref.id == refs[0]
         ]
         assert shown == [(True, True)]
-    views = [item.piece.get("content") or "" for item in await rows.transcript(cid)]
+    views = [item.raw_message.get("content") or "" for item in await rows.transcript(cid)]
     assert sum("Output cut" in view for view in views) == 2
 
 
@@ -499,16 +499,16 @@ async def test_a_scheduled_collection_visits_due_conversations(
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
     async with process.database.session() as session:
         assert await session.blobs.begin_upload(TENANT, loose, new_id())
-    assert await process.collector.collect_due() == 2
+    assert await process.collector.collect_all() == 2
     for gone in refs[:2]:
         assert isinstance(await refused(process.read(cid, gone)), Gone)
     assert await process.read(loose, ref) == b"x" * 5000
     assert (await left(connection))[2] == 1
     process.now += 2 * HOUR
-    assert await process.collector.collect_due() == 1
+    assert await process.collector.collect_all() == 1
     assert (await left(connection))[2] == 0
     assert isinstance(await refused(process.read(loose, ref)), Gone)
-    assert await process.collector.collect_due() == 0
+    assert await process.collector.collect_all() == 0
     await assert_whole(process, cid)
 
 
@@ -527,10 +527,10 @@ async def test_objects_without_a_row_are_swept(database: PostgresDatabase) -> No
     await process.harness.conversations.remove(TENANT, while_away)
     process.store.is_away = False
     assert len(await process.store.keys()) == 3
-    await process.collector.collect_due()
+    await process.collector.collect_all()
     assert len(await process.store.keys()) == 3  # they may belong to an append under way
     process.now += 2 * HOUR
-    await process.collector.collect_due()
+    await process.collector.collect_all()
     assert len(await process.store.keys()) == 1
     assert await process.read(cid, kept.id) == LARGE.encode()
 
@@ -579,7 +579,7 @@ async def test_an_upload_collected_while_its_preview_is_built(process: Process) 
     process.store.before_read = and_upload
     await process.stored(cid, None, output_ref={"id": ref})
     shown = (await process.transcript(cid))[-1]
-    assert shown.piece["content"] == "x" * 5000 + "more"
+    assert shown.raw_message["content"] == "x" * 5000 + "more"
 
 
 async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
@@ -657,7 +657,7 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
     assert (kept, (await left(connection))[2]) == (0, 0)
     if isinstance(process.store.kept, ObjectStore):
         process.now += 2 * HOUR
-        await process.collector.collect_due()
+        await process.collector.collect_all()
         held = await connection.fetch("SELECT object_key FROM blobs WHERE collected_at IS NULL")
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
@@ -714,7 +714,7 @@ async def test_blobs_are_unavailable_while_the_store_is(
     process.store.is_away = False
     assert len(await process.store.keys()) == 2
     process.now += 2 * HOUR
-    await process.collector.collect_due()
+    await process.collector.collect_all()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)
 
@@ -775,7 +775,7 @@ async def test_any_appends_and_collections_in_any_order(database: PostgresDataba
                     await process.collect(cid)
             await assert_whole(process, cid)
         for shown in await process.transcript(cid, Content.FULL):
-            assert shown.piece.get("content") in (None, *texts)
+            assert shown.raw_message.get("content") in (None, *texts)
 
     @hypothesis_settings(max_examples=15, suppress_health_check=list(HealthCheck))
     @given(st.lists(steps, min_size=3, max_size=9))

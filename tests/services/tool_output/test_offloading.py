@@ -25,9 +25,9 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.tool_output.preview import TOOL_NAMES
+from app.domain.tool_output.preview import AGENT_TOOL_NAMES
 from app.services.conversations.agents import AgentService, NewAgent
-from app.services.conversations.appended_messages import Appended
+from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import INLINE_WARNING, Append
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.own_settings import OwnSettings, Patch
@@ -72,7 +72,7 @@ async def contents(process: Process, cid: str) -> list[Any]:
     """Return the content of all messages of the transcript, whole."""
     shown = await process.transcript(cid, Content.FULL)
     assert not any(item.is_truncated or item.is_collected for item in shown)
-    return [item.piece.get("content") for item in shown]
+    return [item.raw_message.get("content") for item in shown]
 
 
 # --- by the policy of now ---------------------------------------------------------------------
@@ -129,9 +129,9 @@ async def test_nothing_is_offloaded_when_disabled(
 async def test_results_of_own_tools_stay_inline(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
-    """Results of the service's own tools stay inline, in the batch of their call or a later one."""
+    """Results of agent tools stay inline, in the batch of their call or a later one."""
     cid = await rows.harness.conversation()
-    for name in TOOL_NAMES:
+    for name in AGENT_TOOL_NAMES:
         done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
         assert not is_blob(done.messages[1].output_ref)
         done = await rows.harness.append(cid, result("b", LARGE))
@@ -191,7 +191,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
         {},
         new_id,
         other.harness.clock.utc,
-        other.harness.outputs.delete_conversations,
+        other.harness.outputs.delete_conversation_objects,
         other.harness.summariser.check_model,
     )
     await agents.create(TENANT, NewAgent("Agent", "agent"))
@@ -302,7 +302,7 @@ async def test_a_repeated_message_changes_nothing(rows: Process, shape: str) -> 
         again = await rows.harness.append(cid, message)
         assert (again.messages, again.head_seq) == (first.messages, 2)
         kept = await rows.log.append(TENANT, cid, Append([message], idempotency_key=f"k{number}"))
-        assert isinstance(kept, Appended) and kept.messages == first.messages
+        assert isinstance(kept, AppendAnswer) and kept.messages == first.messages
         for other in (message | {"content": LARGE + "more"}, message | {"extra": 1}):
             with pytest.raises(Conflict):
                 await rows.harness.append(cid, other)
@@ -345,7 +345,7 @@ async def test_an_idempotency_key_returns_the_first_answer(process: Process) -> 
     await process.harness.append(cid, asks("c"))
     key = Append([result("c", LARGE)], idempotency_key="k")
     first = await process.log.append(TENANT, cid, key)
-    assert isinstance(first, Appended)
+    assert isinstance(first, AppendAnswer)
     again = await process.log.append(TENANT, cid, key)
     assert isinstance(again, dict) and first.messages[0].output_ref is not None
     assert again["messages"][0]["output_ref"]["id"] == first.messages[0].output_ref.id
@@ -446,9 +446,9 @@ async def test_each_anthropic_result_has_its_own_ref(process: Process) -> None:
     refs = [message.output_ref for message in done.messages[1:-1]]
     assert [is_blob(ref) for ref in refs] == [True, True, True, False, False, False, True]
     shown = (await process.transcript(cid, Content.FULL))[1:]
-    whole = [block for item in shown for block in item.piece["content"]]
+    whole = [block for item in shown for block in item.raw_message["content"]]
     assert whole == [*blocks[:-1], {**blocks[-1], "content": LARGE * 3}, text]
-    assert shown[0].piece["custom"] == 1
+    assert shown[0].raw_message["custom"] == 1
     sizes = [len(LARGE), 0, len(PNG), 5, 0, 0, 3 * len(LARGE)]
     for ref, size in zip(refs, sizes, strict=True):
         assert ref is not None
@@ -482,7 +482,7 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
     assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
     shown = (await process.transcript(cid, Content.VIEW))[-1]
-    assert (shown.piece["content"], shown.is_truncated) == (LARGE * 2, False)
+    assert (shown.raw_message["content"], shown.is_truncated) == (LARGE * 2, False)
     assert isinstance(await refused(process.read(cid, earlier.id)), ServiceUnavailable)
     assert (await left(connection))[0] == 1
     # Again, whether the store is there or not, it is the same message.

@@ -37,17 +37,17 @@ _UNAVAILABLE = (
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,  # its files cannot be read or written
     asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.TransactionRollbackError,  # a deadlock, or a standby that must go on
+    asyncpg.TransactionRollbackError,  # a deadlock, or a query conflict on a standby
     asyncpg.LockNotAvailableError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidCachedStatementError,  # a migration changed what it returns
-    asyncpg.InvalidCatalogNameError,  # no such database, or not yet
+    asyncpg.InvalidCatalogNameError,  # the database does not exist (yet)
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.UndefinedTableError,  # not migrated yet
-    asyncpg.UndefinedColumnError,  # the same
+    asyncpg.UndefinedColumnError,  # not migrated yet
 )
 _RETRY_SECONDS = 1
-_FULL_SECONDS = 30
+_DISK_FULL_RETRY_SECONDS = 30
 
 # The statements are few and their best plans do not depend on parameters. Custom plans, which
 # PostgreSQL would make for some, cost more than the execution.
@@ -136,39 +136,39 @@ class Session:
 
     async def all(self, statement: Statement, **values: Any) -> Sequence[Any]:
         """Return every row."""
-        return list(await self._answer(self._connection.fetch, statement, values))
+        return list(await self._execute(self._connection.fetch, statement, values))
 
     async def first(self, statement: Statement, **values: Any) -> Any | None:
         """Return the first row, or None."""
-        return await self._answer(self._connection.fetchrow, statement, values)
+        return await self._execute(self._connection.fetchrow, statement, values)
 
     async def run(self, statement: Statement, **values: Any) -> int:
         """Run it and return the number of affected rows."""
-        status: str = await self._answer(self._connection.execute, statement, values)
+        status: str = await self._execute(self._connection.execute, statement, values)
         return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
 
-    async def _answer(self, ask: Any, statement: Statement, values: dict[str, Any]) -> Any:
+    async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
         try:
             if not statement.is_long:
                 limit = self._timeouts.statement + self._timeouts.grace
-                return await ask(statement.sql, *arguments, timeout=limit)
-            return await self._answer_long(ask, statement.sql, arguments)
+                return await execute(statement.sql, *arguments, timeout=limit)
+            return await self._execute_long(execute, statement.sql, arguments)
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
 
-    async def _answer_long(self, ask: Any, sql: str, arguments: Sequence[Any]) -> Any:
+    async def _execute_long(self, execute: Any, sql: str, arguments: Sequence[Any]) -> Any:
         """Run with the longer timeout, which applies to the rest of the transaction."""
         limit = self._timeouts.long_statement
         if not self._connection.is_in_transaction():
             async with self._connection.transaction():
                 await self._set_timeout(limit)
-                return await ask(sql, *arguments, timeout=limit + self._timeouts.grace)
+                return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
         if not self._has_long_timeout:
             await self._set_timeout(limit)
             self._has_long_timeout = True
-        return await ask(sql, *arguments, timeout=limit + self._timeouts.grace)
+        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
 
     async def _set_timeout(self, seconds: float) -> None:
         await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")
@@ -204,8 +204,8 @@ class PooledConnection(asyncpg.Connection):
 class Store:
     """The database; `session` autocommits each statement, `transaction` spans a block.
 
-    `failed` is called with the kind of error when a session fails. `is_full` returns whether the
-    disk is full: a server that cannot write its log ends without that error.
+    `failed` is called with the class name of the error when a session fails. `is_full` returns
+    whether the disk is full: a server that cannot write its log ends without that error.
     """
 
     def __init__(
@@ -305,24 +305,24 @@ class Store:
             min_size=self._sizes[0],
             max_size=self._sizes[1],
             # No statement leaves session state, so no reset is needed.
-            reset=_keep,
+            reset=_skip_reset,
             command_timeout=self._timeouts.statement + self._timeouts.grace,
             timeout=self._timeouts.connection,
             **self._options,
         )
 
-    def _on_pool_created(self, making: asyncio.Task[Any]) -> None:
+    def _on_pool_created(self, task: asyncio.Task[Any]) -> None:
         self._creating = None
-        if not making.cancelled() and making.exception() is None:
-            self._pool = making.result()
+        if not task.cancelled() and task.exception() is None:
+            self._pool = task.result()
 
     @property
     def _options(self) -> dict[str, Any]:
         """Return the connection options for the pooler."""
         match self._pooler:
             case Pooler.NONE:
-                named = {"application_name": "context-service"}
-                return {"server_settings": named | PLANNING | self._timeouts.settings}
+                name = {"application_name": "context-service"}
+                return {"server_settings": name | PLANNING | self._timeouts.settings}
             case Pooler.TRANSACTION:
                 return {"statement_cache_size": 0, "connection_class": PooledConnection}
             case Pooler.PREPARED:
@@ -347,7 +347,7 @@ class Store:
         reason = type(error).__name__
         self._failed(reason)
         if isinstance(error, asyncpg.DiskFullError) or self._is_full():
-            facts = {"reason": reason, "retry_after": _FULL_SECONDS}
+            facts = {"reason": reason, "retry_after": _DISK_FULL_RETRY_SECONDS}
             return InsufficientStorage("The disk of the database is full", facts)
         facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
         return ServiceUnavailable("The database does not answer", facts)
@@ -357,5 +357,5 @@ def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
 
 
-async def _keep(connection: Any) -> None:
-    """Leave a returned connection as it is."""
+async def _skip_reset(connection: Any) -> None:
+    """Replace asyncpg's reset of a returned connection."""

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from app.domain.common.pages import Bound, Page
 
-OWN_BYTES = 512
-"""Size of an item without its large values, in bytes of JSON."""
+SMALL_COLUMNS_BYTES = 512
+"""The assumed size of an item without its large columns, in bytes of JSON."""
 
 _Item = TypeVar("_Item")
 
@@ -31,22 +31,22 @@ def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: 
     its `fits` is false. With the columns `*` nothing is set to null: use them for small items.
     """
     size = " + ".join(large.values())
-    shown = ", ".join(
+    selected = ", ".join(
         f"CASE WHEN fits THEN {name} END AS {name}" if name in large else name for name in columns
     )
     return f"""
-        SELECT {shown}{", fits, found" if shown != "*" else ""}
+        SELECT {selected}{", fits, row_count" if selected != "*" else ""}
         FROM (
-            SELECT *, place = 1 AND CAST(:whole_first AS boolean)
+            SELECT *, position = 1 AND CAST(:whole_first AS boolean)
                 OR total_bytes <= CAST(:max_bytes AS bigint) AS fits
             FROM (
-                SELECT *, row_number() OVER in_order AS place, count(*) OVER () AS found,
-                    sum({size} + {OWN_BYTES}) OVER in_order AS total_bytes
+                SELECT *, row_number() OVER in_order AS position, count(*) OVER () AS row_count,
+                    sum({size} + {SMALL_COLUMNS_BYTES}) OVER in_order AS total_bytes
                 FROM ({rows}) AS paged
                 WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
             ) AS sized
-        ) AS judged
-        WHERE (fits OR place = 1) AND place < CAST(:limit AS bigint)
+        ) AS fitting
+        WHERE (fits OR position = 1) AND position < CAST(:limit AS bigint)
         ORDER BY {order}
         """
 
@@ -63,4 +63,4 @@ def limits(limit: int, bound: Bound) -> dict[str, Any]:
 def page_of(rows: Sequence[Any], read: Callable[[Any], _Item]) -> Page[_Item]:
     """Return the page of the rows of a `bounded` query."""
     items = [read(row) for row in rows if row["fits"]]
-    return Page(items, has_more=bool(rows) and rows[0]["found"] > len(items))
+    return Page(items, has_more=bool(rows) and rows[0]["row_count"] > len(items))

@@ -22,14 +22,15 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.domain.models.calibration import Calibration
 
-# Settings can be large and change rarely: they are sent only if the cached version is outdated.
-_KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
-    AND a.updated_at IS NOT DISTINCT FROM CAST(:known_agent_at AS timestamptz)
-    AND m.updated_at IS NOT DISTINCT FROM CAST(:known_model_at AS timestamptz))"""
+# Settings can be large and change rarely. PostgreSQL returns them only if the version that this
+# process has cached, named by the parameters `cached_…`, is outdated.
+_IS_CACHED = """(c.updated_at = CAST(:cached_at AS timestamptz)
+    AND a.updated_at IS NOT DISTINCT FROM CAST(:cached_agent_at AS timestamptz)
+    AND m.updated_at IS NOT DISTINCT FROM CAST(:cached_model_at AS timestamptz))"""
 
 
-def _unless_known(column: str, name: str) -> str:
-    return f"CASE WHEN {_KNOWN} THEN NULL ELSE {column} END AS {name}"
+def _unless_cached(column: str, name: str) -> str:
+    return f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {column} END AS {name}"
 
 
 _SMALL_COLUMNS = (
@@ -43,16 +44,16 @@ _SMALL_COLUMNS = (
 CONVERSATION_COLUMNS = ", ".join(
     (
         *_SMALL_COLUMNS,
-        f"coalesce({_KNOWN}, false) AS known",
-        _unless_known("c.metadata", "metadata"),
-        _unless_known("c.policy", "policy"),
-        _unless_known("c.sections", "sections"),
-        _unless_known("c.tools", "tools"),
-        _unless_known("a.model", "agent_model"),
-        _unless_known("a.policy", "agent_policy"),
-        _unless_known("a.sections", "agent_sections"),
-        _unless_known("a.tools", "agent_tools"),
-        _unless_known("m.entry", "model_entry"),
+        f"coalesce({_IS_CACHED}, false) AS is_cached",
+        _unless_cached("c.metadata", "metadata"),
+        _unless_cached("c.policy", "policy"),
+        _unless_cached("c.sections", "sections"),
+        _unless_cached("c.tools", "tools"),
+        _unless_cached("a.model", "agent_model"),
+        _unless_cached("a.policy", "agent_policy"),
+        _unless_cached("a.sections", "agent_sections"),
+        _unless_cached("a.tools", "agent_tools"),
+        _unless_cached("m.entry", "model_entry"),
     )
 )
 _WITHOUT_LISTS = (
@@ -64,7 +65,7 @@ LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_poli
 """The columns of conversations for a list, without settings except for the model."""
 POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
 """The columns of conversations with policies, without sections and tools."""
-HEAD_COLUMNS = """
+STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
@@ -74,7 +75,7 @@ HEAD_COLUMNS = """
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
-LAYER_JOINS = f"""
+SETTINGS_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
     LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
     LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = {_MODEL}
@@ -107,17 +108,19 @@ def state_from(row: Any) -> ConversationState:
         open_calls=tuple(row["open_calls"]),
         view_version=row["view_version"],
         compaction_id=str(compaction_id) if compaction_id else None,
-        span=Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None,
+        hidden_span=Span(row["span_start"], row["span_end"])
+        if row["span_start"] is not None
+        else None,
         summary_tokens=row["summary_tokens"],
         hidden_tokens=row["hidden_tokens"],
         hidden_messages=row["hidden_messages"],
-        kept=tuple(row["kept"]),
+        kept_seqs=tuple(row["kept"]),
         view_cause=row["view_cause"],
-        trimmed_through=row["trimmed_through"],
+        results_cleared_through=row["trimmed_through"],
         mentions=tuple(row["mentions"]),
         promoted=tuple(row["promoted"]),
         promoted_turn=row["promoted_turn"],
-        resume_at=row["resume_at"],
+        resume_at_tokens=row["resume_at"],
         is_due=row["is_due"],
         is_resting=row["is_resting"],
         failures=row["failures"],
@@ -132,57 +135,57 @@ def state_from(row: Any) -> ConversationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedSettings:
     """The cached settings of a conversation, with the times of their last changes."""
 
-    at: datetime | None = None
-    agent_at: datetime | None = None
-    model_at: datetime | None = None
+    updated_at: datetime | None = None
+    agent_updated_at: datetime | None = None
+    model_updated_at: datetime | None = None
     conversation: Conversation | None = None
 
     @property
     def parameters(self) -> dict[str, datetime | None]:
-        """The parameters with the cached versions."""
+        """The statement parameters that name the cached versions."""
         return {
-            "known_at": self.at,
-            "known_agent_at": self.agent_at,
-            "known_model_at": self.model_at,
+            "cached_at": self.updated_at,
+            "cached_agent_at": self.agent_updated_at,
+            "cached_model_at": self.model_updated_at,
         }
 
 
-NOTHING_HELD = Held().parameters
-"""The parameters of a read without cached settings."""
+NO_CACHED_SETTINGS = CachedSettings().parameters
+"""The parameters of a read that always returns the settings."""
 
 
-class Layers:
+class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
     def __init__(self, max_size: int = 1024) -> None:
-        self._held: LRUCache[tuple[str, str, str | None], Held] = LRUCache(max_size)
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
-    def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
+    def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
         """Return the cached settings of a tenant's conversation for a request with this model."""
-        return self._held.get((tenant_id, conversation_id, model)) or Held()
+        return self._cache.get((tenant_id, conversation_id, model)) or CachedSettings()
 
     def conversation_from(
-        self, row: Any, tenant_id: str, held: Held, model: str | None = None
+        self, row: Any, tenant_id: str, cached: CachedSettings, model: str | None = None
     ) -> Conversation:
-        """Return a conversation from a row of a statement with the parameters of `held`."""
-        if row["known"] and held.conversation is not None:
+        """Return a conversation from a row of a statement with the parameters of `cached`."""
+        if row["is_cached"] and cached.conversation is not None:
             calibration = _calibration_from(row)
-            known = replace(
-                held.conversation,
+            conversation = replace(
+                cached.conversation,
                 counter=row["counter"],
                 state=state_from(row),
                 calibration=calibration,
             )
-            if calibration != held.conversation.calibration:
-                key = (tenant_id, known.conversation_id, model)
-                self._held[key] = replace(held, conversation=known)
-            return known
+            if calibration != cached.conversation.calibration:
+                key = (tenant_id, conversation.conversation_id, model)
+                self._cache[key] = replace(cached, conversation=conversation)
+            return conversation
         conversation = conversation_from(row)
         key = (tenant_id, conversation.conversation_id, model)
-        self._held[key] = Held(
+        self._cache[key] = CachedSettings(
             row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
         )
         return conversation
@@ -304,7 +307,7 @@ def compaction_from(row: Any) -> Compaction:
         strategy=row["strategy"],
         policy_strategy=row["policy_strategy"] or row["strategy"],
         strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
-        span=span,
+        hidden_span=span,
         view=view,
         made=tuple(map(summary_from, json_text.loads(row["made"]))),
         summary_tokens=row["summary_tokens"],

@@ -27,7 +27,8 @@ from app.domain.conversations.job import Claim, Job
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
-_JOB_FIELDS = [field.name for field in fields(Job)]
+_JOB_COLUMNS = {field.name: field.name for field in fields(Job)} | {"request": "ask"}
+"""The column of each field of a job."""
 _FAILURE_TIMES = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
@@ -37,8 +38,8 @@ _FREE = """NOT EXISTS (
             )"""
 
 # The locks order a claim with a deletion of the conversation. A row that is locked is skipped:
-# another worker claims it, or an append changes it, and the next look finds it. `attempts` is NULL
-# where another worker took the lease after this statement began.
+# another worker claims it, or an append changes it, and the next claim finds it. `attempts` is NULL
+# if another worker took the lease after this statement began.
 CLAIM = Statement(
     f"""
         WITH open_job AS (
@@ -130,8 +131,8 @@ FIND_FAILURE = Statement(
         """
 )
 
-# The lock orders it with a deletion, and appends do not wait for it. The lease on a conversation
-# that does not exist is granted without a row: the holder's next statement raises NotFound.
+# The lock orders this statement and a deletion; appends do not wait for it. The lease of a
+# conversation that does not exist is granted without a row: the next statement raises NotFound.
 TAKE_LEASE = Statement(
     """
         WITH conversation AS (
@@ -195,7 +196,7 @@ class JobRepository:
         self._session = session
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
-        """Take the lease on the conversation whose work waits longest, None where none waits."""
+        """Lease the conversation whose work waits longest; None if no work waits."""
         while True:
             row = await self._session.first(CLAIM, holder=UUID(holder), seconds=seconds)
             if row is None:
@@ -228,7 +229,7 @@ class JobRepository:
         return await self._session.run(SET_DUE, conversation_id=UUID(conversation_id)) == 1
 
     async def clear_due(self, conversation_id: str, head_seq: int) -> None:
-        """Note that no compaction is due, unless messages were appended after `head_seq`."""
+        """Mark the compaction as not due, unless messages were appended after `head_seq`."""
         await self._session.run(CLEAR_DUE, conversation_id=UUID(conversation_id), head_seq=head_seq)
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
@@ -236,13 +237,13 @@ class JobRepository:
         await self._session.run(POSTPONE, conversation_id=UUID(conversation_id), seconds=seconds)
 
     async def record_failure(self, conversation_id: str, failure: str) -> None:
-        """Store why a compaction failed, in place of the failure before."""
+        """Store why a compaction failed, in place of the previous failure."""
         await self._session.run(
             RECORD_FAILURE, conversation_id=UUID(conversation_id), failure=failure
         )
 
     async def find_failure(self, conversation_id: str) -> Failure | None:
-        """Return why the last compaction failed, None since one has succeeded."""
+        """Return why the last compaction failed, None if one has succeeded since."""
         row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
         if row is None:
             return None
@@ -250,7 +251,7 @@ class JobRepository:
         return Failure(**failure, **{name: row[name] for name in _FAILURE_TIMES})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
-        """Take, or as its holder renew, the lease; False while another process has it."""
+        """Take the lease, or renew it as its holder; False while another process holds it."""
         row = await self._session.first(
             TAKE_LEASE, conversation_id=UUID(conversation_id), holder=UUID(holder), seconds=seconds
         )
@@ -263,7 +264,7 @@ class JobRepository:
         )
 
     async def add(
-        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
+        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
     ) -> None:
         """Store a job and notify workers, unless its conversation was deleted."""
         await self._session.run(
@@ -272,7 +273,7 @@ class JobRepository:
             conversation_id=UUID(conversation_id),
             job_id=UUID(job_id),
             kind=kind,
-            ask=ask,
+            ask=request,
         )
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
@@ -280,7 +281,7 @@ class JobRepository:
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
         if row is None:
             return None
-        job = {name: row[name] for name in _JOB_FIELDS}
+        job = {name: row[column] for name, column in _JOB_COLUMNS.items()}
         ids = {"job_id": str(row["job_id"]), "conversation_id": str(row["conversation_id"])}
         return Job(**(job | ids))
 
@@ -308,9 +309,10 @@ class JobRepository:
 async def listening(
     url: str, notified: Callable[[], None], closed: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Call `notified` at each notification, on a connection of its own until it is `closed`.
+    """Call `notified` at each notification during the block, `closed` if the connection is lost.
 
-    LISTEN belongs to a session, which a pooler in transaction mode does not give.
+    The connection is not pooled: LISTEN belongs to a session, which a pooler in transaction mode
+    does not provide.
     """
     connection = await asyncpg.connect(
         url,

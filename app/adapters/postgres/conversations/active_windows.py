@@ -95,8 +95,8 @@ HAS_EPOCHS = Statement("""
 """)
 
 # Total tokens are running sums: two rows of the log give the sum between them.
-COUNT = Statement("""
-    SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
+COUNT_TOKENS = Statement("""
+    SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
     FROM (
         SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
         UNION ALL
@@ -106,7 +106,7 @@ COUNT = Statement("""
         SELECT m.total_tokens AS tokens FROM messages m
         WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
         ORDER BY m.seq DESC LIMIT 1
-    ) upto ON true
+    ) through ON true
 """)
 
 # Run it with the lock of the state.
@@ -240,7 +240,7 @@ class ActiveWindowRepository:
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         row = await self._session.first(
-            COUNT,
+            COUNT_TOKENS,
             conversation_id=conversation_id,
             starts=[span.start for span in spans],
             ends=[span.end for span in spans],
@@ -284,10 +284,10 @@ class ActiveWindowRepository:
             view_version=state.view_version,
             view_cause=state.view_cause,
             compaction_id=state.compaction_id,
-            span_start=state.span.start if state.span is not None else None,
-            span_end=state.span.end if state.span is not None else None,
-            kept=list(state.kept),
-            trimmed_through=state.trimmed_through,
+            span_start=state.hidden_span.start if state.hidden_span is not None else None,
+            span_end=state.hidden_span.end if state.hidden_span is not None else None,
+            kept=list(state.kept_seqs),
+            trimmed_through=state.results_cleared_through,
             summary_tokens=state.summary_tokens,
             hidden_tokens=state.hidden_tokens,
             hidden_messages=state.hidden_messages,

@@ -18,7 +18,7 @@ from app.adapters.postgres.conversations.settings import (
     VersionStatements,
     change_parameters,
 )
-from app.adapters.postgres.conversations.snapshot_removal import forget_agent
+from app.adapters.postgres.conversations.snapshot_removal import delete_snapshots_of_agent
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 
@@ -80,7 +80,7 @@ CLEAR_AGENT = Statement(f"""
     WHERE {_IS_AGENT}
     RETURNING last_cleared_at
 """)
-AGENT_REMOVALS = {
+AGENT_DELETE_STATEMENTS = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
     for table in ("agents", "agent_versions")
 }
@@ -140,9 +140,9 @@ class AgentRepository(ConfigurableRepository):
         return row["last_cleared_at"] if row is not None else at
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
-        forgotten = await forget_agent(self._session, tenant_id, agent_id)
+        snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
         deleted = {
-            name: await self._session.run(removal, tenant_id=tenant_id, agent_id=agent_id)
-            for name, removal in AGENT_REMOVALS.items()
+            name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)
+            for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
-        return deleted | forgotten
+        return deleted | snapshot_rows

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 
 # Results are offloaded by the cached settings, so these must be the current ones: no other process
 # may have changed them.
 _IS_UNCHANGED = """(
-    c.updated_at = CAST(:known_at AS timestamptz)
+    c.updated_at = CAST(:cached_at AS timestamptz)
     AND (c.agent_id IS NULL OR EXISTS (
-        SELECT FROM agents held
-        WHERE held.tenant_id = c.tenant_id AND held.agent_id = c.agent_id
-            AND held.updated_at = CAST(:known_agent_at AS timestamptz)
+        SELECT FROM agents a
+        WHERE a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
+            AND a.updated_at = CAST(:cached_agent_at AS timestamptz)
     ))
 )"""
 # The leading results of a batch answer earlier calls. If those are outside the active window, the
@@ -91,7 +91,7 @@ _APPEND = f"""
                         AND known.message_id = ANY (CAST(:client_ids AS text[]))
                 )
                 AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})
-            RETURNING {HEAD_COLUMNS}, h.newest_at, h.newest_before
+            RETURNING {STATE_COLUMNS}, h.newest_at, h.newest_before
         ), stored AS (
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
@@ -124,10 +124,10 @@ _APPEND = f"""
                 has_media, continues, body, fragment, output, timestamp{{columns}}, position
             )
         ){{blobs}}
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
+        SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}, h.due_at = now() AS became_due
         FROM moved h
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
-        {LAYER_JOINS}
+        {SETTINGS_JOINS}
         """
 # Most batches do not begin with a result, and their messages have no timestamps. They use a shorter
 # statement, because every expression costs time.

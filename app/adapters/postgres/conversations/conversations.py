@@ -11,10 +11,10 @@ from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
-    HEAD_COLUMNS,
-    LAYER_JOINS,
     LISTED_COLUMNS,
-    NOTHING_HELD,
+    NO_CACHED_SETTINGS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     conversation_from,
 )
 from app.adapters.postgres.conversations.settings import (
@@ -25,7 +25,7 @@ from app.adapters.postgres.conversations.settings import (
     VersionStatements,
     change_parameters,
 )
-from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
+from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
@@ -57,10 +57,10 @@ ADD_CONVERSATION = Statement(f"""
         AND a.agent_id = CAST(:agent_id AS text)
 """)
 _FIND = f"""
-    SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+    SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    {LAYER_JOINS}
+    {SETTINGS_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
@@ -70,10 +70,10 @@ LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
 LIST_CONVERSATIONS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {HEAD_COLUMNS}
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
-            {LAYER_JOINS}
+            {SETTINGS_JOINS}
             WHERE c.tenant_id = CAST(:tenant_id AS text)
                 AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
                 AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
@@ -104,7 +104,7 @@ IDS_OF_AGENT = Statement("""
 """)
 # Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
 # and then reads chunks that were stored meanwhile.
-PER_CONVERSATION = (
+CONVERSATION_TABLES = (
     "conversations",
     "heads",
     "messages",
@@ -127,11 +127,11 @@ PER_CONVERSATION = (
     "snapshot_parts",
 )
 """All tables with rows of a conversation, in the order of deletion."""
-REMOVALS = {
+DELETE_STATEMENTS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
     )
-    for table in PER_CONVERSATION
+    for table in CONVERSATION_TABLES
 }
 
 
@@ -176,7 +176,7 @@ class ConversationRepository(ConfigurableRepository):
             conversation_id=conversation_id,
             model=model,
             default_model=default_model,
-            **NOTHING_HELD,
+            **NO_CACHED_SETTINGS,
         )
         return conversation_from(row) if row is not None else None
 
@@ -216,9 +216,9 @@ class ConversationRepository(ConfigurableRepository):
         return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        forgotten = await forget_conversation(self._session, conversation_id)
+        snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
         deleted = {
-            name: await self._session.run(removal, conversation_id=conversation_id)
-            for name, removal in REMOVALS.items()
+            name: await self._session.run(statement, conversation_id=conversation_id)
+            for name, statement in DELETE_STATEMENTS.items()
         }
-        return deleted | forgotten
+        return deleted | snapshot_rows

@@ -11,7 +11,7 @@ from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import Layers, stored_message_from
+from app.adapters.postgres.common.rows import SettingsCache, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
@@ -45,9 +45,9 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 class LogRepository:
     """Appends to the log of one conversation, and reads it."""
 
-    def __init__(self, session: Session, layers: Layers) -> None:
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
         self._session = session
-        self._layers = layers
+        self._settings_cache = settings_cache
 
     async def append(
         self,
@@ -66,9 +66,9 @@ class LogRepository:
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         if_unchanged: bool = False,
     ) -> Conversation | None:
-        totals, turns = _running(drafts)
+        totals, turns = _running_totals(drafts)
         times = batch_times(drafts, now)
-        held = self._layers.held(tenant_id, conversation_id)
+        cached = self._settings_cache.get(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
             blobs,
@@ -118,11 +118,11 @@ class LogRepository:
             newest_times=times.newest,
             leading_results=times.leading_results,
             leading_result_tokens=totals[times.leading_results - 1] if times.leading_results else 0,
-            **held.parameters,
+            **cached.parameters,
         )
         if row is None:
             return None
-        after = self._layers.conversation_from(row, tenant_id, held)
+        after = self._settings_cache.conversation_from(row, tenant_id, cached)
         return (
             replace(after, state=replace(after.state, became_due=True))
             if row["became_due"]
@@ -149,16 +149,20 @@ class LogRepository:
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
-        held = self._layers.held(tenant_id, conversation_id)
+        cached = self._settings_cache.get(tenant_id, conversation_id)
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
             conversation_id=conversation_id,
             model=None,
             default_model=default_model,
-            **held.parameters,
+            **cached.parameters,
         )
-        return self._layers.conversation_from(row, tenant_id, held) if row is not None else None
+        return (
+            self._settings_cache.conversation_from(row, tenant_id, cached)
+            if row is not None
+            else None
+        )
 
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
@@ -245,11 +249,11 @@ class LogRepository:
         row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
-    async def find_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+    async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
-    async def add_answer(
+    async def store_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
         await self._session.run(
@@ -272,7 +276,7 @@ def _mentions(drafts: Sequence[Draft]) -> list[str]:
     return sorted({name for output in outputs for name in output.mentions})
 
 
-def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+def _running_totals(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
     """Return each draft's running token sum and turn number, counted from the batch's start."""
     totals, turns, total, turn = [], [], 0, 0
     for draft in drafts:

@@ -8,9 +8,9 @@ from datetime import datetime
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import (
-    HEAD_COLUMNS,
-    LAYER_JOINS,
     POLICY_COLUMNS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
     compaction_from,
     conversation_from,
     stored_message_from,
@@ -78,7 +78,7 @@ _FIRST = "CAST(1 AS bigint)"
 _PAST = "conversation.head_seq + 1"
 
 
-def _unless_begun(bound: str, otherwise: str) -> str:
+def _unless_first_page(bound: str, otherwise: str) -> str:
     """Return a bound of the search that makes it empty on the first page."""
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
@@ -94,19 +94,19 @@ def _of_agent(order: str, low: str, high: str, before: str, **words: str) -> Sta
 
 OF_AGENT = {
     "asc": _of_agent(
-        "ASC", _FIRST, _unless_begun(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
+        "ASC", _FIRST, _unless_first_page(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
     ),
     "desc": _of_agent(
-        "DESC", _unless_begun(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
+        "DESC", _unless_first_page(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
     ),
 }
 
 CONVERSATIONS = Statement(f"""
-    SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
+    SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
     FROM unnest(CAST(:conversation_ids AS uuid[])) AS requested (conversation_id)
     JOIN conversations c ON c.conversation_id = requested.conversation_id
     JOIN heads h ON h.conversation_id = requested.conversation_id
-    {LAYER_JOINS}
+    {SETTINGS_JOINS}
     WHERE c.tenant_id = CAST(:tenant_id AS text)
 """)
 

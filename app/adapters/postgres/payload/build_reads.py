@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, HEAD_COLUMNS, LAYER_JOINS
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 
 _MAX_UNKNOWN_TOKENS = 260_000
 """How much of a log is read for a build without an epoch, before its limits are known."""
@@ -58,7 +58,7 @@ _ROW_ARRAYS = """
 
 
 def _row_arrays(trimmed: str, kept: str) -> str:
-    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=TRIMMED_TOKENS)
+    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=MAX_PLACEHOLDER_TOKENS)
 
 
 _PAYLOAD_STREAM = """CAST(:format AS text) || ':'
@@ -71,16 +71,16 @@ _PAYLOAD_STREAM = """CAST(:format AS text) || ':'
 # another index, which costs the same while the table is small, and keep it while the table grows.
 READ = Statement(
     f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
+        SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
             k.created_at AS compacted_at,
-            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compacted_for,
+            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id
                 ORDER BY pin.seq
             ) AS pins,
-            bounds.is_read AS rows_read,
+            bounds.is_read AS has_rows,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)
@@ -89,7 +89,7 @@ READ = Statement(
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
-        {LAYER_JOINS}
+        {SETTINGS_JOINS}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
             WHERE active.conversation_id = CAST(:conversation_id AS uuid)

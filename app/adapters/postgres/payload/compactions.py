@@ -10,7 +10,7 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import compaction_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, ViewState
 
 _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
@@ -123,8 +123,8 @@ class CompactionQueries:
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         values = fields_of(compaction) | {
             "conversation_id": conversation_id,
-            "span_start": compaction.span.start,
-            "span_end": compaction.span.end,
+            "span_start": compaction.hidden_span.start,
+            "span_end": compaction.hidden_span.end,
             "summary": compaction.summary or "",
             "view": compaction.view.as_json(),
             "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
@@ -134,23 +134,24 @@ class CompactionQueries:
     async def show(
         self,
         conversation_id: str,
-        visible: VisibleState,
+        visible: ViewState,
         *,
         view_version: int,
         cause: str,
-        resume_at: int = 0,
+        resume_at_tokens: int = 0,
     ) -> bool:
         view, hidden = visible.view, visible.view.hidden
         values = fields_of(visible) | {
             "conversation_id": conversation_id,
             "span_start": hidden.start if hidden is not None else None,
             "span_end": hidden.end if hidden is not None else None,
-            "trimmed_through": view.trimmed_through,
+            "kept": visible.kept_seqs,
+            "trimmed_through": view.results_cleared_through,
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],
             "view_version": view_version,
             "cause": cause,
-            "resume_at": resume_at,
+            "resume_at": resume_at_tokens,
         }
         changed = await self._session.run(SHOW_VIEW, **values)
         return changed == 1
@@ -160,9 +161,9 @@ class CompactionQueries:
             HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
         )
 
-    async def suspend_compaction(self, conversation_id: str, resume_at: int) -> None:
+    async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
         await self._session.run(
-            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at
+            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at_tokens
         )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
-from app.adapters.postgres.common.rows import Layers, epoch_from, log_rows_from
+from app.adapters.postgres.common.rows import SettingsCache, epoch_from, log_rows_from
 from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
 from app.domain.payload.epochs import requested_window
@@ -82,11 +82,11 @@ FIND_EPOCH = Statement(
 class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
-    def __init__(self, session: Session, layers: Layers) -> None:
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
         self._session = session
-        self._layers = layers
+        self._settings_cache = settings_cache
 
-    async def read(
+    async def read_build_input(
         self,
         tenant_id: str,
         conversation_id: str,
@@ -96,9 +96,9 @@ class ContextRepository(CompactionQueries, PinQueries):
         cached_epoch_id: str | None,
         cached_start: str | None,
         cached_through: int,
-    ) -> ContextRead | None:
+    ) -> BuildInput | None:
         model = settings.model
-        held = self._layers.held(tenant_id, conversation_id, model)
+        cached = self._settings_cache.get(tenant_id, conversation_id, model)
         row = await self._session.first(
             READ,
             tenant_id=tenant_id,
@@ -110,21 +110,21 @@ class ContextRepository(CompactionQueries, PinQueries):
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
             as_chat=settings.format is FormatName.OPENAI_CHAT,
-            **held.parameters,
+            **cached.parameters,
         )
         if row is None:
             return None
-        conversation = self._layers.conversation_from(row, tenant_id, held, model)
-        return ContextRead(
+        conversation = self._settings_cache.conversation_from(row, tenant_id, cached, model)
+        return BuildInput(
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),
             window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
-            compacted_for=row["compacted_for"],
+            compaction_strategy=row["compaction_strategy"],
             compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
-            rows_read=row["rows_read"],
+            has_rows=row["has_rows"],
             rows=log_rows_from(row),
         )
 
@@ -135,8 +135,8 @@ class ContextRepository(CompactionQueries, PinQueries):
         end: int,
         *,
         as_chat: bool,
-        trimmed_through: int = 0,
-        untrimmed: Sequence[int] = (),
+        results_cleared_through: int = 0,
+        uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
         row = await self._session.first(
             ROWS,
@@ -144,8 +144,8 @@ class ContextRepository(CompactionQueries, PinQueries):
             start=start,
             end=end,
             as_chat=as_chat,
-            trimmed_through=trimmed_through,
-            untrimmed=untrimmed,
+            trimmed_through=results_cleared_through,
+            untrimmed=uncleared_results,
         )
         return log_rows_from(row)
 
@@ -160,7 +160,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             "top_end": hidden.start,
             "tail_start": hidden.end,
             "kept": kept_seqs(view),
-            "trimmed_through": view.trimmed_through,
+            "trimmed_through": view.results_cleared_through,
             "frame": epoch.start_json,
             "hashes": [*texts],
             "texts": [*texts.values()],

@@ -269,7 +269,7 @@ class ForkRepository:
             SET_HEAD,
             fork_id=UUID(fork_id),
             head_seq=state.head_seq,
-            resume_at=state.resume_at,
+            resume_at=state.resume_at_tokens,
             promoted=list(state.promoted),
             promoted_turn=state.promoted_turn,
             window_seconds=state.window_seconds,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
-from app.adapters.postgres.conversations.snapshot_removal import REMOVED_ROWS
+from app.adapters.postgres.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.view import Span
@@ -178,11 +178,11 @@ CALLS_IN = Statement(
 
 REMOVE = Statement(
     f"""
-        WITH gone AS (
+        WITH deleted AS (
             DELETE FROM snapshots
             WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
             RETURNING tenant_id, session_id
-        ), {REMOVED_ROWS}
+        ), {DELETE_PARTS_AND_MESSAGES}
         """
 )
 

@@ -1,40 +1,15 @@
-"""API keys, limits and used quotas of tenants in PostgreSQL."""
+"""API keys and their uses in PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.tenancy.api_keys import ApiKey, KeyUse
-from app.domain.tenancy.quotas import QuotaKind, TenantLimits
 
-ADD_TENANT = Statement(
-    """
-        INSERT INTO tenants (tenant_id) VALUES (CAST(:tenant_id AS text))
-        ON CONFLICT (tenant_id) DO NOTHING
-        """
-)
-SET_LIMITS = Statement(
-    """
-        INSERT INTO tenants (
-            tenant_id, requests_per_minute, bytes_per_day, summarizer_calls_per_hour,
-            storage_bytes
-        )
-        VALUES (CAST(:tenant_id AS text), CAST(:requests_per_minute AS bigint),
-            CAST(:bytes_per_day AS bigint), CAST(:summarizer_calls_per_hour AS bigint),
-            CAST(:storage_bytes AS bigint))
-        ON CONFLICT (tenant_id) DO UPDATE
-        SET requests_per_minute = excluded.requests_per_minute,
-            bytes_per_day = excluded.bytes_per_day,
-            summarizer_calls_per_hour = excluded.summarizer_calls_per_hour,
-            storage_bytes = excluded.storage_bytes
-        """
-)
-FIND_LIMITS = Statement("SELECT * FROM tenants WHERE tenant_id = CAST(:tenant_id AS text)")
-LIST_LIMITS = Statement("SELECT * FROM tenants ORDER BY tenant_id")
 ADD = Statement(
     """
         INSERT INTO api_keys (
@@ -93,39 +68,13 @@ USES = Statement(
         ORDER BY hour DESC, address
         """
 )
-TAKE = Statement(
-    """
-        INSERT INTO allowances AS a (tenant_id, kind, window_start, taken)
-        VALUES (CAST(:tenant_id AS text), CAST(:kind AS text),
-            CAST(:window_start AS timestamptz), CAST(:reserved AS bigint))
-        ON CONFLICT (tenant_id, kind, window_start) DO UPDATE SET taken = a.taken + excluded.taken
-        RETURNING taken
-        """
-)
 
 
 class ApiKeyRepository:
-    """Statements for tenants, API keys and quotas."""
+    """Stores API keys and counts their uses."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-
-    async def add_tenant(self, tenant_id: str) -> None:
-        await self._session.run(ADD_TENANT, tenant_id=tenant_id)
-
-    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
-        await self._session.run(
-            SET_LIMITS,
-            tenant_id=tenant_id,
-            **asdict(limits),
-        )
-
-    async def find_limits(self, tenant_id: str) -> TenantLimits | None:
-        row = await self._session.first(FIND_LIMITS, tenant_id=tenant_id)
-        return _limits_from(row) if row is not None else None
-
-    async def list_limits(self) -> Mapping[str, TenantLimits]:
-        return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST_LIMITS)}
 
     async def add(self, key: ApiKey) -> None:
         await self._session.run(ADD, **asdict(key))
@@ -134,7 +83,7 @@ class ApiKeyRepository:
         row = await self._session.first(FIND, key_id=key_id)
         return _key_from(row) if row is not None else None
 
-    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
         return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:
@@ -161,19 +110,6 @@ class ApiKeyRepository:
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
         rows = await self._session.all(USES, key_id=key_id, since=since)
         return [KeyUse(**row) for row in rows]
-
-    async def take(
-        self, tenant_id: str, kind: QuotaKind, window_start: datetime, reserved: int
-    ) -> int:
-        row = await self._session.first(
-            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, reserved=reserved
-        )
-        assert row is not None
-        return int(row["taken"])
-
-
-def _limits_from(row: Any) -> TenantLimits:
-    return TenantLimits(**{field.name: row[field.name] for field in fields(TenantLimits)})
 
 
 def _key_from(row: Any) -> ApiKey:

@@ -14,7 +14,7 @@ _AGES = {
     RetainedKind.EVENTS: ("conversation_id, event_seq", "created_at"),
     RetainedKind.JOBS: ("conversation_id, job_id", "created_at"),
     RetainedKind.KEY_USES: ("key_id, hour, address", "hour"),
-    RetainedKind.ALLOWANCES: ("tenant_id, kind, window_start", "window_start"),
+    RetainedKind.USED_QUOTAS: ("tenant_id, kind, window_start", "window_start"),
     RetainedKind.SUMMARISER_CALLS: ("tenant_id, window_start", "window_start"),
 }
 """The primary key and the column of the age; the name of the kind is that of its table."""

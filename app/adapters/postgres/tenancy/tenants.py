@@ -1,9 +1,18 @@
-"""What belongs to a tenant alone: its entries for models, and the keys of its creations."""
+"""Tenants, their model entries and their creation keys in PostgreSQL.
+
+A creation key is the idempotency key of a request that creates a resource outside a conversation.
+"""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Session, Statement
 
+ADD = Statement(
+    """
+        INSERT INTO tenants (tenant_id) VALUES (CAST(:tenant_id AS text))
+        ON CONFLICT (tenant_id) DO NOTHING
+        """
+)
 FIND_CREATION = Statement(
     """
         SELECT request_hash, resource_id FROM creations
@@ -53,10 +62,13 @@ REMOVE_MODEL = Statement(
 
 
 class TenantRepository:
-    """Stores a tenant's entries for models, and the keys of its creations."""
+    """Stores tenants, their model entries and their creation keys."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    async def add(self, tenant_id: str) -> None:
+        await self._session.run(ADD, tenant_id=tenant_id)
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)

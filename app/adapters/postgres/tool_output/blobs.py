@@ -144,15 +144,15 @@ def append_parameters(
     stored: Sequence[tuple[Blob, Sequence[StoredChunk]]], uses: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
     """Return the parameters of `BLOB_CTES`; `uses` has the blob ids of each message."""
-    places = [(ref, place) for place, refs in enumerate(uses, start=1) for ref in refs]
+    numbered_refs = [(ref, position) for position, refs in enumerate(uses, start=1) for ref in refs]
     # The same order in every statement prevents deadlocks.
     ordered = sorted(stored, key=lambda pair: pair[0].id)
     chunks = [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
     return {
         **_blob_parameters([blob for blob, _ in ordered]),
         **_chunk_parameters(chunks),
-        "use_ids": [ref for ref, _ in places],
-        "use_positions": [place for _, place in places],
+        "use_ids": [ref for ref, _ in numbered_refs],
+        "use_positions": [position for _, position in numbered_refs],
     }
 
 

@@ -17,8 +17,10 @@ _BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, med
 
 _CONVERSATION = "conversation_id = CAST(:conversation_id AS uuid)"
 _CONTENT = f"{_CONVERSATION} AND content_id = CAST(:content_id AS uuid)"
-_REVIVED = ",\n                ".join(
-    f"{column} = CASE WHEN kept.collected_at IS NULL THEN kept.{column} ELSE excluded.{column} END"
+_REPLACE_IF_COLLECTED = ",\n                ".join(
+    f"""{column} = CASE
+                    WHEN stored.collected_at IS NULL THEN stored.{column} ELSE excluded.{column}
+                END"""
     for column in ("content_id", "media_type", "tool_name", "tool_call_id", "object_key")
 )
 
@@ -40,7 +42,7 @@ def _insert_chunks(source: str) -> str:
 def _blobs_stored(source: str, attached: str) -> str:
     """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
     return f"""blobs_stored AS (
-            INSERT INTO blobs AS kept (
+            INSERT INTO blobs AS stored (
                 conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
                 tool_name, tool_call_id, object_key, attached
             )
@@ -53,14 +55,14 @@ def _blobs_stored(source: str, attached: str) -> str:
                 CAST(:blob_keys AS text[])
             ) AS blob
             ON CONFLICT (conversation_id, blob_id) DO UPDATE
-            SET {_REVIVED},
+            SET {_REPLACE_IF_COLLECTED},
                 created_at = CASE
-                    WHEN kept.attached AND kept.collected_at IS NULL THEN kept.created_at
+                    WHEN stored.attached AND stored.collected_at IS NULL THEN stored.created_at
                     ELSE excluded.created_at
                 END,
-                attached = kept.attached OR excluded.attached,
+                attached = stored.attached OR excluded.attached,
                 collected_at = NULL
-            RETURNING kept.content_id
+            RETURNING stored.content_id
         )"""
 
 

@@ -1,8 +1,8 @@
 """The view after a provider reported an overflow. [compaction.emergency]
 
 1. The oldest half of the turns is dropped, at least one; of a single turn the oldest half of its
-   call groups, until only the newest user message is left, which always stays. Pins stay too, and
-   do not count. All else that was kept in the covered range is one turn.
+   call groups, until only the newest user message is left, which always stays. Pinned messages
+   stay too, and do not count. Other messages shown in the covered range count as one turn.
 2. The results of the last call group are cleared before it is dropped: a model that does not see
    its call makes it again.
 """
@@ -35,8 +35,8 @@ from app.domain.conversations.view import Span, View, overlap
 def view_after_overflow(compaction_input: CompactionInput, max_tokens: int) -> View | None:
     """Return the view after as many cuts as it takes to fit `max_tokens`, None if it never does."""
     view = compaction_input.view
-    while (cut := _cut_once(compaction_input, view)) is not None:
-        view = cut
+    while (smaller_view := _cut_once(compaction_input, view)) is not None:
+        view = smaller_view
         if compaction_input.tokens_in(view) <= max_tokens:
             return view
     return None
@@ -46,7 +46,7 @@ def _cut_once(compaction_input: CompactionInput, view: View) -> View | None:
     shown = shown_entries(compaction_input.entries, view)
     through = clearable_through(shown, view.hidden)
     if through is not None:
-        clearing = CompactionPlan((EMERGENCY_CUT,), 0, trimmed_through=through)
+        clearing = CompactionPlan((EMERGENCY_CUT,), 0, results_cleared_through=through)
         return view_after(view, clearing, view.summaries, view.retain, never_cleared(shown))
     spans = spans_after_halving(shown, view.hidden)
     return with_omission_note(replace(view, spans=overlap(spans, view.window))) if spans else None
@@ -58,11 +58,11 @@ def spans_after_halving(history: Sequence[Entry], covered: Span | None) -> tuple
     `covered` is the range that the view hides.
     """
     units = _droppable(history, covered)
-    gone = {entry.seq for unit in units[: max(1, len(units) // 2)] for entry in unit}
-    left = [entry for entry in history if entry.seq not in gone]
-    if not gone or not left:
+    dropped_seqs = {entry.seq for unit in units[: max(1, len(units) // 2)] for entry in unit}
+    shown = [entry for entry in history if entry.seq not in dropped_seqs]
+    if not dropped_seqs or not shown:
         return None
-    return spans_of_entries(left, open_end(history, covered))
+    return spans_of_entries(shown, open_end(history, covered))
 
 
 def clearable_through(history: Sequence[Entry], covered: Span | None) -> int | None:

@@ -1,7 +1,7 @@
 """Shortening: shows the beginning and the end of an oversized user or assistant text.
 
 1. It is used only in a payload that would not fit otherwise, and only for texts: tool calls,
-   reasoning, images and files stay as they are. The log keeps the whole message.
+   reasoning, images and files do not change. The log keeps the whole message.
 2. A note between beginning and end names how much is shown and how to read the rest by the ref of
    the message. A payload without tools has the note without their names.
 3. A message is oversized when it does not fit beside a summary of everything else. The newest user
@@ -62,28 +62,33 @@ def readable_text(message: Message) -> bytes:
 # --- what to shorten --------------------------------------------------------------------------
 
 
-def limits_of_oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
-    """Return the tokens that each oversized message may take, by seq; `left` are for all history.
+def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[int, int]:
+    """Return the tokens that each oversized message may take, by seq.
 
-    Of very many only the newest and the first ones are shortened: the others cannot stay anyway.
+    `history_tokens` are available to all messages. Of more than `MAX_AT_ONCE` only the first two
+    and the newest are shortened: the others cannot stay anyway.
     """
-    if left < MIN_SHORTENED_TOKENS:
+    if history_tokens < MIN_SHORTENED_TOKENS:
         return {}
     newest = newest_user_message(entries)
-    texts = [item for item in entries if item.role is not Role.TOOL and item.tokens > left]
+    texts = [
+        item for item in entries if item.role is not Role.TOOL and item.tokens > history_tokens
+    ]
     if len(texts) > MAX_AT_ONCE:
         texts = [*texts[:_FIRST_AT_ONCE], *texts[_FIRST_AT_ONCE - MAX_AT_ONCE :]]
     shares = {item.seq: _NEWEST_SHARE if item is newest else _SHARE for item in texts}
-    return {seq: max(MIN_SHORTENED_TOKENS, int(left * share)) for seq, share in shares.items()}
+    return {
+        seq: max(MIN_SHORTENED_TOKENS, int(history_tokens * share)) for seq, share in shares.items()
+    }
 
 
 def limits_of_largest(
-    entries: Sequence[Entry], left: int, shortenable: Collection[int] | None = None
+    entries: Sequence[Entry], history_tokens: int, shortenable: Collection[int] | None = None
 ) -> dict[int, int]:
-    """Return one limit for the largest texts with which all the entries take at most `left`.
+    """Return one limit for the largest texts, by seq, so that all fit into `history_tokens`.
 
-    Only the seqs in `shortenable` are shortened, all of them where it is None. Empty where even the
-    smallest texts are too much, or where nothing has to be shortened.
+    Only the seqs in `shortenable` are shortened, or any for None. The result is empty if even the
+    shortest texts do not fit, or if all fit as they are.
     """
     texts = [
         item
@@ -91,14 +96,15 @@ def limits_of_largest(
         if item.role is not Role.TOOL and (shortenable is None or item.seq in shortenable)
     ]
     texts.sort(key=lambda item: item.tokens)
-    for_texts = left - sum(item.tokens for item in entries) + sum(item.tokens for item in texts)
+    other_tokens = sum(item.tokens for item in entries) - sum(item.tokens for item in texts)
+    remaining_tokens = history_tokens - other_tokens
     for index, item in enumerate(texts):
-        limit = for_texts // (len(texts) - index)
+        limit = remaining_tokens // (len(texts) - index)
         if item.tokens > limit:
-            rest = texts[index:]
-            fits = limit >= MIN_SHORTENED_TOKENS and len(rest) <= MAX_AT_ONCE
-            return {other.seq: limit for other in rest} if fits else {}
-        for_texts -= item.tokens
+            larger_texts = texts[index:]
+            fits = limit >= MIN_SHORTENED_TOKENS and len(larger_texts) <= MAX_AT_ONCE
+            return {text.seq: limit for text in larger_texts} if fits else {}
+        remaining_tokens -= item.tokens
     return {}
 
 
@@ -116,8 +122,8 @@ def shortened_to(
 ) -> ShortenedMessage | None:
     """Return how much of a clean message to show so that it costs at most `max_tokens`.
 
-    At most `max_bytes` of its texts are shown. None where that would leave out nothing, or where
-    its texts are not what makes it large.
+    At most `max_bytes` of its texts are shown. None if nothing would be left out, or if the message
+    is too large without any text.
     """
     total = sum(len(encode(text)) for _, text in _texts(message.parts))
     shown = min(max_bytes, total - 1, _BYTES_PER_TOKEN * max_tokens)
@@ -153,7 +159,7 @@ def shortened_preview(
         else:
             head = data[: max(0, short.head_bytes - at)]
             tail = data[max(0, tail_at - at) :] if end > tail_at else b""
-            shown = _joined(_cut(head), "" if is_noted else note, _cut(tail))
+            shown = _joined(_decoded(head), "" if is_noted else note, _decoded(tail))
             is_noted = True
             if shown:
                 parts.append(replace(part, text=shown) if isinstance(part, File) else Text(shown))
@@ -164,32 +170,31 @@ def shortened_preview(
 def _note(
     message: Message, texts: Mapping[int, bytes], short: ShortenedMessage, ref: str, *, named: bool
 ) -> tuple[str, tuple[str, ...]]:
-    before = _before_cut(message, texts, short.head_bytes)
+    head = _text_before_cut(message, texts, short.head_bytes)
     whole = readable_text(message)
     shown = f"{short.head_bytes + short.tail_bytes:,} of {len(whole):,} bytes shown"
     if not named:
         return f'[Message cut: {shown}; ref="{ref}".]', ()
-    lines = before.count(b"\n")
-    if whole.find(b"\n", len(before)) >= 0:
-        reader, offset = READ_LINES, lines
-    else:
-        reader, offset = READ_BYTES, len(before)
+    if whole.find(b"\n", len(head)) >= 0:
+        reader, offset = READ_LINES, head.count(b"\n")
+    else:  # the rest is a single line, which may be longer than a read by lines returns
+        reader, offset = READ_BYTES, len(head)
     how = f'Read the rest with {reader} ref_id="{ref}" offset={offset}'
     return f"[Message cut: {shown}. {how}, or search it with {GREP}.]", (reader, GREP)
 
 
-def _before_cut(message: Message, texts: Mapping[int, bytes], head_bytes: int) -> bytes:
-    """Return the part of the message's whole text before the cut."""
-    before: list[bytes] = []
+def _text_before_cut(message: Message, texts: Mapping[int, bytes], head_bytes: int) -> bytes:
+    """Return the beginning of the readable text, up to the cut."""
+    lines: list[bytes] = []
     at = 0
     for index, text in _lines(message.parts):
         data = texts.get(index)
         if data is not None and at + len(data) > head_bytes:
-            before.append(encode(_cut(data[: head_bytes - at])))
+            lines.append(encode(_decoded(data[: head_bytes - at])))
             break
-        before.append(encode(text))
+        lines.append(encode(text))
         at += len(data) if data is not None else 0
-    return b"\n".join(before)
+    return b"\n".join(lines)
 
 
 def _joined(*pieces: str) -> str:
@@ -201,7 +206,7 @@ def _joined(*pieces: str) -> str:
     return text
 
 
-def _cut(data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     """Return a slice of UTF-8 as text, without the characters that it splits at its ends."""
     return data.decode("utf-8", "ignore")
 

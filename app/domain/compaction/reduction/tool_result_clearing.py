@@ -3,11 +3,11 @@
 1. All shown results count, except those that are placeholders already.
 2. Over the budget the oldest results are cleared, until the rest is within it and at least
    `min_freed` tokens are freed, so that the prompt cache is broken seldom.
-3. The last call group keeps its results. Pinned groups, the results of excluded tools and what is
-   kept inside a hidden range are left alone, and count as before.
-4. When all that may be cleared frees less than `min_freed`, it is cleared only if that is enough:
-   output that has to stay must not make every build break the prefix.
-5. An exclusion holds from when it is set: what was cleared before stays cleared.
+3. The last call group keeps its results. Pinned groups, the results of excluded tools and messages
+   shown inside a hidden range are not cleared, but count.
+4. When all clearable results free less than `min_freed`, they are cleared only if the rest is then
+   within the budget: otherwise results that stay would make every build break the prefix.
+5. An exclusion applies from when it is set: results that were cleared before stay cleared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, ToolOutputPolicy
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, pinned_seqs
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, pinned_seqs
 from app.domain.conversations.view import View
 
 BUDGET_SHARE = 0.25
@@ -44,7 +44,9 @@ def min_cleared_tokens(policy: ToolOutputPolicy, window_total: int) -> int:
 
 def tool_output_tokens(item: Entry, view: View) -> int:
     """Return what a shown message adds to the tool output: nothing once it was cleared."""
-    if item.role is not Role.TOOL or (item.tokens > TRIMMED_TOKENS and view.trims(item.seq)):
+    if item.role is not Role.TOOL or (
+        item.tokens > MAX_PLACEHOLDER_TOKENS and view.clears_result(item.seq)
+    ):
         return 0
     return item.tokens
 
@@ -56,7 +58,9 @@ def excluded_seqs(
     return frozenset(
         item.seq
         for item in entries
-        if item.role is Role.TOOL and names.get(item.seq) in tools and not view.trims(item.seq)
+        if item.role is Role.TOOL
+        and names.get(item.seq) in tools
+        and not view.clears_result(item.seq)
     )
 
 
@@ -72,29 +76,29 @@ def plan_clearing(
     entries: Sequence[Entry], view: View, budget: int, min_freed: int
 ) -> NoCompaction | CompactionPlan:
     """Return which results to clear of the messages that a view shows (rules 2 to 4)."""
-    left = sum(tool_output_tokens(item, view) for item in entries)
-    if left <= budget:
+    output_tokens = sum(tool_output_tokens(item, view) for item in entries)
+    if output_tokens <= budget:
         return NoCompaction("tool output is within its budget")
     pinned, hidden = pinned_seqs(entries), view.hidden
     freed = through = 0
-    for item in entries[: _last_results(entries)]:
-        if left <= budget and freed >= min_freed:
+    for item in entries[: _last_group_with_results(entries)]:
+        if output_tokens <= budget and freed >= min_freed:
             break
-        if not item.clearable or item.seq in pinned or view.trims(item.seq):
+        if not item.clearable or item.seq in pinned or view.clears_result(item.seq):
             continue
         if hidden is not None and hidden.holds(item.seq):
             continue
-        left -= item.tokens
-        freed += item.tokens - item.trimmed_tokens
+        output_tokens -= item.tokens
+        freed += item.tokens - item.placeholder_tokens
         through = item.seq
-    if not through or (freed < min_freed and left > budget):
+    if not through or (freed < min_freed and output_tokens > budget):
         return NoCompaction("too little of the tool output may be cleared")
     steps = (ChainStep.CLEAR_TOOL_RESULTS.value,)
-    return CompactionPlan(steps, freed, trimmed_through=through, summarises=False)
+    return CompactionPlan(steps, freed, results_cleared_through=through, summarises=False)
 
 
-def _last_results(entries: Sequence[Entry]) -> int:
-    """Return where the last call group with results begins."""
+def _last_group_with_results(entries: Sequence[Entry]) -> int:
+    """Return the index at which the last call group with results begins."""
     index = len(entries) - 1
     while index >= 0 and entries[index].role is not Role.TOOL:
         index -= 1

@@ -1,17 +1,17 @@
-"""What a strategy is: a pure planner that returns what a conversation should show next.
+"""The base class of strategies: pure planners of what a conversation shows next.
 
 1. A planner reads a history and a budget, and returns a plan as data. It stores nothing.
    [strategy.pure]
-2. The history is what is shown verbatim now, each message at its current cost. What is hidden lies
-   in one range, `covered`. Entries inside that range are messages that were kept there.
+2. The history has the messages that are shown now, each at its current cost. The hidden messages
+   lie in one range, `covered`. Entries of the history inside that range stayed shown there.
 3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
 4. Some messages stay wherever they are: pinned call groups; with `preserve_user_messages` the
    newest user messages that together take at most half of the history target; and the newest user
-   message once it was kept.
-5. What was kept in the covered range and no longer has to be is hidden with the rest.
+   message if it already stays inside the covered range.
+5. Other messages that stayed in the covered range until now are hidden with the rest.
 6. Preserved ranges grow to call groups, and to whole turns where that fits the target. They shrink
-   only when even trimmed they would not fit the capacity: preserved user messages last, pins never.
-   The last call group always stays. [strategy.preserved-ranges-grow]
+   only when they would not fit the capacity even with cleared results: preserved user messages
+   last, pins never. The last call group always stays. [strategy.preserved-ranges-grow]
 7. Planning again right after a plan was applied finds nothing to do. [strategy.idempotent]
 8. A plan goes down to the target and no further than the next place to cut. As many of the newest
    messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
@@ -30,10 +30,10 @@ from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span
 
-EMPTY = NoCompaction("no messages are shown")
+NO_MESSAGES = NoCompaction("no messages are shown")
 WITHIN_TARGET = NoCompaction("already within the target")
-TOO_LARGE = NoCompaction("the last messages alone do not fit")
-"""Hiding the rest would lose the newest user message, which alone may fit."""
+LAST_GROUP_TOO_LARGE = NoCompaction("the last messages alone do not fit")
+"""Such a plan would hide the newest user message, although that may fit alone."""
 
 
 class Strategy(ABC):
@@ -77,7 +77,7 @@ class SummaryStrategy(Strategy):
 
     def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
         if not search.history:
-            return EMPTY
+            return NO_MESSAGES
         if not deep and search.budget.is_met_by(search.history):
             return WITHIN_TARGET
         return self._plan_summary(search, deep=deep)
@@ -89,10 +89,10 @@ class SummaryStrategy(Strategy):
         self, search: CutSearch, top: int, bottom: int
     ) -> NoCompaction | CompactionPlan:
         """Return the plan that summarises the messages between two cuts."""
-        fitted = search.fitted(top, bottom)
+        fitted = search.shown_to_fit(top, bottom)
         if fitted is None:
-            return TOO_LARGE
-        shown, shrunk = fitted
+            return LAST_GROUP_TOO_LARGE
+        shown, hides_preserved = fitted
         if len(shown) == len(search.history):
             return NoCompaction("no messages between the preserved ends")
-        return search.plan_for(shown, (self.name.value,), shrunk=shrunk)
+        return search.plan_for(shown, (self.name.value,), hides_preserved=hides_preserved)

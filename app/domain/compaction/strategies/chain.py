@@ -28,12 +28,12 @@ from app.domain.compaction.plans import (
     Plan,
     tokens_of,
 )
-from app.domain.compaction.strategies.base import EMPTY, WITHIN_TARGET, Strategy
+from app.domain.compaction.strategies.base import NO_MESSAGES, WITHIN_TARGET, Strategy
 from app.domain.compaction.strategies.cuts import CutSearch, enclosing_range
 from app.domain.conversations.turns import Entry, call_groups, parse_turn_boundaries
 
-LITTLE_TOOL_SHARE = 0.1
-MUCH_TOOL_SHARE = 0.6
+LITTLE_OUTPUT_SHARE = 0.1
+MUCH_OUTPUT_SHARE = 0.6
 HUGE_RESULT_SHARE = 0.25
 PARALLEL_CALL_DENSITY = 0.6
 """Calls made one at a time give at most one call to two messages."""
@@ -47,7 +47,7 @@ GROUPS_KEPT_DEEP = 1
 
 @dataclass(frozen=True, slots=True)
 class ConversationSignals:
-    """What a history consists of.
+    """Measures of a history that the steps of a chain depend on.
 
     `tool_share` and `largest_result` are shares of its tokens, excluded results left out.
     `call_density` is calls per message, `turn_length` messages per turn. `failures` counts the
@@ -92,17 +92,17 @@ def plan_steps(steps: Sequence[ChainStep], signals: ConversationSignals) -> tupl
     """Return the steps to run, ordered and adjusted by the signals."""
     names = list(steps)
     clear, summarize, truncate = ChainStep
-    if signals.tool_share < LITTLE_TOOL_SHARE and len(names) > 1 and clear in names:
+    if signals.tool_share < LITTLE_OUTPUT_SHARE and len(names) > 1 and clear in names:
         names.remove(clear)
-    late = names.index(truncate) if truncate in names else 0
-    if signals.failures >= MAX_FAILURES and summarize in names[:late]:
-        names.insert(names.index(summarize), names.pop(late))
-    clears_deep = (
-        signals.tool_share >= MUCH_TOOL_SHARE
+    truncate_index = names.index(truncate) if truncate in names else 0
+    if signals.failures >= MAX_FAILURES and summarize in names[:truncate_index]:
+        names.insert(names.index(summarize), names.pop(truncate_index))
+    clears_most = (
+        signals.tool_share >= MUCH_OUTPUT_SHARE
         or signals.largest_result >= HUGE_RESULT_SHARE
         or signals.call_density > PARALLEL_CALL_DENSITY
     )
-    groups_kept = GROUPS_KEPT_DEEP if clears_deep else GROUPS_KEPT
+    groups_kept = GROUPS_KEPT_DEEP if clears_most else GROUPS_KEPT
     inside_turns = signals.turn_length >= LONG_TURN_MESSAGES
     return tuple(PlannedStep(name, groups_kept, inside_turns) for name in names)
 
@@ -119,7 +119,7 @@ class Chain(Strategy):
 
     def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
         if not search.history:
-            return EMPTY
+            return NO_MESSAGES
         policy, failures = search.policy, 0 if deep else failures
         steps = [
             step
@@ -130,97 +130,106 @@ class Chain(Strategy):
         start = _Progress(replace(search, budget=budget), search.budget)
         plan = _chain_plan(start, steps, deep, failures)
         if isinstance(plan, CompactionPlan) and plan.summarises:
-            rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
-            without = _chain_plan(start, rest, deep, failures)
-            plan = replace(plan, fallback=without if isinstance(without, CompactionPlan) else None)
+            other_steps = [step for step in steps if step is not ChainStep.SUMMARIZE]
+            fallback = _chain_plan(start, other_steps, deep, failures)
+            if isinstance(fallback, CompactionPlan):
+                plan = replace(plan, fallback=fallback)
         elif isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
-            # Messages are dropped before the summariser is called again.
+            # Rule 3 ran the truncation instead of the summary that the policy lists before it.
             truncates = ChainStep.TRUNCATE in steps
-            before = steps[: steps.index(ChainStep.TRUNCATE)] if truncates else ()
-            drops = plan.hidden is not None and ChainStep.SUMMARIZE in before
-            plan = replace(plan, drops=drops)
+            earlier_steps = steps[: steps.index(ChainStep.TRUNCATE)] if truncates else ()
+            drops = plan.hidden is not None and ChainStep.SUMMARIZE in earlier_steps
+            plan = replace(plan, drops_without_summary=drops)
         return plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """What the steps so far leave, and which of them ran.
+    """The history that the steps so far show (in `search`), and the steps that ran.
 
-    `budget` reserves tokens for a new summary or note; the search's own budget does not.
+    `budget` reserves tokens for a new summary or note; the budget of `search` does not.
     """
 
     search: CutSearch
     budget: HistoryBudget
     steps: tuple[str, ...] = ()
-    trimmed_through: int = 0
-    shrunk: bool = False
+    results_cleared_through: int = 0
+    hides_preserved: bool = False
 
     @property
     def meets_target(self) -> bool:
         return self.search.budget.meets_target(tokens_of(self.search.history))
 
     def after(
-        self, step: PlannedStep, shown: Sequence[Entry], *, shrunk: bool = False
+        self, step: PlannedStep, shown: Sequence[Entry], *, hides_preserved: bool = False
     ) -> _Progress:
-        """Return the progress once a step left these messages."""
+        """Return the progress after a step that shows only these messages."""
         search = self.search
-        left = {entry.seq for entry in shown}
-        gone = [entry.seq for entry in search.history if entry.seq not in left]
-        covered = enclosing_range(gone, search.covered)
-        rest = CutSearch.of(shown, covered, search.budget, search.policy)
+        shown_seqs = {entry.seq for entry in shown}
+        hidden_seqs = [entry.seq for entry in search.history if entry.seq not in shown_seqs]
+        covered = enclosing_range(hidden_seqs, search.covered)
+        next_search = CutSearch.of(shown, covered, search.budget, search.policy)
         steps = tuple(dict.fromkeys((*self.steps, step.name.value)))
-        return replace(self, search=rest, steps=steps, shrunk=self.shrunk or shrunk)
+        return replace(
+            self,
+            search=next_search,
+            steps=steps,
+            hides_preserved=self.hides_preserved or hides_preserved,
+        )
 
 
 def _chain_plan(
     start: _Progress, names: Sequence[ChainStep], deep: bool, failures: int
 ) -> NoCompaction | CompactionPlan:
-    """Run the steps, adjusted to what is left each time, until they change nothing."""
-    progress, before = start, None
-    while progress != before:
-        before = progress
+    """Run the steps repeatedly, each time adjusted to the history, until they change nothing."""
+    progress, previous = start, None
+    while progress != previous:
+        previous = progress
         for step in plan_steps(names, signals_of(progress.search.history, failures)):
             if deep or not progress.meets_target:
-                run = _clear if step.name is ChainStep.CLEAR_TOOL_RESULTS else _cut_down
-                progress = run(step, progress, deep)
+                is_clearing = step.name is ChainStep.CLEAR_TOOL_RESULTS
+                run_step = _clear_results if is_clearing else _hide_messages
+                progress = run_step(step, progress, deep)
     if not progress.steps:
         if start.meets_target:
             return WITHIN_TARGET
         return NoCompaction("no step of the chain frees more")
     shown = progress.search.history
-    plan = start.search.plan_for(shown, progress.steps, shrunk=progress.shrunk)
+    plan = start.search.plan_for(shown, progress.steps, hides_preserved=progress.hides_preserved)
     summarises = ChainStep.SUMMARIZE in progress.steps
-    return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
+    return replace(
+        plan, results_cleared_through=progress.results_cleared_through, summarises=summarises
+    )
 
 
-def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
-    """Clear tool results, oldest first, never protected ones nor those of the newest groups."""
+def _clear_results(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+    """Clear the oldest tool results, except pinned and excluded ones and the newest groups."""
     search = progress.search
     groups = [start for start, end in call_groups(search.history) if end - start > 1]
-    kept = GROUPS_KEPT_DEEP if deep else step.groups_kept
-    until = groups[-kept] if len(groups) > kept else 0
-    left, tokens, through = list(search.history), tokens_of(search.history), 0
-    for index, entry in enumerate(search.history[:until]):
+    groups_kept = GROUPS_KEPT_DEEP if deep else step.groups_kept
+    end = groups[-groups_kept] if len(groups) > groups_kept else 0
+    shown, tokens, through = list(search.history), tokens_of(search.history), 0
+    for index, entry in enumerate(search.history[:end]):
         if not deep and search.budget.meets_target(tokens):
             break
         if entry.clearable and entry.seq not in search.pinned:
-            tokens -= entry.tokens - entry.trimmed_tokens
-            left[index] = replace(entry, tokens=entry.trimmed_tokens)
+            tokens -= entry.tokens - entry.placeholder_tokens
+            shown[index] = replace(entry, tokens=entry.placeholder_tokens)
             through = entry.seq
     if not through:
         return progress
-    through = max(progress.trimmed_through, through)
-    return replace(progress.after(step, left), trimmed_through=through)
+    through = max(progress.results_cleared_through, through)
+    return replace(progress.after(step, shown), results_cleared_through=through)
 
 
-def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+def _hide_messages(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
     """Hide all but a tail within the target; a deep plan hides all but the last turns."""
     search = replace(progress.search, budget=progress.budget)
     cut = search.target_cut(0, inside_turns=step.inside_turns)
     if deep:
         cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
-    fitted = search.fitted(0, cut)
+    fitted = search.shown_to_fit(0, cut)
     if fitted is None or len(fitted[0]) == len(search.history):
         return progress
-    shown, shrunk = fitted
-    return replace(progress, search=search).after(step, shown, shrunk=shrunk)
+    shown, hides_preserved = fitted
+    return replace(progress, search=search).after(step, shown, hides_preserved=hides_preserved)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName
-from app.domain.compaction.plans import NoCompaction, Plan, trimmed_tokens_of
+from app.domain.compaction.plans import NoCompaction, Plan, placeholder_tokens_of
 from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
 from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
@@ -27,33 +27,37 @@ class Sandwich(SummaryStrategy):
         return policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
 
     def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
-        history, ends = search.history, search.policy.sandwich
-        is_short = 0 < len(history) <= ends.preserve_top + ends.preserve_bottom
-        if search.covered is None and is_short and search.budget.fits(trimmed_tokens_of(history)):
+        history, policy = search.history, search.policy.sandwich
+        is_short = 0 < len(history) <= policy.preserve_top + policy.preserve_bottom
+        if (
+            search.covered is None
+            and is_short
+            and search.budget.fits(placeholder_tokens_of(history))
+        ):
             return NoCompaction("not enough messages")
         return super()._plan(search, deep=deep, failures=failures)
 
     def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
-        top, bottom = _ends(search)
+        top, bottom = _top_and_bottom_cuts(search)
         if not deep:
             bottom = search.target_cut(top, latest=bottom)
         return self._summary_plan(search, top, bottom)
 
 
-def _ends(search: CutSearch) -> tuple[int, int]:
-    """Return the cuts after the top and before the bottom, grown to safe boundaries.
+def _top_and_bottom_cuts(search: CutSearch) -> tuple[int, int]:
+    """Return the cuts after the top and before the bottom, which grow to safe boundaries.
 
     Once a range is hidden, the messages before it are the top, even if there are none.
     """
-    history, ends = search.history, search.policy.sandwich
+    history, policy = search.history, search.policy.sandwich
     if search.covered is None:
-        top = group_boundary_after(history, ends.preserve_top)
+        top = group_boundary_after(history, policy.preserve_top)
     else:
-        top = search.inner
-    bottom = group_boundary_before(history, len(history) - ends.preserve_bottom)
-    bottom = max(bottom, top, search.tail)
+        top = search.covered_start
+    bottom = group_boundary_before(history, len(history) - policy.preserve_bottom)
+    bottom = max(bottom, top, search.covered_end)
 
-    turn = _turn_start(history, bottom, max(top, search.tail))
+    turn = _turn_start(history, bottom, max(top, search.covered_end))
     if turn is not None and (search.covered is not None or search.hides(top, turn)):
         if not search.meets_target(top, turn):
             return top, bottom  # the top does not grow either: newer messages come first

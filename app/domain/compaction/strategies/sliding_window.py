@@ -27,7 +27,7 @@ class SlidingWindow(Strategy):
         history = search.history
         keep = search.policy.sliding_window.keep_last_n
         cut = group_boundary_before(history, len(history) - keep)
-        kept = tuple(entry.seq for entry in history[:cut] if entry.seq in search.pinned)
-        if len(kept) == cut:
+        pinned = tuple(entry.seq for entry in history[:cut] if entry.seq in search.pinned)
+        if len(pinned) == cut:
             return NoCompaction("all messages are inside the window")
-        return SlidingCut(history[cut].seq, kept)
+        return SlidingCut(history[cut].seq, pinned)

@@ -26,17 +26,17 @@ class TreeSummary(SummaryStrategy):
     description = "As many of the newest turns as fit the target, after summaries of summaries."
 
     def _plan_summary(self, search: CutSearch, *, deep: bool) -> Plan:
-        top = search.inner if search.covered is not None else 0
+        top = search.covered_start if search.covered is not None else 0
         cut = search.target_cut(top)
         if deep:
             cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
         plan = self._summary_plan(search, top, cut)
         if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
-            # The first chunk includes what was released, so there has to be one.
-            further = search.first_hiding_cut()
-            if further is None:
+            # Released messages are summarised with the first chunk, so a chunk is needed.
+            later_cut = search.first_hiding_cut()
+            if later_cut is None:
                 return NoCompaction("nothing is left to summarise but what was kept so far")
-            plan = self._summary_plan(search, top, further)
+            plan = self._summary_plan(search, top, later_cut)
         if isinstance(plan, CompactionPlan):
             plan = replace(plan, chunks=_chunks(search, plan))
         return plan
@@ -48,22 +48,22 @@ def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
     parts = [plan.hidden]
     if (covered := search.covered) is not None:
         parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
-    kept = set(plan.kept)
+    unhidden = set(plan.unhidden_seqs)
     return tuple(
         chunk
         for part in parts
-        for chunk in _chunked(
-            [item for item in search.history if part.holds(item.seq) and item.seq not in kept],
+        for chunk in _chunk_spans(
+            [item for item in search.history if part.holds(item.seq) and item.seq not in unhidden],
             part,
             search.policy.tree_summary.chunk_size,
         )
     )
 
 
-def _chunked(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
-    """Cut a part of a range into chunks of about `size` of its entries, between call groups.
+def _chunk_spans(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
+    """Divide a range into chunks of about `size` of its entries, between call groups.
 
-    The chunks cover the part without a gap; a small rest joins the one before.
+    The chunks cover the range without a gap; a small last chunk joins the one before.
     """
     starts: list[int] = []
     count = size
@@ -81,7 +81,7 @@ def _chunked(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
 def next_merge(
     summaries: Sequence[Summary], levels: int, fanout: int, max_tokens: int
 ) -> tuple[int, int] | None:
-    """Return which summaries `[i, j)` of a tree to merge into one of the next level, None for none.
+    """Return the slice `[i, j)` of a tree's summaries to merge into one of the next level, or None.
 
     1. A level below the top one that has `fanout` summaries merges its oldest `fanout`, the lowest
        level first.

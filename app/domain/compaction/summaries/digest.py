@@ -139,17 +139,17 @@ def _tool_lines(tools: dict[str, tuple[int, int]]) -> Iterator[str]:
 
 
 def _section_limits(digest: Digest, filled: Sequence[str], max_chars: int) -> dict[str, int]:
-    """Return the limit of each section in characters: its share, then what others leave."""
+    """Return the limit of each section: its share, and characters that others do not use."""
     total = sum(SHARES[section] for section in filled) or 1.0
     needs = {section: _needed_chars(digest, section) for section in filled}
     limits = {
         section: min(needs[section], int(max_chars * SHARES[section] / total)) for section in filled
     }
-    left = max_chars - sum(limits.values())
+    unused_chars = max_chars - sum(limits.values())
     for section in filled:
-        more = min(left, needs[section] - limits[section])
-        limits[section] += more
-        left -= more
+        added_chars = min(unused_chars, needs[section] - limits[section])
+        limits[section] += added_chars
+        unused_chars -= added_chars
     return limits
 
 
@@ -162,18 +162,18 @@ def _section_lines(digest: Digest, section: str, max_chars: int) -> list[str]:
     """Return the newest items that fit, oldest first, and a count of those that do not."""
     items = list(digest.items[section])
     omitted = digest.omitted.get(section, 0)
-    left = max_chars - len(section) - 6
-    if omitted or sum(len(item) + 3 for item in items) > left:
-        left -= _COUNT_CHARS
+    remaining_chars = max_chars - len(section) - 6
+    if omitted or sum(len(item) + 3 for item in items) > remaining_chars:
+        remaining_chars -= _COUNT_CHARS
     lines: list[str] = []
-    while items and len(items[-1]) + 3 <= left:
+    while items and len(items[-1]) + 3 <= remaining_chars:
         lines.append(f"- {items.pop()}")
-        left -= len(lines[-1]) + 1
+        remaining_chars -= len(lines[-1]) + 1
     omitted += len(items)
-    if items and not lines and left > _COUNT_CHARS:
-        lines.append(f"- {one_line(items[-1], left - 3)}")
+    if items and not lines and remaining_chars > _COUNT_CHARS:
+        lines.append(f"- {one_line(items[-1], remaining_chars - 3)}")
         omitted -= 1
-    if omitted and left + _COUNT_CHARS >= 0:
+    if omitted and remaining_chars + _COUNT_CHARS >= 0:
         which = "more" if section == TOOLS else "earlier"
         lines.append(f"- ({omitted} {which} not listed)")
     return lines[::-1]

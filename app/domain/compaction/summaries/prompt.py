@@ -55,7 +55,7 @@ conversation above."""
 _CARRY_SUMMARY = "Carry the earlier summary on: what still holds in it must be in yours as well."
 _CARRY_RETAIN = "Take what still holds of the earlier retain section into yours, word for word."
 _MERGE_RETAIN = "What still holds of the earlier retain section belongs into your summary."
-_LEAVE_KEPT = (
+_LEAVE_VERBATIM = (
     "What is marked as kept word for word stays beside your summary: use it to understand the "
     "rest, and do not repeat it."
 )
@@ -88,7 +88,7 @@ def summary_messages(
     *,
     previous: str | None = None,
     retained: str | None = None,
-    has_kept: bool = False,
+    has_verbatim: bool = False,
     of_summaries: bool = False,
     strict: bool = False,
     max_words: int | None = None,
@@ -96,8 +96,8 @@ def summary_messages(
     """Return the messages that request a summary of `text`.
 
     - `previous` and `retained` are an earlier summary and its retain section, to carry on.
-    - `has_kept` is set when messages in the text are marked as kept, `of_summaries` when the text
-      consists of summaries.
+    - `has_verbatim` is set when messages in the text are marked as kept word for word,
+      `of_summaries` when the text consists of summaries.
     - `strict` is set for the second attempt.
     - `max_words` is the limit that the prompt states.
     """
@@ -106,7 +106,7 @@ def summary_messages(
         _earlier("summary", previous),
         _earlier("retain", retained),
         _bulleted(request.prompt or DEFAULT_PROMPT, request.directives),
-        _LEAVE_KEPT if has_kept else "",
+        _LEAVE_VERBATIM if has_verbatim else "",
         _CARRY_SUMMARY if previous else "",
         (_CARRY_RETAIN if request.wants_retain else _MERGE_RETAIN) if retained else "",
         f"For this summary in particular: {request.instructions}" if request.instructions else "",

@@ -155,6 +155,15 @@ _ENV_NAME = (
     r"|ENCRYPTION|SIGNING|MASTER|STORAGE|LICENSE|ADMIN|DEPLOY|APP)_?KEY))"
 )
 
+_AUTHORIZATION = rf"(?i)(?:\b|\\[nrt])authorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?"
+"""A header's name: in a JSON string an escape may precede it, as in `\\nAuthorization: …`."""
+_PARAMETER = (
+    r"[a-z][a-z0-9_-]{0,30}\*?[ \t]?=[ \t]?"
+    r"(?:\\{0,15}\"(?:[^\"\\\r\n]|\\+[^\"\\\r\n])*\\{0,15}\"|[^\s\"'\\,]+)"
+)
+_DIGEST = rf"{_PARAMETER}(?:[^\r\n\\,]{{0,40}}?,[ \t]*{_PARAMETER})*"
+"""The parameters of digest authentication, with quotes that may be escaped in a JSON string."""
+
 
 _ASSIGNED: tuple[str, ...] = (
     rf"(?:{_NAMED}){_TYPED}\s{{0,16}}{_STRING}",
@@ -203,12 +212,13 @@ _ASSIGNED: tuple[str, ...] = (
     rf"(?:(?P<maybe_quoted>{_QUOTED})|(?P<maybe_plain>{_BARE}))",
     rf"(?i)<[\w:.-]*(?:{_NAMED}|{_WEAK}){_SUFFIX}(?:\s[^<>]*)?>(?P<maybe_plain>[^<>]+)</",
     # Headers
-    rf"(?i)\bauthorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?(?:[a-z][a-z0-9-]{{1,20}}[ \t]+)?"
+    rf"{_AUTHORIZATION}(?:[a-z][a-z0-9-]{{1,20}}[ \t]+)?"
     r"(?P<maybe_token>[^\s\"'\\,;(){}<>]{8,})",
-    rf"(?i)\bauthorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?(?:basic|token|apikey|api-key"
+    rf"{_AUTHORIZATION}(?:basic|token|apikey|api-key"
     r"|key|negotiate|ntlm|hawk|aws4-hmac-sha256)[ \t]+"
     r"(?P<maybe_value>[^\s\"'\\(){}<>][^\r\n\"'\\]*)",
-    rf"(?i)\bauthorization{_QUOTE}?{_ASSIGN}[ \t]{{0,4}}digest[ \t]+([^\r\n]+)",
+    rf"{_AUTHORIZATION}digest[ \t]+"
+    rf"({_DIGEST}|[^\s\"'\\,]+)",
     r"(?i)\bbearer[ \t]{1,8}(?P<maybe_token>[A-Za-z0-9._~+/-]{8,}=*)",
     r"(?i)\bbasic[ \t]{1,8}(?P<maybe_token>[A-Za-z0-9+/]{10,}={0,2})",
     r"(?i)\b(?:set-)?cookie[\"']?:[ \t]{0,4}[\\\"']*[A-Za-z0-9_.-]+="
@@ -216,7 +226,8 @@ _ASSIGNED: tuple[str, ...] = (
     # In a sentence
     r"(?i)\b(?:password|passcode|passphrase|api key|secret(?: key)?|access token)"
     r"(?: for [^\s.]{1,60})? (?:is|was)(?: now)?:?[ \t]+[\"'`]?"
-    r"(?P<maybe_word>(?:[^\s\"'`\\,;()<>]|\\+[^\s\"'`\\])+)",
+    # An escaped line break, as in JSON, ends the value like a line break.
+    r"(?P<maybe_word>(?:[^\s\"'`\\,;()<>]|\\+[^\snrtu\"'`\\])+)",
     # URLs
     r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:(?P<maybe_value>[^\s/\"'<>]+)@",
     r"\b[a-z][a-z0-9+.-]*://(?P<maybe_token>[A-Za-z0-9_.~%-]{16,})@",

@@ -23,7 +23,7 @@ from app.domain.common.messages import (
 )
 from app.domain.formats.labels import block_label
 
-_KEPT = " (kept word for word)"
+_VERBATIM_LABEL = " (kept word for word)"
 
 
 def without_trailing_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -33,8 +33,8 @@ def without_trailing_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     *before, last = messages
     if not last.text.strip():
         return tuple(before)
-    kept = tuple(part for part in last.parts if not isinstance(part, ToolCall))
-    return (*before, replace(last, parts=kept))
+    parts = tuple(part for part in last.parts if not isinstance(part, ToolCall))
+    return (*before, replace(last, parts=parts))
 
 
 def call_names(messages: Iterable[Message]) -> dict[str, str]:
@@ -43,16 +43,16 @@ def call_names(messages: Iterable[Message]) -> dict[str, str]:
 
 
 def format_messages(
-    messages: Sequence[Message], kept: frozenset[int] = frozenset()
+    messages: Sequence[Message], verbatim_indices: frozenset[int] = frozenset()
 ) -> tuple[str, ...]:
     """Return each message as labelled text, its tags not yet escaped.
 
-    `kept` are the indices of those that stay verbatim beside the summary.
+    `verbatim_indices` are those of messages that stay verbatim beside the summary.
     """
     names = call_names(messages)
     texts = []
     for index, message in enumerate(messages):
-        label = f"{_label(message, names)}{_KEPT if index in kept else ''}"
+        label = f"{_label(message, names)}{_VERBATIM_LABEL if index in verbatim_indices else ''}"
         described = (_describe(part) for part in message.parts)
         body = "\n".join(text for text in described if text) or "[nothing]"
         texts.append(f"{label}:\n{body}")

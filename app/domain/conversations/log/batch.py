@@ -37,9 +37,9 @@ def batch_shape(drafts: Sequence[Draft]) -> BatchShape:
     required_calls: list[str] = []
     open_calls: list[str] | None = None
     turns = 0
-    for entry in drafts:
-        if entry.role is Role.TOOL:
-            (call_id,) = entry.call_ids
+    for draft in drafts:
+        if draft.role is Role.TOOL:
+            (call_id,) = draft.call_ids
             if open_calls is None:
                 if call_id in required_calls:
                     raise unpaired(call_id, "is answered twice in this batch")
@@ -49,8 +49,8 @@ def batch_shape(drafts: Sequence[Draft]) -> BatchShape:
             else:
                 raise unpaired(call_id, "answers no open call")
         else:
-            open_calls = list(entry.call_ids)
-            turns += entry.role is Role.USER
+            open_calls = list(draft.call_ids)
+            turns += draft.role is Role.USER
     return BatchShape(
         required_calls=tuple(required_calls),
         closes_group=open_calls is not None,

@@ -31,7 +31,7 @@ from app.domain.common.messages import (
     is_sendable,
 )
 from app.domain.conversations.active_window import time_from
-from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import FORMATS, block_types, openai_chat, openai_responses
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
@@ -51,9 +51,9 @@ DEFAULT_RULES = OffloadRules()
 class Draft:
     """A checked and counted message that is not stored yet.
 
-    `piece` is the message of the request, at the JSON pointer `place`. `blobs` are stored with it;
-    `attaches` is the id of a blob that is stored already. `call_names` are the tools that it calls,
-    in the order of `call_ids`.
+    `raw_message` is the message of the request, found there at the JSON pointer `pointer`. `blobs`
+    are stored with it; `attached_blob_id` is the id of a blob that is stored already. `call_names`
+    are the tools that it calls, in the order of `call_ids`.
     """
 
     id: str | None
@@ -68,10 +68,10 @@ class Draft:
     timestamp: str | None
     output: StoredOutput | None = None
     blobs: tuple[NewBlob, ...] = ()
-    attaches: str | None = None
+    attached_blob_id: str | None = None
     call_names: tuple[str, ...] = ()
-    piece: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""
+    raw_message: Mapping[str, Any] = field(default_factory=dict)
+    pointer: str = ""
 
     @property
     def sent_at(self) -> datetime | None:
@@ -81,26 +81,26 @@ class Draft:
     @property
     def blob_ids(self) -> tuple[str, ...]:
         """The blobs that the row refers to."""
-        attached = (self.attaches,) if self.attaches is not None else ()
+        attached = (self.attached_blob_id,) if self.attached_blob_id is not None else ()
         return (*(blob.id for blob, _ in self.blobs), *attached)
 
     @property
     def stored_output(self) -> StoredOutput | None:
         """The output to store; None for a result too small to be cleared."""
         output = self.output
-        if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
+        if output is None or output.ref is not None or self.tokens > MAX_PLACEHOLDER_TOKENS:
             return output
         return None
 
 
-def draft(
+def make_drafts(
     raw: Mapping[str, Any],
     format: FormatName,
     count: CountText,
     pointer: str,
     rules: OffloadRules = DEFAULT_RULES,
 ) -> list[Draft]:
-    """Check, normalise, offload and count one message of a request.
+    """Return the drafts of one message of a request: checked, normalised, offloaded and counted.
 
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
     drafts. Raises ValidationError with the pointer of the invalid field.
@@ -116,28 +116,29 @@ def draft(
         block_types.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
-    places = [pointer + place for place, _ in codec.results(raw)]
+    result_pointers = [pointer + result_pointer for result_pointer, _ in codec.results(raw)]
     drafts = []
-    for index, (original, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
-        message, place, shown, offloaded = original, pointer, piece, None
+    for index, (original, raw_message) in enumerate(zip(messages, codec.split(raw), strict=True)):
+        message, message_pointer = original, pointer
+        stored_raw, offloaded = raw_message, None
         if message.role is Role.TOOL:
-            place = places[index]
-            offloaded = offload_result(piece, message, format, rules, place)
-            shown = offloaded.piece
-            if shown is not piece:
-                (preview,) = codec.parse(shown, "")
+            message_pointer = result_pointers[index]
+            offloaded = offload_result(raw_message, message, format, rules, message_pointer)
+            stored_raw = offloaded.raw_message
+            if stored_raw is not raw_message:
+                (preview,) = codec.parse(stored_raw, "")
                 message = replace(preview, tool_call_id=message.tool_call_id)
         cleaned = clean(message)
         sent = openai_chat.adapt(cleaned)
         fragment = None
-        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
+        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(stored_raw, message):
             fragment = json_text.dump_payload(openai_chat.render(cleaned))
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
             Draft(
                 id=own_id,
                 role=message.role,
-                body=json_text.dump_stored(shown),
+                body=json_text.dump_stored(stored_raw),
                 fragment=fragment,
                 tokens=count_visible(sent, count)
                 + media_overhead(FormatName.OPENAI_CHAT, sent, count),
@@ -148,10 +149,10 @@ def draft(
                 timestamp=timestamp,
                 output=offloaded.output if offloaded is not None else None,
                 blobs=offloaded.blobs if offloaded is not None else (),
-                attaches=offloaded.attaches if offloaded is not None else None,
+                attached_blob_id=offloaded.attached_blob_id if offloaded is not None else None,
                 call_names=tuple(call.name for call in message.calls),
-                piece=piece,
-                place=place,
+                raw_message=raw_message,
+                pointer=message_pointer,
             )
         )
     return drafts

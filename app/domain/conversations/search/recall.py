@@ -46,11 +46,11 @@ MAX_RECALL_TERMS: Final = 24
 EXCERPT_CHARS: Final = 300
 """Characters of an excerpt."""
 _MIN_INFLECTED = 6  # minimum characters of a word with an ending
-_BEFORE = 60  # characters of an excerpt before its first match
-_COMMON_SHARE = 0.1
-_MIN_SHARE = 0.15  # of the weight of all terms
-_USUAL_SIZE = 128  # lexemes of an ordinary message
-_MAX_READ = 1 << 20  # characters of a message that an excerpt is chosen from
+_CHARS_BEFORE_MATCH = 60  # characters of an excerpt before its first match
+_COMMON_SHARE = 0.1  # of all messages; more messages have a common term
+_MIN_WEIGHT_SHARE = 0.15  # of the weight of all terms, for a match by common terms alone
+_USUAL_LEXEMES = 128  # lexemes of an ordinary message
+_MAX_READ_CHARS = 1 << 20  # characters of a message that an excerpt is chosen from
 _MAX_MATCHES = 500  # matches of one term among them
 
 
@@ -60,18 +60,19 @@ def recall_terms(text: str) -> tuple[Term, ...]:
     Words are cut to a stem, by the length of an ending in most languages, so that they match
     inflected forms. A joined word matches as a whole and by its parts.
     """
-    found: dict[Term, None] = {}
+    terms: dict[Term, None] = {}
     for piece in text_pieces(text):
         for token in word_tokens(piece):
             if SPACELESS.match(token):
-                found.update(dict.fromkeys(token_terms(token)))
+                terms.update(dict.fromkeys(token_terms(token)))
                 continue
             parts = [part for part in token_words(token) if part]
-            found.update(dict.fromkeys(prefix_term(_stem(part)) for part in parts))
+            terms.update(dict.fromkeys(prefix_term(_stem(part)) for part in parts))
             if len(parts) > 1:
-                found.update(dict.fromkeys(token_terms(token)))
-    longest = sorted(found, key=lambda term: -len(term.lexeme))
-    return tuple(found) if len(found) <= MAX_RECALL_TERMS else tuple(longest[:MAX_RECALL_TERMS])
+                terms.update(dict.fromkeys(token_terms(token)))
+    if len(terms) <= MAX_RECALL_TERMS:
+        return tuple(terms)
+    return tuple(sorted(terms, key=lambda term: -len(term.lexeme))[:MAX_RECALL_TERMS])
 
 
 def _stem(word: str) -> str:
@@ -83,11 +84,11 @@ def _stem(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A message that may answer: the terms that it has, and its size in lexemes."""
+    """A message that may answer: the numbers of the terms it has, and its size in lexemes."""
 
     seq: int
     terms: frozenset[int]
-    size: int = _USUAL_SIZE
+    size: int = _USUAL_LEXEMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +106,19 @@ class Recalled:
     output_ref: ToolOutputRef | None
 
 
-def candidates(postings: Sequence[Postings], others: Iterable[int] = ()) -> list[Candidate]:
+def candidates(
+    postings: Sequence[Postings], seqs_with_all_terms: Iterable[int] = ()
+) -> list[Candidate]:
     """Return the messages that have any of the terms, by their postings.
 
-    `others` are messages that have every term that occurs in the log.
+    Those in `seqs_with_all_terms` have every term that occurs in the log.
     """
-    every = [number for number, posting in enumerate(postings) if posting.seqs]
-    found = {seq: {*every} for seq in others}
+    all_terms = {number for number, posting in enumerate(postings) if posting.seqs}
+    terms_by_seq = {seq: {*all_terms} for seq in seqs_with_all_terms}
     for number, posting in enumerate(postings):
         for seq in posting.seqs:
-            found.setdefault(seq, set()).add(number)
-    return [Candidate(seq, frozenset(terms)) for seq, terms in found.items()]
+            terms_by_seq.setdefault(seq, set()).add(number)
+    return [Candidate(seq, frozenset(terms)) for seq, terms in terms_by_seq.items()]
 
 
 def weights(postings: Sequence[Postings], head_seq: int) -> list[float]:
@@ -125,49 +128,57 @@ def weights(postings: Sequence[Postings], head_seq: int) -> list[float]:
 
 
 def ranked(
-    found: Iterable[Candidate], postings: Sequence[Postings], head_seq: int
+    messages: Iterable[Candidate], postings: Sequence[Postings], head_seq: int
 ) -> list[Candidate]:
     """Return candidates, best first: those with all terms, then by the weight of their terms.
 
     A long message matches more by chance, so its score is a little lower. A message with common
     terms alone is left out, unless the question has no others or they are most of its weight.
     """
-    worth = weights(postings, head_seq)
-    common = max(MAX_RECALLED, _COMMON_SHARE * head_seq)
-    rare = {place for place, item in enumerate(postings) if item.estimate(head_seq) <= common}
-    known = sum(bool(item.seqs) for item in postings)
-    min_score = _MIN_SHARE * sum(worth) if rare else 0.0
+    term_weights = weights(postings, head_seq)
+    max_rare_count = max(MAX_RECALLED, _COMMON_SHARE * head_seq)
+    rare = {
+        number for number, item in enumerate(postings) if item.estimate(head_seq) <= max_rare_count
+    }
+    terms_in_log = sum(bool(item.seqs) for item in postings)
+    min_score = _MIN_WEIGHT_SHARE * sum(term_weights) if rare else 0.0
 
     def score(item: Candidate) -> float:
-        return sum(worth[term] for term in item.terms)
+        return sum(term_weights[term] for term in item.terms)
 
     def key(item: Candidate) -> tuple[bool, float, int]:
-        longer = log(max(item.size, _USUAL_SIZE) / _USUAL_SIZE)
-        return len(item.terms) < known, -round(score(item) / (1 + 0.25 * longer), 2), -item.seq
+        longer = log(max(item.size, _USUAL_LEXEMES) / _USUAL_LEXEMES)
+        return (
+            len(item.terms) < terms_in_log,
+            -round(score(item) / (1 + 0.25 * longer), 2),
+            -item.seq,
+        )
 
-    answers = (item for item in found if rare & item.terms or score(item) >= min_score)
+    answers = (item for item in messages if rare & item.terms or score(item) >= min_score)
     return sorted(answers, key=key)
 
 
-def excerpt(text: str, terms: Sequence[Term], worth: Sequence[float]) -> str:
+def excerpt(text: str, terms: Sequence[Term], term_weights: Sequence[float]) -> str:
     """Return about EXCERPT_CHARS characters around the best matches of a text, on one line."""
-    start = max(0, _densest(_matches(text[:_MAX_READ], terms), worth) - _BEFORE)
+    start = max(
+        0, _densest(_matches(text[:_MAX_READ_CHARS], terms), term_weights) - _CHARS_BEFORE_MATCH
+    )
     end = start + EXCERPT_CHARS
     shown = " ".join(text[start:end].split())
     return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
 
 
-def _densest(matches: Sequence[tuple[int, int]], worth: Sequence[float]) -> int:
+def _densest(matches: Sequence[tuple[int, int]], term_weights: Sequence[float]) -> int:
     """Return the start of the excerpt whose terms have the highest weight together."""
     counts: Counter[int] = Counter()
     first, score, best, start = 0, 0.0, 0.0, 0
     for at, term in matches:
-        score += 0 if counts[term] else worth[term]
+        score += 0 if counts[term] else term_weights[term]
         counts[term] += 1
-        while at - matches[first][0] > EXCERPT_CHARS - 2 * _BEFORE:
-            left = matches[first][1]
-            counts[left] -= 1
-            score -= 0 if counts[left] else worth[left]
+        while at - matches[first][0] > EXCERPT_CHARS - 2 * _CHARS_BEFORE_MATCH:
+            dropped_term = matches[first][1]
+            counts[dropped_term] -= 1
+            score -= 0 if counts[dropped_term] else term_weights[dropped_term]
             first += 1
         if score > best:
             best, start = score, matches[first][0]
@@ -177,12 +188,12 @@ def _densest(matches: Sequence[tuple[int, int]], worth: Sequence[float]) -> int:
 def _matches(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
     """Return the positions of words that match, each with the number of its term."""
     plain = text.lower() if text.isascii() else text.translate(_NORMALISED)
-    found = []
+    matches: list[tuple[int, int]] = []
     for number, term in enumerate(terms):
-        places = (match.start() for match in re.finditer(re.escape(term.lexeme), plain))
-        begun = (at for at in places if _is_word_at(text, at, term))
-        found += [(at, number) for at in islice(begun, _MAX_MATCHES)]
-    return sorted(found)
+        positions = (match.start() for match in re.finditer(re.escape(term.lexeme), plain))
+        word_starts = (at for at in positions if _is_word_at(text, at, term))
+        matches += [(at, number) for at in islice(word_starts, _MAX_MATCHES)]
+    return sorted(matches)
 
 
 def _is_word_at(text: str, start: int, term: Term) -> bool:

@@ -26,8 +26,8 @@ MIN_PREFIX: Final = 3
 MAX_LEXEME_BYTES: Final = 52
 MAX_LEXEMES: Final = 16_384
 _MAX_HUMPS = 10  # a word with more is encoded data, not a name
-_PIECE = 32_768  # characters at a time: one pass over 10 MB would block the interpreter too long
-_LOOK_AHEAD = 4096
+_PIECE_CHARS = 32_768  # at a time: one pass over 10 MB would block the interpreter too long
+_LOOK_AHEAD_CHARS = 4096
 _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3130-\u318f"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uac00-\ud7ff\uf900-\ufaff"
@@ -39,7 +39,7 @@ SPACELESS = re.compile(f"[{_SPACELESS}]")
 _JOINTS = re.compile("[-._/'\u2019]{1,2}")
 _HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 _GAP = re.compile(r"\W")
-_UNSEEN = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]+")
+_INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +56,32 @@ class Term:
 
 def lexemes(*texts: str) -> tuple[str, ...]:
     """Return the different lexemes of texts in order of first occurrence."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for text in texts:
         for piece in text_pieces(text):
             tokens = dict.fromkeys(word_tokens(piece))
-            found.update(dict.fromkeys(chain.from_iterable(map(_lexemes_of, tokens))))
-            if len(found) >= MAX_LEXEMES:
-                return tuple(islice(found, MAX_LEXEMES))
-    return tuple(found)
+            unique.update(dict.fromkeys(chain.from_iterable(map(_lexemes_of, tokens))))
+            if len(unique) >= MAX_LEXEMES:
+                return tuple(islice(unique, MAX_LEXEMES))
+    return tuple(unique)
 
 
 def simple_words(text: str) -> list[str]:
     """Return the words of a text in order; joined words and spaceless characters are separate."""
-    found: list[str] = []
+    words: list[str] = []
     for piece in text_pieces(text):
         for token in word_tokens(piece):
-            found.extend(token_words(token))
-    return found
+            words.extend(token_words(token))
+    return words
 
 
 def text_pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces that end between words where possible."""
     start = 0
-    while len(text) - start > _PIECE:
-        at = start + _PIECE
-        gap = _GAP.search(text, at, at + _LOOK_AHEAD)
-        end = gap.start() if gap else at + _LOOK_AHEAD
+    while len(text) - start > _PIECE_CHARS:
+        at = start + _PIECE_CHARS
+        gap = _GAP.search(text, at, at + _LOOK_AHEAD_CHARS)
+        end = gap.start() if gap else at + _LOOK_AHEAD_CHARS
         yield text[start:end]
         start = end
     yield text[start:]
@@ -91,7 +91,7 @@ def word_tokens(piece: str) -> list[str]:
     """Return the tokens of a text: joined words, or runs of a spaceless script."""
     if piece.isascii():
         return _ascii_tokens().findall(piece)
-    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", piece))
+    plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", piece))
     return _all_tokens().findall(plain)
 
 
@@ -125,19 +125,19 @@ def _lexemes_of(token: str) -> tuple[str, ...]:
     if SPACELESS.match(token):
         run = normalised(token)
         return (*map("".join, pairwise(run)), run[-1])
-    found = []
+    lexemes_of_token: list[str] = []
     rest = ""
     for part in reversed(_JOINTS.split(token)):
         after = f"_{rest}" if rest else ""
         for hump in reversed(_humps(part)):
             after = (normalised(hump) + after)[:MAX_LEXEME_BYTES]
-            found.append(truncated(after))
+            lexemes_of_token.append(truncated(after))
             if len(hump) < MIN_PREFIX:
-                found.append(normalised(hump))
+                lexemes_of_token.append(normalised(hump))
         rest = after
         if len(part) < MIN_PREFIX:
-            found.append(normalised(part))
-    return tuple(found)
+            lexemes_of_token.append(normalised(part))
+    return tuple(lexemes_of_token)
 
 
 def _has_humps(part: str) -> bool:
@@ -147,8 +147,8 @@ def _has_humps(part: str) -> bool:
 def _humps(part: str) -> list[str]:
     if not _has_humps(part):
         return [part]
-    found = _HUMPS.findall(part)
-    return found if len(found) <= _MAX_HUMPS else [part]
+    humps = _HUMPS.findall(part)
+    return humps if len(humps) <= _MAX_HUMPS else [part]
 
 
 def token_words(token: str) -> Iterable[str]:

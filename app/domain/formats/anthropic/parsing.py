@@ -51,12 +51,12 @@ def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     content = raw.get("content")
     blocks = content if raw.get("role") == "user" and isinstance(content, list) else []
     results = sum(map(_is_result, blocks))
-    pieces = [[block] for block in blocks[:results]] + [blocks[results:]]
-    pieces = [piece for piece in pieces if piece]
-    if results == 0 or len(pieces) == 1:
+    block_groups = [[block] for block in blocks[:results]] + [blocks[results:]]
+    block_groups = [group for group in block_groups if group]
+    if results == 0 or len(block_groups) == 1:
         return (dict(raw),)
-    others = ({"role": "user", "content": piece} for piece in pieces[1:])
-    return (dict(raw) | {"content": pieces[0]}, *others)
+    others = ({"role": "user", "content": group} for group in block_groups[1:])
+    return (dict(raw) | {"content": block_groups[0]}, *others)
 
 
 def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -40,7 +40,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         _adapt_image,
         _adapt_file,
     )
-    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+    return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
 def is_sent(part: Part) -> bool:

@@ -62,13 +62,13 @@ def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     Each part is in one of them. The first keeps the unknown fields of the content.
     """
     parts = raw["parts"] if raw.get("role") != "model" else []
-    pieces = [[part] for part in parts if is_response(part)]
+    part_groups = [[part] for part in parts if is_response(part)]
     rest = [part for part in parts if not is_response(part)]
-    if not pieces or (len(pieces) == 1 and not rest):
+    if not part_groups or (len(part_groups) == 1 and not rest):
         return (dict(raw),)
-    pieces += [rest] if rest else []
-    others = ({"role": "user", "parts": piece} for piece in pieces[1:])
-    return (dict(raw) | {"parts": pieces[0]}, *others)
+    part_groups += [rest] if rest else []
+    others = ({"role": "user", "parts": group} for group in part_groups[1:])
+    return (dict(raw) | {"parts": part_groups[0]}, *others)
 
 
 def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

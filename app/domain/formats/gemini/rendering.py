@@ -63,7 +63,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         parts = _with_sent_text(parts)
     elif message.role is Role.ASSISTANT:
         parts = _with_derived_ids(parts)
-    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+    return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
 def for_payload(
@@ -103,11 +103,11 @@ def _has_no_id(call: ToolCall) -> bool:
 def _with_derived_ids(parts: list[Part]) -> list[Part]:
     """Give calls without an id the ids that `parse` would derive from these parts (rule 3)."""
     counts: dict[str, int] = {}
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, ToolCall) and _has_no_id(part):
             call_id = derived_id(part.name, counts)
             if call_id != part.id:
-                parts[place] = replace(part, id=call_id)
+                parts[index] = replace(part, id=call_id)
     return parts
 
 
@@ -179,7 +179,7 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2:
         return parts
-    return [adapting.joined(texts), *(part for part in parts if not isinstance(part, Text))]
+    return [adapting.join_texts(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
 def _payload_parts(part: Part, keep_reasoning: bool) -> Iterable[Part]:

@@ -46,7 +46,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
     if is_assistant:
         parts = _join_texts(parts)
     keeps_name = message.role is Role.TOOL or tool_calls.is_name(message.name or "")
-    return adapting.adapted(message, parts, ids, message.name if keeps_name else None)
+    return adapting.adapted_message(message, parts, ids, message.name if keeps_name else None)
 
 
 def tool_media(message: Message) -> tuple[Part, ...]:
@@ -76,10 +76,10 @@ def _join_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
         return parts
-    joined = adapting.joined(texts)
+    text = adapting.join_texts(texts)
     first = parts.index(texts[0])
     rest = [part for part in parts[first:] if not isinstance(part, Text)]
-    return [*parts[:first], joined, *rest]
+    return [*parts[:first], text, *rest]
 
 
 def render(

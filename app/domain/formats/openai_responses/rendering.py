@@ -54,7 +54,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         lambda image: openai_shared.adapt_image(image, _DETAILS),
         _adapt_file,
     )
-    return adapting.adapted(message, parts, ids, adapting.result_name(message))
+    return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
 def for_payload(

@@ -14,7 +14,7 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.formats import anthropic
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
-from app.domain.prompt.sections import Tail
+from app.domain.prompt.sections import DynamicTexts
 
 BREAKPOINT_JSON = b',"cache_control":{"type":"ephemeral"}'
 _THINKING = ("thinking", "redacted_thinking")
@@ -25,7 +25,7 @@ class AnthropicAssembler(MergingAssembler):
 
     format = FormatName.ANTHROPIC
 
-    def _head(self, role: str) -> bytes:
+    def _item_start(self, role: str) -> bytes:
         return b'{"role":"%s","content":[' % role.encode()
 
     def _text_block(self, text: str) -> bytes:
@@ -39,8 +39,8 @@ class AnthropicAssembler(MergingAssembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         original = self._message(row)
-        stored = self._with_known_tools(original)
-        message = self._in_format(row, stored)
+        stored = self._with_defined_references(original)
+        message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         # With ids the message is counted again: the comparison with the stored one sees no new id.
@@ -51,29 +51,29 @@ class AnthropicAssembler(MergingAssembler):
             sent = filter(anthropic.is_sent, reasoning_of(message).parts)
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        self._note_labels(adapted)
-        wire = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
-        self._put(role, wire, tokens - MESSAGE_OVERHEAD)
+        self._record_labels(adapted)
+        wire_blocks = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
+        self._put(role, wire_blocks, tokens - MESSAGE_OVERHEAD)
 
-    def _with_known_tools(self, message: Message) -> Message:
-        """Show the tools of a search result: defined ones by reference, others by name."""
-        names = [_referenced(part) for part in message.parts]
+    def _with_defined_references(self, message: Message) -> Message:
+        """Keep the references of a search result to defined tools; show other tools by name."""
+        names = [_referenced_tool(part) for part in message.parts]
         if not any(names):
             return message
-        self.references.update(name for name in names if name in self.defined)
+        self.references.update(name for name in names if name in self.defined_tools)
         parts = (
-            Text(f"[tool: {name}]") if name and name not in self.defined else part
+            Text(f"[tool: {name}]") if name and name not in self.defined_tools else part
             for part, name in zip(message.parts, names, strict=True)
         )
         return replace(message, parts=tuple(parts))
 
-    def _tail_item(self, tail: Tail) -> bytes | None:
+    def _tail_item(self, tail: DynamicTexts) -> bytes | None:
         if not (tail.texts and tail.as_system):
             return None
         return self._item("system", [self._text_block(text) for text in tail.texts])
 
 
-def _referenced(part: Part) -> str:
+def _referenced_tool(part: Part) -> str:
     """Return the name of the tool that a part refers to, empty where it is no reference."""
     if not isinstance(part, Opaque) or part.block.get("type") != "tool_reference":
         return ""

@@ -35,7 +35,7 @@ class GeminiAssembler(MergingAssembler):
         self._results: dict[str, tuple[bytes, int]] = {}
         self._media: dict[str, list[bytes]] = {}
 
-    def _head(self, role: str) -> bytes:
+    def _item_start(self, role: str) -> bytes:
         return b'{"role":"%s","parts":[' % role.encode()
 
     def _text_block(self, text: str) -> bytes:
@@ -53,12 +53,12 @@ class GeminiAssembler(MergingAssembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored = self._message(row)
-        message = self._in_format(row, stored)
+        message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = gemini.for_payload(message, ids, keep_reasoning=replays)
-        self._note_labels(shown)
+        self._record_labels(shown)
         role, parts = gemini.render(shown, keep_reasoning=replays)
-        if wire_ids := [self._open[call_id] for call_id in row.call_ids]:
+        if wire_ids := [self._open_calls[call_id] for call_id in row.call_ids]:
             self._calls = dict(zip(wire_ids, gemini.function_calls(parts), strict=True))
             adapted_ids = (call.id for call in shown.calls)
             self._adapted_ids = dict(zip(wire_ids, adapted_ids, strict=True))
@@ -69,18 +69,18 @@ class GeminiAssembler(MergingAssembler):
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
-        """Keep a result until its group is complete (rule 1)."""
-        if self._trimmed(row):
+        """Hold a result back until its group is complete (rule 1)."""
+        if self._is_cleared(row):
             self._put_result(wire_id, self._placeholder(row))
         else:
-            self._keep_result(row, wire_id)
-        if not self._open:
-            self._flush_media()
+            self._hold_result(row, wire_id)
+        if not self._open_calls:
+            self._finish_group()
 
-    def _keep_result(self, row: LogRow, wire_id: str) -> None:
+    def _hold_result(self, row: LogRow, wire_id: str) -> None:
         message, call = self._message(row), self._calls.get(wire_id)
         ids = {message.tool_call_id or "": self._adapted_ids.get(wire_id, wire_id)}
-        self._note_labels(gemini.adapt(message, ids))
+        self._record_labels(gemini.adapt(message, ids))
         _, (part, *media) = gemini.render(message, ids, call=call)
         named = replace(message, name=_name_of(call) or message.name)
         tokens = count_rendered(self.format, named, self.count, ids)
@@ -90,14 +90,14 @@ class GeminiAssembler(MergingAssembler):
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
         self._results[wire_id] = self._result_block(wire_id, text)
 
-    def _flush_media(self) -> None:
-        for block, tokens in self._closing():
+    def _finish_group(self) -> None:
+        for block, tokens in self._closing_blocks():
             self._put(USER, [Block(block, cacheable=False)], tokens)
         self._calls, self._adapted_ids = {}, {}
         self._results, self._media = {}, {}
 
-    def _closing(self) -> list[tuple[bytes, int]]:
-        if not (self._results or self._open):
+    def _closing_blocks(self) -> list[tuple[bytes, int]]:
+        if not (self._results or self._open_calls):
             return []
         results = [
             self._results.get(wire_id) or self._result_block(wire_id, NO_RESULT)

@@ -15,18 +15,18 @@ from typing import NamedTuple
 from app.domain.common.messages import NO_RESULT
 from app.domain.models.tokens import MESSAGE_OVERHEAD
 from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
-from app.domain.payload.payload_items import BreakpointPlace, PayloadItems
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.payload.payload_items import BreakpointPosition, PayloadItems
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 BREAKPOINT_INTERVAL = 15
 """Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
-_CLOSING = b"]}"
+_ITEM_END = b"]}"
 USER = "user"
 """The role that users and tool results share."""
 
 
 class Block(NamedTuple):
-    """One part of an item as JSON; some cannot have a breakpoint."""
+    """One content block or part of an item as JSON; a `cacheable` one may have a breakpoint."""
 
     json: bytes
     cacheable: bool = True
@@ -39,12 +39,12 @@ class MergingAssembler(Assembler):
         super().__post_init__()
         self._role = ""
         self._blocks: list[bytes] = []
-        self._end = 0  # bytes of the open item so far, without its closing
-        self._since_breakpoint = 0
+        self._open_item_bytes = 0  # without `_ITEM_END`
+        self._blocks_since_fixed = 0
 
     @abstractmethod
-    def _head(self, role: str) -> bytes:
-        """Return what an item of a role begins with, up to its first block."""
+    def _item_start(self, role: str) -> bytes:
+        """Return the JSON of an item up to its first block."""
 
     @abstractmethod
     def _text_block(self, text: str) -> bytes:
@@ -55,62 +55,64 @@ class MergingAssembler(Assembler):
         """Return a block that answers a call with a text, and its tokens."""
 
     def _put(self, role: str, blocks: Sequence[Block], tokens: int) -> None:
-        """Add blocks; `tokens` is their cost without the overhead of an item."""
+        """Add blocks; `tokens` counts them without the overhead of an item."""
         if role != self._role:
-            self._close()
+            self._close_item()
             self._role = role
-            self._end = len(self._head(role))
+            self._open_item_bytes = len(self._item_start(role))
             self.tokens += MESSAGE_OVERHEAD
         self.tokens += tokens
         for block in blocks:
-            self._end += len(block.json) + (1 if self._blocks else 0)
+            self._open_item_bytes += len(block.json) + (1 if self._blocks else 0)
             self._blocks.append(block.json)
-            self._since_breakpoint += 1
+            self._blocks_since_fixed += 1
             if block.cacheable:
                 self._add_breakpoint()
 
     def _add_breakpoint(self) -> None:
-        """Note the place behind the last block; every `BREAKPOINT_INTERVAL`th lasts."""
-        place = BreakpointPlace(self.stable, self._end - 1, self.tokens + self.summary_tokens)
-        self._places.append(place)
-        if self._since_breakpoint >= BREAKPOINT_INTERVAL:
-            self._since_breakpoint = 0
-            self._lasting.append(place)
+        """Record the position behind the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
+        position = BreakpointPosition(
+            self.stable_items, self._open_item_bytes - 1, self.tokens + self.summary_tokens
+        )
+        self._positions.append(position)
+        if self._blocks_since_fixed >= BREAKPOINT_INTERVAL:
+            self._blocks_since_fixed = 0
+            self._fixed_positions.append(position)
 
-    def _close(self) -> None:
+    def _close_item(self) -> None:
         if self._blocks:
             self._append(self._item(self._role, self._blocks))
             self._blocks = []
 
     def _item(self, role: str, blocks: Sequence[bytes]) -> bytes:
-        return self._head(role) + b",".join(blocks) + _CLOSING
+        return self._item_start(role) + b",".join(blocks) + _ITEM_END
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
-        self._started = True
+        self._has_first_message = True
         self._put(USER, [Block(self._text_block(text))], self.count(text))
 
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
         block, tokens = self._result_block(wire_id, text)
         self._put(USER, [Block(block)], tokens)
 
-    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
+    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items; the last one is the user's, as these providers require."""
-        wire, tokens = list(self._items), self.tokens
+        wire_items, tokens = list(self._stable_items), self.tokens
         role, blocks = self._role, list(self._blocks)
 
-        def append(block: bytes, cost: int) -> int:
-            """Add what is not stable as the user's; return its tokens."""
+        def append(block: bytes, block_tokens: int) -> int:
+            """Add a block that is not stable to an item of the user; return the added tokens."""
             nonlocal role, blocks
             overhead = 0
             if role != USER:
                 if blocks:
-                    wire.append(self._item(role, blocks))
+                    wire_items.append(self._item(role, blocks))
                 role, blocks, overhead = USER, [], MESSAGE_OVERHEAD
             blocks.append(block)
-            return cost + overhead
+            return block_tokens + overhead
 
-        for block, cost in self._closing():
-            tokens += append(block, cost)
+        for block, block_tokens in self._closing_blocks():
+            tokens += append(block, block_tokens)
         if role != USER:
             tokens += append(self._text_block(CONTINUE_NOTE), self.count(CONTINUE_NOTE))
         tail_tokens = 0
@@ -118,16 +120,16 @@ class MergingAssembler(Assembler):
         if tail_item is None:
             for text in tail.texts:
                 tail_tokens += append(self._text_block(text), self.count(text))
-        wire.append(self._item(role, blocks))
+        wire_items.append(self._item(role, blocks))
         if tail_item is not None:
-            wire.append(tail_item)
+            wire_items.append(tail_item)
             tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
-        return self._payload_items(wire, tokens, tail, tail_tokens)
+        return self._payload_items(wire_items, tokens, tail, tail_tokens)
 
-    def _closing(self) -> list[tuple[bytes, int]]:
+    def _closing_blocks(self) -> list[tuple[bytes, int]]:
         """Return the blocks, with their tokens, that close the open call group."""
-        return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open.values()]
+        return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open_calls.values()]
 
-    def _tail_item(self, tail: Tail) -> bytes | None:
+    def _tail_item(self, tail: DynamicTexts) -> bytes | None:
         """Return the tail as an item of its own, None where it joins the last one."""
         return None

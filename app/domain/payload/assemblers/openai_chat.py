@@ -38,18 +38,18 @@ class ChatAssembler(SeparateAssembler):
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         super()._add_result(row, wire_id)
-        if row.has_media and not self._trimmed(row):
+        if row.has_media and not self._is_cleared(row):
             self._media.append((row.message(), wire_id))
-        if not self._open:
-            self._flush_media()
+        if not self._open_calls:
+            self._finish_group()
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        if not (ids or row.has_media or row.reasoning_tokens or self._is_plain(row)):
+        if not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row)):
             self._append(row.text)
             self.tokens += row.tokens
             return
         message = self._message(row)
-        self._note_labels(openai_chat.adapt(message, ids))
+        self._record_labels(openai_chat.adapt(message, ids))
         replays, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
         item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=replays)
         tokens = count_rendered(self.format, message, self.count, ids)
@@ -78,7 +78,7 @@ class ChatAssembler(SeparateAssembler):
         message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
         return openai_chat.render(message), count_visible(message, self.count)
 
-    def _flush_media(self) -> None:
+    def _finish_group(self) -> None:
         for item in self._media_items():
             self._append(item)
         self._media.clear()

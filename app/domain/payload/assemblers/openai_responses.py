@@ -20,11 +20,11 @@ from app.domain.formats import openai_responses
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.domain.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.domain.payload.assemblers.separate import SeparateAssembler
-from app.domain.payload.payload_items import BreakpointPlace
+from app.domain.payload.payload_items import BreakpointPosition
 
 BREAKPOINT_JSON: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 _CACHEABLE = ("input_text", "input_image", "input_file")
-_CLOSING = len("}]}")
+_AFTER_LAST_PART_BYTES = len("}]}")
 
 
 class ResponsesAssembler(SeparateAssembler):
@@ -35,39 +35,43 @@ class ResponsesAssembler(SeparateAssembler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._is_model = False  # who made the last item
-        self._calls: dict[str, str] = {}
+        self._last_is_model = False  # whether the model made the last item
+        self._call_types: dict[str, str] = {}
 
     def _put_item(self, item: dict[str, Any], tokens: int) -> None:
         self._put([item], tokens)
 
     def _put(self, items: Sequence[dict[str, Any]], tokens: int, *, is_model: bool = False) -> None:
         """Add items; those of the model cost one overhead with the model's before them."""
-        self.tokens += tokens - (MESSAGE_OVERHEAD if is_model and self._is_model else 0)
-        self._is_model = is_model
+        self.tokens += tokens - (MESSAGE_OVERHEAD if is_model and self._last_is_model else 0)
+        self._last_is_model = is_model
         for item in items:
-            wire = json_text.dump_payload(item)
-            self._append(wire)
+            wire_item = json_text.dump_payload(item)
+            self._append(wire_item)
             content = item.get("content")
             if not is_model and isinstance(content, list) and content[-1]["type"] in _CACHEABLE:
-                self._add_breakpoint(len(wire) - _CLOSING)
+                self._add_breakpoint(len(wire_item) - _AFTER_LAST_PART_BYTES)
 
-    def _add_breakpoint(self, offset: int) -> None:
-        place = BreakpointPlace(self.stable - 1, offset, self.tokens + self.summary_tokens)
-        self._places.append(place)
-        if place.item >= BREAKPOINT_INTERVAL + (self._lasting[-1].item if self._lasting else 0):
-            self._lasting.append(place)
+    def _add_breakpoint(self, byte_offset: int) -> None:
+        position = BreakpointPosition(
+            self.stable_items - 1, byte_offset, self.tokens + self.summary_tokens
+        )
+        self._positions.append(position)
+        if position.item_index >= BREAKPOINT_INTERVAL + (
+            self._fixed_positions[-1].item_index if self._fixed_positions else 0
+        ):
+            self._fixed_positions.append(position)
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored = self._message(row)
-        message = self._in_format(row, stored)
+        message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
-        self._note_labels(shown)
-        call_type = self._calls.get(shown.tool_call_id or "")
+        self._record_labels(shown)
+        call_type = self._call_types.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
         if row.role is Role.ASSISTANT:
-            self._calls = openai_responses.call_types(items)
+            self._call_types = openai_responses.call_types(items)
         if call_type not in (None, openai_responses.FUNCTION):
             tokens = self._parsed_tokens(items[0])
         else:
@@ -88,5 +92,5 @@ class ResponsesAssembler(SeparateAssembler):
 
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
         message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
-        (item,) = openai_responses.render(message, call_type=self._calls.get(wire_id))
+        (item,) = openai_responses.render(message, call_type=self._call_types.get(wire_id))
         return item, self._parsed_tokens(item)

@@ -23,16 +23,16 @@ from app.domain.payload.validation.shapes import (
     is_empty,
     list_of,
     object_of,
-    sent,
-    sent_with_breakpoints,
+    string_of,
     texts_in,
-    word,
+    wire_bytes,
+    wire_bytes_with_breakpoints,
 )
 
 MAX_MESSAGES: Final = 100_000
 MAX_BYTES: Final = 32 * 10**6
 MAX_IMAGES: Final = 600
-MAX_IMAGES_OF_SMALL: Final = 100
+MAX_IMAGES_SMALL_WINDOW: Final = 100
 SMALL_WINDOW: Final = 200_000
 """Models with a window up to this, in tokens, take the smaller number of images (`A19`)."""
 CLEAR_THINKING_EDIT: Final = "clear_thinking_20251015"
@@ -63,7 +63,7 @@ def judge(check: Check) -> None:
 def _judge_ends(check: Check) -> None:
     """`A1`: roles, and the first and last of them; `A18`: the end of the assistant's text."""
     if not check.items:
-        check.add("A1", check.at, "there is no message")
+        check.add("A1", check.items_at, "there is no message")
         return
     for at, raw in check.objects():
         if raw.get("role") not in _ROLES:
@@ -71,31 +71,34 @@ def _judge_ends(check: Check) -> None:
     first, last = object_of(check.items[0]), object_of(check.items[-1])
     opening = [block.get("type") for _, block in blocks_of(first)][:1]
     if first.get("role") == "system":
-        check.add("A1", f"{check.at}/0", "system text that comes first stands in `system`")
+        check.add("A1", f"{check.items_at}/0", "system text that comes first stands in `system`")
     elif first.get("role") == "assistant" and opening != ["compaction"]:
-        check.add("A1", f"{check.at}/0", "the conversation starts with the assistant")
+        check.add("A1", f"{check.items_at}/0", "the conversation starts with the assistant")
     if last.get("role") != "assistant" or len(check.items) == 1:
         return
-    at, blocks = f"{check.at}/{len(check.items) - 1}", blocks_of(last)
-    in_progress = {word(block.get("type")) for _, block in blocks} & {"tool_use", *SERVER_CALLS}
+    at, blocks = f"{check.items_at}/{len(check.items) - 1}", blocks_of(last)
+    in_progress = {string_of(block.get("type")) for _, block in blocks} & {
+        "tool_use",
+        *SERVER_CALLS,
+    }
     if not (check.context.prefill or in_progress or check.payload.get("compaction")):
         check.add("A1", at, "the conversation ends with the assistant")
-    text = word(blocks[-1][1].get("text")) if blocks else ""
+    text = string_of(blocks[-1][1].get("text")) if blocks else ""
     if text[-1:].isspace() and not is_blank(text):
         check.add("A18", f"{at}{blocks[-1][0]}", "the last text ends with white space")
 
 
 def _judge_system(index: int, check: Check) -> None:
     """`A16`: a system message follows the user or a server's tool, and precedes the assistant."""
-    at, before = f"{check.at}/{index}", check.items[index - 1]
+    at, previous_item = f"{check.items_at}/{index}", check.items[index - 1]
     roles = [object_of(item).get("role") for item in check.items[index - 1 : index + 2]]
-    ending = [block for _, block in blocks_of(before)][-1:]
+    ending = [block for _, block in blocks_of(previous_item)][-1:]
     is_hosted = any(
         block.get("type") in SERVER_CALLS or is_server_result(block) for block in ending
     )
     if check.context.model is not None and not check.context.model.mid_conversation_system:
         check.add("A16", at, "the model takes no system message inside a conversation")
-    elif any(block.get("type") == "tool_use" for _, block in blocks_of(before)):
+    elif any(block.get("type") == "tool_use" for _, block in blocks_of(previous_item)):
         return  # stands between a call and its result: `A2`
     elif roles[0] != "user" and not (roles[0] == "assistant" and is_hosted):
         check.add("A16", at, "a system message follows a user message")
@@ -107,8 +110,8 @@ def _judge_message(raw: Object, at: str, check: Check) -> None:
     if raw.get("role") in _ROLES and is_empty(raw.get("content")):
         check.add("N6", f"{at}/content", "the message is empty")
         return
-    for place, block in blocks_of(raw):
-        pointer, kind = f"{at}{place}", word(block.get("type"))
+    for path, block in blocks_of(raw):
+        pointer, kind = f"{at}{path}", string_of(block.get("type"))
         if not kind:
             check.add("N6", pointer, "is no block")
         elif owners_of(kind, FormatName.ANTHROPIC) or _GEMINI & block.keys():
@@ -128,7 +131,7 @@ def _judge_text(block: Object, pointer: str, check: Check) -> None:
 
 
 def _judge_name(raw: Object, pointer: str, check: Check) -> None:
-    if not is_name(word(raw.get("name"))):
+    if not is_name(string_of(raw.get("name"))):
         check.add("A19", f"{pointer}/name", f"a name matches {TOOL_NAME_PATTERN}")
 
 
@@ -139,54 +142,54 @@ def _judge_tools(check: Check) -> None:
     for at, tool in check.tool_objects():
         if "name" in tool or tool.get("type") in (None, "custom"):
             _judge_name(tool, at, check)
-        if word(tool.get("name")) in names:
+        if string_of(tool.get("name")) in names:
             check.add("A19", f"{at}/name", "another tool has this name")
-        names |= {word(tool.get("name"))} - {""}
+        names |= {string_of(tool.get("name"))} - {""}
         loaded += not tool.get("defer_loading")
     if check.tools and not loaded:
         check.add("A6", check.tools_at, "at least one tool is not deferred")
-    used, references = _used(check, names)
-    if used and not check.tools and not check.payload.get("mcp_servers"):
+    calls_tools, references = _tool_uses(check, names)
+    if calls_tools and not check.tools and not check.payload.get("mcp_servers"):
         check.add("A6", check.tools_at, "the history calls tools, and none is defined")
     for pointer, name in references:
         if name not in names:
             check.add("A6", pointer, f"no tool is named {name!r}")
 
 
-def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
+def _tool_uses(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
     """Return whether tools are called, and the references; `names` gets what was added inline."""
     used, references = False, []
     for pointer, raw in shape.objects():
-        for place, block in blocks_of(raw):
+        for path, block in blocks_of(raw):
             used = used or block.get("type") in ("tool_use", "tool_result")
             if block.get("type") == "tool_addition":
                 definition = object_of(object_of(block.get("tool")).get("definition"))
-                names.add(word(definition.get("name")))
+                names.add(string_of(definition.get("name")))
             content = block.get("content")
-            at = f"{pointer}{place}/content"
+            at = f"{pointer}{path}/content"
             if isinstance(content, dict):  # the result of the provider's own search
                 content, at = content.get("tool_references"), f"{at}/tool_references"
-            for step, nested in enumerate(map(object_of, list_of(content))):
+            for index, nested in enumerate(map(object_of, list_of(content))):
                 if nested.get("type") == "tool_reference":
-                    references.append((f"{at}/{step}", word(nested.get("tool_name"))))
+                    references.append((f"{at}/{index}", string_of(nested.get("tool_name"))))
     return used, references
 
 
 def _judge_sizes(check: Check) -> None:
     """`A19`: messages, bytes and images."""
     if len(check.items) > MAX_MESSAGES:
-        check.add("A19", check.at, f"at most {MAX_MESSAGES:,} messages are taken")
-    if len(sent_with_breakpoints(check.payload)) > MAX_BYTES:
+        check.add("A19", check.items_at, f"at most {MAX_MESSAGES:,} messages are taken")
+    if len(wire_bytes_with_breakpoints(check.payload)) > MAX_BYTES:
         check.add("A19", "", f"at most {MAX_BYTES:,} bytes are taken")
     window = check.context.model.context_window if check.context.model is not None else None
-    max_images = MAX_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MAX_IMAGES
+    max_images = MAX_IMAGES_SMALL_WINDOW if window and window <= SMALL_WINDOW else MAX_IMAGES
     images = 0
     for item in check.items:
         for _, block in blocks_of(item):
             nested = (object_of(part) for part in list_of(block.get("content")))
             images += sum(part.get("type") == "image" for part in (block, *nested))
     if images > max_images:
-        check.add("A19", check.at, f"{images} images, and at most {max_images} are taken")
+        check.add("A19", check.items_at, f"{images} images, and at most {max_images} are taken")
 
 
 def _judge_settings(check: Check) -> None:
@@ -215,7 +218,7 @@ def _judge_restated(check: Check) -> None:
     repeated = {key for item in check.items for key in (*_directives(item), *_restated(item))}
     check.add_all(
         "A21",
-        [check.at] * len(missing - repeated),
+        [check.items_at] * len(missing - repeated),
         "an instruction of an earlier build is neither there nor restated",
     )
 
@@ -226,26 +229,28 @@ def _directives(item: Any) -> Iterator[bytes]:
     for _, block in blocks_of(item):
         for change in (block, *map(object_of, list_of(block.get("tool_changes")))):
             if change.get("type") in _CHANGES:
-                yield sent((change.get("type"), change.get("tool")))
+                yield wire_bytes((change.get("type"), change.get("tool")))
         if is_system and block.get("type") == "text":
-            yield sent(block.get("text"))
+            yield wire_bytes(block.get("text"))
 
 
 def _restated(item: Any) -> Iterator[bytes]:
     """Yield the texts of a user message, without a tag around them, as keys."""
     for _, block in blocks_of(item):
         if block.get("type") == "text":
-            text = word(block.get("text"))
+            text = string_of(block.get("text"))
             is_tagged = text.startswith("<") and text.endswith(">")
-            yield sent(text.partition(">")[2].rpartition("</")[0].strip() if is_tagged else text)
+            yield wire_bytes(
+                text.partition(">")[2].rpartition("</")[0].strip() if is_tagged else text
+            )
 
 
 def _results(shape: Shape) -> Iterator[Result]:
     for index, item in enumerate(shape.items):
-        for place, block in blocks_of(item):
+        for path, block in blocks_of(item):
             if block.get("type") == "tool_result":
                 text = "\n".join(texts_in(block.get("content")))
-                yield f"{shape.at}/{index}{place}", text
+                yield f"{shape.items_at}/{index}{path}", text
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:

@@ -21,7 +21,7 @@ from app.domain.payload.validation.shapes import (
     is_blank,
     list_of,
     object_of,
-    word,
+    string_of,
 )
 
 LOOK_BACK: Final = 20
@@ -78,7 +78,7 @@ def _judge_reach(breakpoints: list[_Breakpoint], old: Shape, check: Check) -> No
     is_reached = any(0 <= item.position - last <= LOOK_BACK for item in breakpoints)
     if end - last >= LOOK_BACK and not is_reached:
         message = f"no breakpoint within {LOOK_BACK} blocks of the one that the build before wrote"
-        check.add("A8", breakpoints[-1].pointer if breakpoints else check.at, message)
+        check.add("A8", breakpoints[-1].pointer if breakpoints else check.items_at, message)
 
 
 def _blocks(shape: Shape) -> Iterator[tuple[str, Object]]:
@@ -87,17 +87,17 @@ def _blocks(shape: Shape) -> Iterator[tuple[str, Object]]:
     for index, block in enumerate(list_of(shape.system)):
         yield f"{shape.system_at}/{index}", object_of(block)
     for at, raw in shape.objects():
-        for place, block in blocks_of(raw):
-            yield f"{at}{place}", block
+        for path, block in blocks_of(raw):
+            yield f"{at}{path}", block
 
 
 def _breakpoints(shape: Shape) -> Iterator[_Breakpoint]:
     for position, (pointer, block) in enumerate(_blocks(shape), 1):
         nested = (
-            (f"{pointer}/content/{place}", object_of(item))
-            for place, item in enumerate(list_of(block.get("content")))
+            (f"{pointer}/content/{index}", object_of(item))
+            for index, item in enumerate(list_of(block.get("content")))
         )
         for at, holder in ((pointer, block), *nested):
             if breakpoint := holder.get("cache_control"):
-                ttl = word(object_of(breakpoint).get("ttl")) or "5m"
+                ttl = string_of(object_of(breakpoint).get("ttl")) or "5m"
                 yield _Breakpoint(position, at, ttl, holder)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.domain.payload.validation.rules import Check
-from app.domain.payload.validation.shapes import Object, blocks_of, word
+from app.domain.payload.validation.shapes import Object, blocks_of, string_of
 
 SERVER_CALLS: Final = ("server_tool_use", "mcp_tool_use")
 SERVER_ID: Final = "srvtoolu_"
@@ -26,7 +26,7 @@ _Blocks = Sequence[tuple[str, Object]]
 
 def is_server_result(block: Object) -> bool:
     """Whether a block is the result of one of the provider's own tools."""
-    kind = word(block.get("type"))
+    kind = string_of(block.get("type"))
     return kind != "tool_result" and kind.endswith("_tool_result")
 
 
@@ -64,12 +64,12 @@ class _Walk:
             message = "the call has no result in the next message"
             self.check.add_all("A2", self.waiting.values(), message)
             self.waiting, self.answered, self.users = {}, set(), 0
-        for place, block in blocks:
-            kind, pointer = word(block.get("type")), f"{at}{place}"
+        for path, block in blocks:
+            kind, pointer = string_of(block.get("type")), f"{at}{path}"
             if kind == "tool_use":
-                self._call(word(block.get("id")), pointer)
+                self._call(string_of(block.get("id")), pointer)
             elif kind in SERVER_CALLS:
-                self.hosted[word(block.get("id"))] = pointer
+                self.hosted[string_of(block.get("id"))] = pointer
             elif kind == "tool_result":
                 self.check.add("A4", pointer, "a result stands in a user message")
             elif is_server_result(block) and not self._is_hosted(block):
@@ -84,7 +84,7 @@ class _Walk:
         self.waiting[call_id] = pointer
 
     def _is_hosted(self, result: Object) -> bool:
-        return self.hosted.pop(word(result.get("tool_use_id")), None) is not None
+        return self.hosted.pop(string_of(result.get("tool_use_id")), None) is not None
 
     def add_user(self, at: str, blocks: _Blocks) -> None:
         is_result = [block.get("type") == "tool_result" for _, block in blocks]
@@ -97,15 +97,15 @@ class _Walk:
             self.check.add("A3", at, "all results of a message stand in one message")
         elif not all(is_result[:results]):
             self.check.add("A3", at, "results stand before everything else")
-        for place, block in blocks:
+        for path, block in blocks:
             if block.get("type") == "tool_result":
-                self._result(block.get("tool_use_id"), f"{at}{place}")
+                self._result(block.get("tool_use_id"), f"{at}{path}")
             elif block.get("type") == "tool_use":
-                self.check.add("A2", f"{at}{place}", "a call stands in an assistant message")
+                self.check.add("A2", f"{at}{path}", "a call stands in an assistant message")
         self.users += 1
 
     def _result(self, value: object, pointer: str) -> None:
-        call_id = word(value)
+        call_id = string_of(value)
         if not call_id:
             self.check.add("N1", pointer, "the result names no call")
         elif call_id in self.waiting:

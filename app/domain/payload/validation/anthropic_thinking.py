@@ -14,12 +14,12 @@ from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     Object,
     Shape,
-    alike,
     blocks_of,
     first_difference,
     list_of,
     object_of,
-    word,
+    same_on_wire,
+    string_of,
 )
 
 THINKING: Final = ("thinking", "redacted_thinking")
@@ -29,52 +29,52 @@ THRESHOLD_EDIT: Final = "compact_20260112"
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 MIN_TRIGGER: Final = 50_000
 
-Placed = tuple[int, str, Object]
+LocatedBlock = tuple[int, str, Object]
 """A block with its pointer and the index of its message."""
 
 
 def judge(check: Check) -> None:
     """Judge thinking and compaction blocks, and the settings that concern them."""
-    placed = list(blocks_in(check, *THINKING))
-    _judge_places(placed, check)
-    _judge_binding(placed, check)
+    thinking = list(blocks_in(check, *THINKING))
+    _judge_positions(thinking, check)
+    _judge_binding(thinking, check)
     compactions = list(blocks_in(check, "compaction"))
     _judge_on_demand(compactions, check)
     _judge_threshold(compactions, check)
 
 
-def blocks_in(shape: Shape, *kinds: str) -> Iterator[Placed]:
+def blocks_in(shape: Shape, *kinds: str) -> Iterator[LocatedBlock]:
     """Yield all blocks of these types."""
     for index, (at, raw) in enumerate(shape.objects()):
-        for place, block in blocks_of(raw):
+        for path, block in blocks_of(raw):
             if block.get("type") in kinds:
-                yield index, f"{at}{place}", block
+                yield index, f"{at}{path}", block
 
 
 def signature_of(block: Object) -> str:
     """Return what identifies a thinking block: its signature, or its redacted data."""
-    return word(block.get("signature")) or word(block.get("data"))
+    return string_of(block.get("signature")) or string_of(block.get("data"))
 
 
-def _judge_places(placed: list[Placed], check: Check) -> None:
+def _judge_positions(thinking: list[LocatedBlock], check: Check) -> None:
     """`A9`: thinking is the assistant's, signed, and stands before the call it led to."""
-    for index in dict.fromkeys(index for index, _, _ in placed):
+    for index in dict.fromkeys(index for index, _, _ in thinking):
         item = check.items[index]
         kinds = [block.get("type") for _, block in blocks_of(item)]
-        thoughts = [place for place, kind in enumerate(kinds) if kind in THINKING]
-        at = f"{check.at}/{index}"
+        thoughts = [block_index for block_index, kind in enumerate(kinds) if kind in THINKING]
+        at = f"{check.items_at}/{index}"
         if object_of(item).get("role") != "assistant":
             check.add("A9", at, "thinking stands in an assistant message")
         elif thoughts[-1] == len(kinds) - 1:
             check.add("A9", f"{at}/content/{thoughts[-1]}", "nothing follows the thinking")
         elif "tool_use" in kinds[: thoughts[0]]:
             check.add("A9", f"{at}/content/{thoughts[0]}", "a call stands before its thinking")
-    for _, pointer, block in placed:
+    for _, pointer, block in thinking:
         if not signature_of(block):
             check.add("A9", pointer, "the thinking is not signed")
 
 
-def _judge_binding(placed: list[Placed], check: Check) -> None:
+def _judge_binding(thinking: list[LocatedBlock], check: Check) -> None:
     """`A10`: nothing changed before the thinking that another epoch takes over.
 
     Not judged where the request lets the provider leave out thinking whose prefix has changed.
@@ -86,12 +86,12 @@ def _judge_binding(placed: list[Placed], check: Check) -> None:
     is_dropped = binding.get("prefix_mismatch_behavior") == "drop_block"
     if is_dropped and not _lacks(check, BINDING_BETA):
         return
-    before = {signature_of(block) for _, _, block in blocks_in(old, *THINKING)}
+    earlier_signatures = {signature_of(block) for _, _, block in blocks_in(old, *THINKING)}
     changed = first_difference(check.items, old.items)
-    if not (alike(check.system, old.system) and alike(check.tools, old.tools)):
+    if not (same_on_wire(check.system, old.system) and same_on_wire(check.tools, old.tools)):
         changed = -1
-    for index, pointer, block in placed:
-        if changed is not None and index > changed and signature_of(block) in before:
+    for index, pointer, block in thinking:
+        if changed is not None and index > changed and signature_of(block) in earlier_signatures:
             check.add("A10", pointer, "what stood before the thinking has changed")
             return
 
@@ -101,16 +101,16 @@ def _lacks(check: Check, beta: str) -> bool:
     own, sent = check.payload.get("betas"), check.context.betas
     if own is None and sent is None:
         return False
-    return beta not in {*(sent or ()), *map(word, list_of(own))}
+    return beta not in {*(sent or ()), *map(string_of, list_of(own))}
 
 
-def _judge_on_demand(compactions: list[Placed], check: Check) -> None:
+def _judge_on_demand(compactions: list[LocatedBlock], check: Check) -> None:
     """`A12`: a compaction that was requested comes first and alone, in a request of its kind."""
     signed = [(pointer, index) for index, pointer, block in compactions if block.get("signature")]
     if not signed:
         return
     pointer, index = signed[0]
-    if index or pointer != f"{check.at}/0/content/0":
+    if index or pointer != f"{check.items_at}/0/content/0":
         check.add("A12", pointer, "the compaction block comes first")
     for other, _ in signed[1:]:
         check.add("A12", other, "there is one compaction block")
@@ -124,7 +124,7 @@ def _judge_on_demand(compactions: list[Placed], check: Check) -> None:
         check.add("A12", "/output_config/task_budget/remaining", message)
 
 
-def _judge_threshold(compactions: list[Placed], check: Check) -> None:
+def _judge_threshold(compactions: list[LocatedBlock], check: Check) -> None:
     """`A13`: a compaction at a threshold, and the edit that requests it."""
     edits = list_of(object_of(check.payload.get("context_management")).get("edits"))
     edit_at = None

@@ -15,10 +15,10 @@ from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     Object,
     Shape,
-    alike,
     first_difference,
     object_of,
-    sent,
+    same_on_wire,
+    wire_bytes,
 )
 from app.domain.tool_output.preview import READ_LINES
 
@@ -38,8 +38,9 @@ _STORED_END_CHARACTERS = 400
 class Dialect:
     """How one provider expresses what the neutral rules need.
 
-    `groups` yields the calls of each call group; `changed_rule` names the rule that an item breaks
-    which replaced another; `prefix_rule` the one for another system prompt or other tools.
+    `groups` yields the keys of the calls of each call group. `changed_rule` names the rule that
+    is broken where an item was replaced, `prefix_rule` the one for another system prompt or other
+    tools.
     """
 
     judge: Callable[[Check], None]
@@ -55,7 +56,7 @@ def judge(dialect: Dialect, check: Check) -> None:
     if tokens is not None and capacity is not None and tokens > capacity:
         message = f"about {tokens:,} tokens, and the model's window takes {capacity:,} of input"
         check.add("N7", "", message)
-    names_tool = f'"{READ_LINES}"'.encode() in sent(check.tools)
+    names_tool = f'"{READ_LINES}"'.encode() in wire_bytes(check.tools)
     for pointer, text in dialect.results(check):
         if not _names_all(text, names_tool):
             check.add("N11", pointer, "the placeholder does not name ref, size and how to read it")
@@ -67,26 +68,26 @@ def judge(dialect: Dialect, check: Check) -> None:
 
 def _judge_groups(old: Shape, dialect: Dialect, check: Check) -> None:
     """`N4`: a call group of the previous build is shown whole or not at all."""
-    before = {group for group in dialect.groups(old) if len(group) > 1}
-    owner = {call: group for group in before for call in group}
+    old_groups = {group for group in dialect.groups(old) if len(group) > 1}
+    group_of_call = {call: group for group in old_groups for call in group}
     for group in dialect.groups(check):
-        whole = owner.get(group[0])
-        if whole is not None and group not in before and set(group) < set(whole):
-            check.add("N4", check.at, "a call group is shown only in part")
+        whole = group_of_call.get(group[0])
+        if whole is not None and group not in old_groups and set(group) < set(whole):
+            check.add("N4", check.items_at, "a call group is shown only in part")
 
 
 def _judge_prefix(old: Shape, dialect: Dialect, check: Check) -> None:
     """`N9` and the providers' own rules for it: inside an epoch items are only appended."""
-    if not alike(check.tools, old.tools):
+    if not same_on_wire(check.tools, old.tools):
         check.add(dialect.prefix_rule, check.tools_at, "the tools changed inside an epoch")
-    if not check.touches(check.system_at) and not alike(check.system, old.system):
+    if not check.touches(check.system_at) and not same_on_wire(check.system, old.system):
         check.add(dialect.prefix_rule, check.system_at, "the system prompt changed inside an epoch")
     index = first_difference(check.items, check.previous_stable_items)
     if index is None:
         return
-    pointer = f"{check.at}/{index}"
+    pointer = f"{check.items_at}/{index}"
     if index >= len(check.items):
-        check.add("N9", check.at, f"the build before had {index + 1} items to keep, or more")
+        check.add("N9", check.items_at, f"the build before had {index + 1} items to keep, or more")
     elif not check.touches(pointer):
         rule = dialect.changed_rule(old.items[index], check.items[index])
         check.add(rule, pointer, "is not what stood here in the build before")
@@ -105,7 +106,7 @@ def _names_all(text: str, names_tool: bool) -> bool:
 
 def call_key(*parts: object) -> bytes:
     """Return a key that is equal for equal calls."""
-    return sent(parts)
+    return wire_bytes(parts)
 
 
 def calls_of(raw: object, name: str) -> Sequence[Object]:

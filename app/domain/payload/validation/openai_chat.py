@@ -21,16 +21,16 @@ from app.domain.payload.validation.shapes import (
     is_summary,
     list_of,
     object_of,
+    string_of,
     texts_in,
-    word,
 )
 from app.domain.prompt.resolved_settings import MAX_CHAT_TOOLS
 
-MAX_ID = 40
+MAX_ID_CHARS = 40
 _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _THOUGHTS = ("thinking", "redacted_thinking")
-_INSTEAD = ("refusal", "audio", "function_call")
+_CONTENT_SUBSTITUTES = ("refusal", "audio", "function_call")
 """Fields that an assistant message may have instead of content."""
 
 
@@ -47,7 +47,7 @@ def judge(check: Check) -> None:
 
 def _judge_start(check: Check) -> None:
     if not check.items:
-        check.add("N5", check.at, "there is no message")
+        check.add("N5", check.items_at, "there is no message")
     for at, raw in check.objects():
         role = raw.get("role")
         if role == "assistant":
@@ -70,8 +70,8 @@ def _judge_pairs(check: Check) -> None:
         waiting, answered = {}, set()
         if raw.get("role") != "assistant":
             continue
-        for place, call in enumerate(list_of(raw.get("tool_calls"))):
-            call_id, pointer = word(object_of(call).get("id")), f"{at}/tool_calls/{place}"
+        for index, call in enumerate(list_of(raw.get("tool_calls"))):
+            call_id, pointer = string_of(object_of(call).get("id")), f"{at}/tool_calls/{index}"
             if call_id in seen:
                 check.add("N3", f"{pointer}/id", "another call has this id")
             if call_id:
@@ -83,7 +83,7 @@ def _judge_pairs(check: Check) -> None:
 def _judge_result(
     raw: Object, at: str, waiting: dict[str, str], answered: set[str], check: Check
 ) -> None:
-    call_id = word(raw.get("tool_call_id"))
+    call_id = string_of(raw.get("tool_call_id"))
     if not call_id:
         check.add("N1", at, "the result names no call")
     elif call_id in waiting:
@@ -125,7 +125,9 @@ def _judge_assistant(raw: Object, at: str, check: Check) -> None:
     content, calls = raw.get("content"), raw.get("tool_calls")
     if calls is not None and (not isinstance(calls, list) or not calls):
         check.add("B3", f"{at}/tool_calls", "tool_calls is a list with a call, or left out")
-    elif not calls and is_empty(content) and not any(raw.get(name) for name in _INSTEAD):
+    elif (
+        not calls and is_empty(content) and not any(raw.get(name) for name in _CONTENT_SUBSTITUTES)
+    ):
         check.add("B3", at, "the assistant message has neither content nor calls")
     elif not isinstance(content, str | list | None) or content == []:
         check.add("N6", f"{at}/content", "the content is empty")
@@ -135,12 +137,12 @@ def _judge_assistant(raw: Object, at: str, check: Check) -> None:
 
 def _judge_call(value: Any, at: str, check: Check) -> None:
     call = object_of(value)
-    call_id, kind = word(call.get("id")), word(call.get("type")) or "function"
+    call_id, kind = string_of(call.get("id")), string_of(call.get("type")) or "function"
     called = object_of(call.get(kind))
     arguments = called.get("input" if kind == "custom" else "arguments")
-    if not 0 < len(call_id) <= MAX_ID:
-        check.add("B4", f"{at}/id", f"an id has 1 to {MAX_ID} characters")
-    if not is_name(word(called.get("name"))):
+    if not 0 < len(call_id) <= MAX_ID_CHARS:
+        check.add("B4", f"{at}/id", f"an id has 1 to {MAX_ID_CHARS} characters")
+    if not is_name(string_of(called.get("name"))):
         check.add("B4", f"{at}/{kind}/name", f"a name matches {TOOL_NAME_PATTERN}")
     if not isinstance(arguments, str):
         check.add("B3", f"{at}/{kind}", "the arguments are a string")
@@ -178,7 +180,7 @@ def _judge_tools(check: Check) -> None:
     for at, tool in check.tool_objects():
         kind = "custom" if tool.get("type") == "custom" else "function"
         defined = object_of(tool.get(kind))
-        name = word(defined.get("name"))
+        name = string_of(defined.get("name"))
         if not is_name(name):
             check.add("B4", f"{at}/{kind}/name", f"a name matches {TOOL_NAME_PATTERN}")
         elif name in names:

@@ -19,18 +19,18 @@ from app.domain.payload.validation.shapes import (
     BREAKPOINT_FIELDS,
     Object,
     Shape,
-    alike,
     first_difference,
     is_blank,
     is_empty,
     is_summary,
     list_of,
     object_of,
+    same_on_wire,
+    string_of,
     texts_in,
-    word,
 )
 
-MAX_ID: Final = 64
+MAX_ID_CHARS: Final = 64
 MAX_WRITES: Final = 4
 """How many cache breakpoints a request writes, an implicit one included (`C8`)."""
 _NOT_PAIRED: Final = ("tool_search_call", "local_shell_call")
@@ -60,7 +60,7 @@ _PHASES = (None, "commentary", "final_answer")
 
 
 class _Call(NamedTuple):
-    place: int
+    item_index: int
     kind: str
     is_async: bool
 
@@ -82,14 +82,14 @@ def judge(check: Check) -> None:
 def kind_of(item: object) -> str:
     """Return the type of an item; what has a role alone is a message."""
     raw = object_of(item)
-    return word(raw.get("type")) or ("message" if "role" in raw else "")
+    return string_of(raw.get("type")) or ("message" if "role" in raw else "")
 
 
 def _judge_start(chained: bool, check: Check) -> None:
     if chained:
         return
     if not check.items:
-        check.add("N5", check.at, "there is no item")
+        check.add("N5", check.items_at, "there is no item")
     for at, raw in check.objects():
         kind, role = kind_of(raw), raw.get("role")
         if role == "assistant" or kind in OUTPUT_OF or kind == "reasoning":
@@ -105,7 +105,7 @@ def _judge_pairs(chained: bool, check: Check) -> None:
     last_user = -1
     for index, (at, raw) in enumerate(check.objects()):
         kind = kind_of(raw)
-        call_id = word(raw.get("call_id"))
+        call_id = string_of(raw.get("call_id"))
         if raw.get("role") == "user":
             last_user = index
         elif kind in OUTPUT_OF:
@@ -123,7 +123,7 @@ def _judge_pairs(chained: bool, check: Check) -> None:
                 check.add("C1", at, "no call before it has this call_id")
     for call_id, call in calls.items():
         if call_id and call_id not in answered and not call.is_async:
-            check.add("C1", f"{check.at}/{call.place}", "the call has no output")
+            check.add("C1", f"{check.items_at}/{call.item_index}", "the call has no output")
 
 
 def _judge_call_id(call_id: str, at: str, is_known: bool, check: Check) -> None:
@@ -131,14 +131,14 @@ def _judge_call_id(call_id: str, at: str, is_known: bool, check: Check) -> None:
         check.add("C1", at, "the call has no call_id")
     elif is_known:
         check.add("N3", f"{at}/call_id", "another call has this call_id")
-    elif len(call_id) > MAX_ID:
-        check.add("N3", f"{at}/call_id", f"a call_id has at most {MAX_ID} characters")
+    elif len(call_id) > MAX_ID_CHARS:
+        check.add("N3", f"{at}/call_id", f"a call_id has at most {MAX_ID_CHARS} characters")
 
 
 def _judge_output(call: _Call, kind: str, at: str, last_user: int, check: Check) -> None:
     if OUTPUT_OF[call.kind] != kind:
         check.add("C1", at, f"a {call.kind} is answered by a {OUTPUT_OF[call.kind]}")
-    elif last_user > call.place and not call.is_async:
+    elif last_user > call.item_index and not call.is_async:
         check.add("N2", at, "a user message stands between the call and its output")
 
 
@@ -165,7 +165,7 @@ def _judge_message(raw: Object, at: str, check: Check) -> None:
         check.add("N6", f"{at}/content", "the message is empty")
     for index, value in enumerate(content if isinstance(content, list) else ()):
         part, pointer = object_of(value), f"{at}/content/{index}"
-        kind = word(part.get("type"))
+        kind = string_of(part.get("type"))
         if not part or is_blank(part.get("text")):
             check.add("N6", pointer, "the part is empty")
         elif role == "assistant" and kind in ("text", "input_text"):
@@ -198,7 +198,7 @@ def _judge_searches(check: Check) -> None:
     hosted: str | None = None
     for at, raw in check.objects():
         kind = kind_of(raw)
-        call_id = word(raw.get("call_id"))
+        call_id = string_of(raw.get("call_id"))
         if kind == "tool_search_call" and call_id:
             waiting[call_id] = at
         elif kind == "tool_search_output" and call_id:
@@ -223,14 +223,16 @@ def _judge_namespaces(check: Check) -> None:
     lists = [check.tools, *(list_of(object_of(item).get("tools")) for item in check.items)]
     for tool in map(object_of, (tool for tools in lists for tool in tools)):
         if tool.get("type") == "namespace":
-            inside |= {word(object_of(nested).get("name")) for nested in list_of(tool.get("tools"))}
+            inside |= {
+                string_of(object_of(nested).get("name")) for nested in list_of(tool.get("tools"))
+            }
         else:
-            plain.add(word(tool.get("name")))
+            plain.add(string_of(tool.get("name")))
     for index, item in enumerate(check.items if inside else ()):
         raw = object_of(item)
         is_bare = kind_of(item) == "function_call" and not raw.get("namespace")
-        if is_bare and word(raw.get("name")) in inside - plain:
-            check.add("C7", f"{check.at}/{index}", "the call does not name its namespace")
+        if is_bare and string_of(raw.get("name")) in inside - plain:
+            check.add("C7", f"{check.items_at}/{index}", "the call does not name its namespace")
 
 
 def _judge_state(check: Check) -> None:
@@ -250,17 +252,23 @@ def _judge_after_compaction(check: Check) -> None:
     """`C3`: only what stands before the latest compaction item may be left out."""
     items, before = check.items, check.previous_stable_items
     start, start_before = _latest_compaction(items), _latest_compaction(before)
-    if start is None or start_before is None or not alike(items[start], before[start_before]):
+    if (
+        start is None
+        or start_before is None
+        or not same_on_wire(items[start], before[start_before])
+    ):
         return
     step = first_difference(items[start:], before[start_before:])
     if step is not None:
-        pointer = f"{check.at}/{start + step}" if start + step < len(items) else check.at
+        pointer = (
+            f"{check.items_at}/{start + step}" if start + step < len(items) else check.items_at
+        )
         check.add("C3", pointer, "an item after the compaction was left out or changed")
 
 
 def _latest_compaction(items: Any) -> int | None:
-    places = (index for index, item in enumerate(items) if kind_of(item) == "compaction")
-    return max(places, default=None)
+    indexes = (index for index, item in enumerate(items) if kind_of(item) == "compaction")
+    return max(indexes, default=None)
 
 
 def _judge_breakpoints(check: Check) -> None:
@@ -286,15 +294,17 @@ def _judge_breakpoints(check: Check) -> None:
 
 def _breakpoints(shape: Shape) -> list[tuple[str, bool]]:
     """Return where cache breakpoints stand, and whether that is on a content part."""
-    places = [(at, False) for at, tool in shape.tool_objects() if BREAKPOINT_FIELDS & tool.keys()]
+    breakpoints = [
+        (at, False) for at, tool in shape.tool_objects() if BREAKPOINT_FIELDS & tool.keys()
+    ]
     for at, raw in shape.objects():
         if BREAKPOINT_FIELDS & raw.keys():
-            places.append((at, False))
+            breakpoints.append((at, False))
         for field in ("content", "output", "tools"):
             for index, part in enumerate(list_of(raw.get(field))):
                 if BREAKPOINT_FIELDS & object_of(part).keys():
-                    places.append((f"{at}/{field}/{index}", field != "tools"))
-    return places
+                    breakpoints.append((f"{at}/{field}/{index}", field != "tools"))
+    return breakpoints
 
 
 def _results(shape: Shape) -> Iterator[Result]:
@@ -332,11 +342,11 @@ def _extends(new: Any, old: Any) -> bool:
         return len(new) > len(old) and new.startswith(old)
     if not (isinstance(new, list) and isinstance(old, list) and old) or len(new) < len(old):
         return False
-    if not alike(new[: len(old) - 1], old[:-1]):
+    if not same_on_wire(new[: len(old) - 1], old[:-1]):
         return False
     last, was = object_of(new[len(old) - 1]), object_of(old[-1])
     is_longer = _extends(last.get("text"), was.get("text"))
-    return is_longer or (len(new) > len(old) and alike(last, was))
+    return is_longer or (len(new) > len(old) and same_on_wire(last, was))
 
 
 DIALECT = Dialect(judge, _results, _groups, _changed_rule)

@@ -53,7 +53,7 @@ NOT_JUDGED: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule broken at one place; `pointer` is a JSON pointer into the payload."""
+    """One broken rule; `pointer` is a JSON pointer into the payload."""
 
     rule: str
     severity: Severity
@@ -104,15 +104,15 @@ class Check(Shape):
         return self.previous.items[: self.context.previous_stable] if self.previous else ()
 
     def add(self, rule: str, pointer: str, message: str) -> None:
-        """Add a violation at a place."""
+        """Add a violation at a JSON pointer."""
         if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(Violation(rule, RULES[rule], pointer, message))
 
     def add_all(self, rule: str, pointers: Iterable[str], message: str) -> None:
-        """Add the same violation at several places."""
+        """Add the same violation at several pointers."""
         for pointer in pointers:
             self.add(rule, pointer, message)
 
     def touches(self, pointer: str) -> bool:
-        """Whether there is a violation at a place or inside it."""
+        """Whether there is a violation at a pointer or below it."""
         return any(f"{item.pointer}/".startswith(f"{pointer}/") for item in self.violations)

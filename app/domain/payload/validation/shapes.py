@@ -18,7 +18,7 @@ from app.domain.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX
 from app.domain.formats.json_fields import json_type
 
 Object = Mapping[str, Any]
-NOTHING: Object = {}
+EMPTY_OBJECT: Object = {}
 BREAKPOINT_FIELDS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 """The fields of cache breakpoints; rules compare values without them."""
 
@@ -32,7 +32,7 @@ class Shape:
 
     payload: Object
     items: Sequence[Any]
-    at: str
+    items_at: str
     tools: Sequence[Any]
     tools_at: str
     system: Any
@@ -41,7 +41,7 @@ class Shape:
     def objects(self) -> Iterator[tuple[str, Object]]:
         """Yield the items with their pointers; one that is no object is an empty one."""
         for index, item in enumerate(self.items):
-            yield f"{self.at}/{index}", object_of(item)
+            yield f"{self.items_at}/{index}", object_of(item)
 
     def tool_objects(self) -> Iterator[tuple[str, Object]]:
         """Yield the tools with their pointers; one that is no object is an empty one."""
@@ -100,7 +100,7 @@ def object_of(value: object) -> Object:
     """Return an object as it is, and anything else as an empty one."""
     if type(value) is dict:  # what JSON gives; the general check takes ten times as long
         return value
-    return value if isinstance(value, Mapping) else NOTHING
+    return value if isinstance(value, Mapping) else EMPTY_OBJECT
 
 
 def list_of(value: object) -> Sequence[Any]:
@@ -108,12 +108,12 @@ def list_of(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def word(value: object) -> str:
+def string_of(value: object) -> str:
     """Return a string as it is, and anything else as an empty one."""
     return value if isinstance(value, str) else ""
 
 
-def either(raw: Object, *names: str) -> Any:
+def first_set_field(raw: Object, *names: str) -> Any:
     """Return the first of these fields that is set."""
     return next((raw[name] for name in names if raw.get(name) is not None), None)
 
@@ -147,13 +147,13 @@ def is_summary(item: object) -> bool:
     return text.startswith((SUMMARY_PREFIX, RETAIN_PREFIX))
 
 
-def sent(value: object) -> bytes:
-    """Return the bytes of a value as it would be sent, without cache breakpoints."""
-    return sent_with_breakpoints(without_breakpoints(value))
+def wire_bytes(value: object) -> bytes:
+    """Return a value as the JSON bytes of a request, without cache breakpoints."""
+    return wire_bytes_with_breakpoints(without_breakpoints(value))
 
 
-def sent_with_breakpoints(value: object) -> bytes:
-    """Return the bytes of a value as it would be sent."""
+def wire_bytes_with_breakpoints(value: object) -> bytes:
+    """Return a value as the JSON bytes of a request."""
     try:
         return json_text.dump_payload(value)
     except ValueError:  # NaN, which is no JSON: sent nowhere, but compared
@@ -176,21 +176,21 @@ def without_breakpoints(value: object) -> object:
     return value
 
 
-def alike(left: object, right: object) -> bool:
+def same_on_wire(left: object, right: object) -> bool:
     """Whether two values would be sent as the same bytes, cache breakpoints aside."""
-    return left is right or sent(left) == sent(right)
+    return left is right or wire_bytes(left) == wire_bytes(right)
 
 
 def first_difference(items: Sequence[Any], old: Sequence[Any]) -> int | None:
-    """Return the index of the first old item that is not in its place any more."""
+    """Return the index of the first old item that is missing or different, None without any."""
     for index, item in enumerate(old):
-        if index >= len(items) or not alike(items[index], item):
+        if index >= len(items) or not same_on_wire(items[index], item):
             return index
     return None
 
 
 def blocks_of(item: object) -> list[tuple[str, Object]]:
-    """Return the blocks of an Anthropic message with their pointers; a string is one of text."""
+    """Return the blocks of an Anthropic message with their paths in it; a string is one block."""
     content = object_of(item).get("content")
     if isinstance(content, str):
         return [("/content", {"type": "text", "text": content})]

@@ -6,28 +6,29 @@ from collections.abc import Sequence
 
 from app.services.ports import Tokenizer
 
+_SEPARATOR_TOKENS = 2
 _NOTE_TOKENS = 24
 """Reserved for the note that counts the characters left out."""
 
 
 def take_chunk(
-    pieces: Sequence[str], max_tokens: int, tokenizer: Tokenizer
+    texts: Sequence[str], max_tokens: int, tokenizer: Tokenizer
 ) -> tuple[str, list[str]]:
-    """Return the first pieces that fit into `max_tokens` as one text, and the other pieces.
+    """Return the first texts that fit into `max_tokens`, joined, and the other texts.
 
-    A first piece that is too large alone is cut in the middle.
+    A first text that is too large alone is cut in the middle.
     """
     chunk: list[str] = []
-    left = max_tokens
-    for piece in pieces:
-        tokens = tokenizer.count(piece) + 2
-        if tokens > left:
+    remaining_tokens = max_tokens
+    for text in texts:
+        tokens = tokenizer.count(text) + _SEPARATOR_TOKENS
+        if tokens > remaining_tokens:
             break
-        chunk.append(piece)
-        left -= tokens
-    if not chunk and pieces:
-        chunk = [cut_middle(pieces[0], max_tokens, tokenizer)]
-    return "\n\n".join(chunk), list(pieces[len(chunk) :])
+        chunk.append(text)
+        remaining_tokens -= tokens
+    if not chunk and texts:
+        chunk = [cut_middle(texts[0], max_tokens, tokenizer)]
+    return "\n\n".join(chunk), list(texts[len(chunk) :])
 
 
 def cut_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> str:

@@ -26,8 +26,8 @@ def extract_summary(
 ) -> SummaryResult:
     """Return a digest of messages, and of an earlier summary and its retain section."""
     if not wants_retain:
-        before = "\n\n".join(filter(None, (previous, _as_section(retained))))
-        return SummaryResult(extract_text(messages, before, max_tokens, tokenizer), None)
+        earlier = "\n\n".join(filter(None, (previous, _as_section(retained))))
+        return SummaryResult(extract_text(messages, earlier, max_tokens, tokenizer), None)
     retain_tokens = int(max_tokens * RETAIN_SHARE)
     text = extract_text(messages, previous, max_tokens - retain_tokens, tokenizer)
     return SummaryResult(text, _retain_section(text, retained, retain_tokens * CHARS_PER_TOKEN))

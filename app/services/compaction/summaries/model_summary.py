@@ -72,40 +72,42 @@ class ModelAccess:
 
 @dataclass(slots=True)
 class ModelSummary:
-    """One summary by a model in the making.
+    """Makes one summary by a model.
 
-    `pieces` are the remaining texts, `summary` and `retain` cover those before.
+    `summary` and `retain` cover the texts before `remaining_texts`.
     """
 
     access: ModelAccess
-    pieces: Sequence[str]
+    remaining_texts: Sequence[str]
     request: SummaryRequest
     model: str
     max_tokens: int
     run: SummariserRun
     summary: str | None = None
     retain: str | None = None
-    has_kept: bool = False
+    has_verbatim: bool = False
     of_summaries: bool = False
     min_chars: int = 0
     max_chunk_tokens: int | None = None
     models: list[str] = field(init=False)
 
     async def make(self) -> SummaryResult:
-        """Return the summary of the pieces, which are masked here; raises ServiceUnavailable."""
+        """Mask the texts and return their summary; raises ServiceUnavailable."""
         run = self.run
         models = [self.model]
         models += [name for name in self.access.settings.fallback_models if name != self.model]
         self.models = [name for name in models if name not in run.failed_models] or models[-1:]
-        self.pieces = await asyncio.to_thread(
-            lambda: [mask_secrets(text, self.access.secrets) for text in self.pieces]
+        self.remaining_texts = await asyncio.to_thread(
+            lambda: [mask_secrets(text, self.access.secrets) for text in self.remaining_texts]
         )
         run.prompt_hash = prompt_hash(self.request)
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
-                own = await self.access.find_entry(run.tenant_id, model)
-                run.infos[model] = bundled if own is None else merged_entry(model, bundled, own)
+                tenant_entry = await self.access.find_entry(run.tenant_id, model)
+                run.infos[model] = (
+                    bundled if tenant_entry is None else merged_entry(model, bundled, tenant_entry)
+                )
         while not await self._summarise_chunk():
             pass
         return SummaryResult(self.summary or "", self.retain if self.request.wants_retain else None)
@@ -113,24 +115,24 @@ class ModelSummary:
     # --- chunk by chunk -------------------------------------------------------------------
 
     async def _summarise_chunk(self) -> bool:
-        """Merge the next chunk into the summary so far; true when it was the last."""
+        """Add the next chunk to the summary; return whether it was the last."""
         chunk = ""
         try:
             max_tokens = await asyncio.to_thread(self._chunk_tokens)
             chunk, rest = await asyncio.to_thread(
-                take_chunk, self.pieces, max_tokens, self.access.tokenizer
+                take_chunk, self.remaining_texts, max_tokens, self.access.tokenizer
             )
             answer = await self._answer(chunk)
         except ServiceUnavailable as exc:
-            await asyncio.to_thread(self._adapt, exc, chunk)
+            await asyncio.to_thread(self._change_attempt, exc, chunk)
             return False
         # An answer that retains nothing new does not drop what was retained before.
         self.summary = answer.text
         self.retain = answer.retain or self.retain
-        self.pieces = rest
+        self.remaining_texts = rest
         return not rest
 
-    def _adapt(self, exc: ServiceUnavailable, chunk: str) -> None:
+    def _change_attempt(self, exc: ServiceUnavailable, chunk: str) -> None:
         """Use smaller chunks or the next model for the next attempt; raises without either."""
         reason, run = exc.facts.get("reason"), self.run
         is_over = run.failures >= MAX_FAILED_CALLS or self.access.now() >= run.deadline
@@ -186,10 +188,10 @@ class ModelSummary:
         if run.failures >= MAX_FAILED_CALLS:
             detail = "Too many calls of the summariser failed"
             raise self._unavailable(detail, "too_many_failures")
-        left = run.deadline - self.access.now()
-        if left <= 0:
+        remaining_seconds = run.deadline - self.access.now()
+        if remaining_seconds <= 0:
             raise self._unavailable("The summary was not ready in time", "timeout")
-        call = replace(call, timeout_seconds=min(call.timeout_seconds, left))
+        call = replace(call, timeout_seconds=min(call.timeout_seconds, remaining_seconds))
         run.calls += 1
         try:
             completion = await self.access.gateway.complete(call)
@@ -226,7 +228,7 @@ class ModelSummary:
             self.request,
             previous=mask_secrets(self.summary or "", secrets),
             retained=mask_secrets(self.retain or "", secrets),
-            has_kept=self.has_kept,
+            has_verbatim=self.has_verbatim,
             of_summaries=self.of_summaries,
             strict=strict,
             max_words=int(max_tokens * WORDS_PER_TOKEN),

@@ -27,19 +27,19 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
         return state
     budget = tool_output_budget(policy, limits.total)
-    if state.output_tokens <= budget or _is_suspended(state, limits):
+    if state.output_tokens <= budget or _is_clearing_suspended(state, limits):
         return state
-    state = await find_excluded(deps, state)
+    state = await find_excluded_seqs(deps, state)
     min_cleared = min_cleared_tokens(policy, limits.total)
-    plan = plan_clearing(state.planned, state.view, budget, min_cleared)
+    plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
     if isinstance(plan, NoCompaction):
         return state
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    is_changed = await deps.compaction.clear(
+    is_changed = await deps.compaction.clear_tool_results(
         state.attempt.tenant_id,
         state.attempt.conversation_id,
         state.attempt.settings,
-        state.read.conversation.state.view_version,
+        state.input.conversation.state.view_version,
         plan,
         state.view.spans if slides else None,
     )
@@ -48,34 +48,37 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     return state
 
 
-async def find_excluded(deps: BuildDependencies, state: BuildState) -> BuildState:
-    """Add which shown results are never cleared. A cached payload keeps the tools' names."""
+async def find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Add the seqs of shown results of tools that the policy excludes from clearing.
+
+    A cached payload keeps the names of the tools, so that they are read once.
+    """
     tools = state.resolved.policy.tool_output.exclude_tools
-    if not tools or state.excluded is not None:
+    if not tools or state.excluded_seqs is not None:
         return state
     rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
-    names = rendered.tool_names if rendered is not None else {}
-    after = rendered.named_through if rendered is not None else 0
-    last = entries[-1].seq if entries else 0
-    shown = [Span(max(span.start, after + 1), span.end) for span in state.view.spans]
-    if missing := spans_through(shown, last):
+    tool_names = rendered.tool_names if rendered is not None else {}
+    known_through = rendered.tool_names_through if rendered is not None else 0
+    last_seq = entries[-1].seq if entries else 0
+    unknown = [Span(max(span.start, known_through + 1), span.end) for span in state.view.spans]
+    if missing := spans_through(unknown, last_seq):
         async with deps.database.session() as session:
             for span in missing:
-                names.update(
+                tool_names.update(
                     await session.log.tool_names(
                         state.attempt.conversation_id, span.start, span.end
                     )
                 )
     if rendered is not None:
-        rendered.named_through = max(rendered.named_through, last)
-    excluded = excluded_seqs(entries, state.view, names, tools)
-    return replace(state, entries=entries, excluded=excluded)
+        rendered.tool_names_through = max(rendered.tool_names_through, last_seq)
+    excluded = excluded_seqs(entries, state.view, tool_names, tools)
+    return replace(state, entries=entries, excluded_seqs=excluded)
 
 
-def _is_suspended(state: BuildState, limits: Limits) -> bool:
-    """Whether an undone compaction still holds clearing back."""
-    visible = state.read.conversation.state
-    if visible.tokens >= visible.resume_at:
+def _is_clearing_suspended(state: BuildState, limits: Limits) -> bool:
+    """Whether no results are cleared yet, because a compaction was undone."""
+    conversation_state = state.input.conversation.state
+    if conversation_state.tokens >= conversation_state.resume_at_tokens:
         return False
     pressure = pressure_status(state.policy_usage.total, limits).pressure
     return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
@@ -85,12 +88,21 @@ async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Compact once in a build, if it is due. Raises Restart when that changed the view."""
     if not _is_compaction_due(state):
         return state
-    attempt, visible = state.attempt, state.read.conversation.state
-    version = (visible.head_seq, visible.view_version, state.resolved.policy_hash, state.read.pins)
+    attempt, conversation_state = state.attempt, state.input.conversation.state
+    version = (
+        conversation_state.head_seq,
+        conversation_state.view_version,
+        state.resolved.policy_hash,
+        state.input.pins,
+    )
     state = replace(state, attempt=replace(attempt, may_compact=False))
     try:
         result = await deps.compaction.compact_for_build(
-            attempt.tenant_id, attempt.conversation_id, attempt.settings, visible, version
+            attempt.tenant_id,
+            attempt.conversation_id,
+            attempt.settings,
+            conversation_state,
+            version,
         )
     except (ServiceUnavailable, ValidationError):
         return state.degrade("summariser_unavailable")
@@ -111,10 +123,13 @@ def _is_compaction_due(state: BuildState) -> bool:
         return False
     if STRATEGIES[resolved.policy.strategy].trigger(resolved.policy) is None:
         return False
-    visible, usage = state.read.conversation.state, state.policy_usage
+    conversation_state, usage = state.input.conversation.state, state.policy_usage
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
-    inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at
-    compacting = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
-    return pressure in compacting and policy.auto
+    inline = (
+        policy.mode is CompactionMode.INLINE
+        and conversation_state.tokens >= conversation_state.resume_at_tokens
+    )
+    due_levels = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
+    return pressure in due_levels and policy.auto

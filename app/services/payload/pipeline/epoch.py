@@ -11,36 +11,36 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
     BuildId,
-    Start,
+    EpochStart,
     break_reason,
+    epoch_start_from,
     model_in,
     payload_stream_of,
     requested_window,
-    start_from,
 )
 from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload
-from app.services.payload.pipeline.rendering import own_tools
+from app.services.payload.pipeline.rendering import needed_agent_tools
 from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
 
 
 @dataclass(frozen=True, slots=True)
 class EpochChoice:
-    """The epoch of a payload. `reason` says why it is not the last one, None where it is.
+    """The epoch of a payload. `break_reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the own tools of the last epoch that stay. `leaves_prefix` says that the
-    payload does not begin as those of the last epoch do.
+    `kept_tools` are the agent tools of the last epoch that stay. With `leaves_prefix` the payload
+    does not begin as those of the last epoch do.
     """
 
-    last: Epoch | None
-    start: Start
-    reason: str | None
+    last_epoch: Epoch | None
+    start: EpochStart
+    break_reason: str | None
     kept_tools: tuple[str, ...]
     leaves_prefix: bool = False
 
-    def describes(self, state: BuildState) -> bool:
-        """Whether the start is that of the payload as it is rendered now."""
-        return (state.tools, state.dynamic_hash) == (self.start.tools, self.start.dynamic)
+    def matches(self, state: BuildState) -> bool:
+        """Whether the chosen start has the tools and dynamic texts of the rendered payload."""
+        return (state.tools, state.dynamic_hash) == (self.start.tools, self.start.dynamic_hash)
 
 
 def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> EpochChoice:
@@ -49,48 +49,49 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     A build that left the prefix of the last epoch does not return to it. Otherwise it could
     alternate for ever: a payload may need the usage note with its reasoning, and none without it.
     """
-    last, format = state.read.epoch, state.format
-    if last is None:
+    last_epoch, format = state.input.epoch, state.format
+    if last_epoch is None:
         replays_all = state.view.is_whole and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
-        reason = "model_changed" if state.read.other_streams else None
+        reason = "model_changed" if state.input.other_streams else None
         min_reasoning_after = 0
     else:
-        before = start_from(last.start_json)
-        kept = before.tools.extra
-        after = _new_start(state, kept)
+        last_start = epoch_start_from(last_epoch.start_json)
+        kept_tools = last_start.tools.agent_tools
+        new_start = _new_start(state, kept_tools)
         window = requested_window(state.attempt.settings)
-        conversation_state = state.read.conversation.state
-        current = (state.resolved, conversation_state, window, state.read.pins)
-        reason = break_reason(last, before, after, *current)
+        conversation_state = state.input.conversation.state
+        current = (state.resolved, conversation_state, window, state.input.pins)
+        reason = break_reason(last_epoch, last_start, new_start, *current)
         has_left = previous is not None and previous.leaves_prefix
         if not (state.drops_reasoning or has_left):
             if reason is None:
-                return EpochChoice(last, before, None, kept)
-            with_old_factor = replace(after, factor=before.factor)
-            if break_reason(last, before, with_old_factor, *current) is None:  # the prefix stays
-                view = before.view
-                start = _with_reasoning_limit(after, view.reasoning_after, view.reasoning_of)
-                return EpochChoice(last, start, reason, kept)
-        chosen_before = previous.reason if previous is not None else None
-        reason = reason or chosen_before or REASONING_DROPPED
+                return EpochChoice(last_epoch, last_start, None, kept_tools)
+            with_last_factor = replace(new_start, factor=last_start.factor)
+            # Where only the factor changed, the prefix stays, and so does its reasoning.
+            if break_reason(last_epoch, last_start, with_last_factor, *current) is None:
+                view = last_start.view
+                start = _with_reasoning_limit(new_start, view.reasoning_after, view.reasoning_of)
+                return EpochChoice(last_epoch, start, reason, kept_tools)
+        previous_reason = previous.break_reason if previous is not None else None
+        reason = reason or previous_reason or REASONING_DROPPED
         replays_all = False
-        min_reasoning_after = before.view.reasoning_after
+        min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
     start = _with_reasoning_limit(
-        _new_start(state, ()), reasoning_after, state.resolved.takes_reasoning_of(format)
+        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
-    return EpochChoice(last, start, reason, (), leaves_prefix=last is not None)
+    return EpochChoice(last_epoch, start, reason, (), leaves_prefix=last_epoch is not None)
 
 
-def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
-    extra = own_tools(state, kept_tools) if state.items is not None else kept_tools
-    return Start(
+def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
+    agent_tools = needed_agent_tools(state, kept_tools) if state.items is not None else kept_tools
+    return EpochStart(
         state.view,
         state.limits.total,
         state.limits.max_output_tokens,
-        replace(state.tools, extra=extra),
+        replace(state.tools, agent_tools=agent_tools),
         state.lasting_degraded,
         state.resolved.factor,
         state.dynamic_hash,
@@ -98,8 +99,8 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> Start:
 
 
 def _with_reasoning_limit(
-    start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]
-) -> Start:
+    start: EpochStart, reasoning_after: int, reasoning_of: tuple[str, ...]
+) -> EpochStart:
     """Return a start whose payloads replay only the reasoning of these makers after this seq."""
     view = replace(start.view, reasoning_after=reasoning_after, reasoning_of=reasoning_of)
     return replace(start, view=view)
@@ -107,10 +108,10 @@ def _with_reasoning_limit(
 
 def _has_other_reasoning(state: BuildState) -> bool:
     """Whether another model may have made the reasoning that this stream would replay."""
-    streams, format = state.read.other_streams, state.format
+    streams, format = state.input.other_streams, state.format
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
-    family = state.resolved.takes_reasoning_of(format)[:1]
+    family = state.resolved.accepted_reasoning(format)[:1]
     return any(
         accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
     )
@@ -122,21 +123,21 @@ def _reasoning_after(state: BuildState) -> int:
     Signed reasoning is bound to the prefix that it was made after. Plain text is not: the current
     turn keeps it, because some providers refuse a tool loop without it.
     """
-    head_seq, format = state.read.conversation.state.head_seq, state.format
-    accepts = state.resolved.takes_reasoning_of(format)
+    head_seq, format = state.input.conversation.state.head_seq, state.format
+    accepts = state.resolved.accepted_reasoning(format)
     if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
         return head_seq
     if not accepts:
         return 0
     if accepts[0] not in UNBOUND or _has_other_reasoning(state):
         return head_seq
-    users = (item.seq for item in reversed(state.entries) if item.role is Role.USER)
-    return next(users, head_seq)
+    user_seqs = (item.seq for item in reversed(state.entries) if item.role is Role.USER)
+    return next(user_seqs, head_seq)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBuild:
-    """A payload with its epoch and build id. No caller holds a payload of a new epoch."""
+    """A payload with its epoch and build id; of a new epoch no caller has an earlier payload."""
 
     state: BuildState
     rendered: CachedPayload
@@ -150,34 +151,34 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     """Write the epoch unless it is the last one. Raises Restart when another build was first."""
     rendered, items = state.rendered, state.items
     assert rendered is not None and items is not None
-    is_new = choice.last is None or choice.reason is not None
-    epoch = choice.last
-    if epoch is None or choice.reason is not None:
+    is_new = choice.last_epoch is None or choice.break_reason is not None
+    epoch = choice.last_epoch
+    if epoch is None or choice.break_reason is not None:
         epoch = _new_epoch(deps, state, choice)
         async with deps.database.session() as session:
             if not await session.contexts.add_epoch(
-                state.attempt.conversation_id, epoch, choice.start.view, _texts(state)
+                state.attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
             ):
                 raise state.restart()
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
-    deps.cache.keep(state.attempt.cache_key, rendered)
-    epoch = replace(epoch, reason=choice.reason)
-    through_seq = max(items.rendered_through, state.read.conversation.state.head_seq)
-    tail = await _record_tail(deps, state, rendered)
-    build_id = BuildId(epoch.epoch_id, through_seq, tail).build_id
+    deps.cache.put(state.attempt.cache_key, rendered)
+    epoch = replace(epoch, reason=choice.break_reason)
+    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
+    tail_hash = await _record_tail(deps, state, rendered)
+    build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
     return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
     resolved, settings = state.resolved, state.attempt.settings
-    conversation_state = state.read.conversation.state
+    conversation_state = state.input.conversation.state
     return Epoch(
-        epoch=choice.last.epoch + 1 if choice.last is not None else 1,
+        epoch=choice.last_epoch.epoch + 1 if choice.last_epoch is not None else 1,
         epoch_id=deps.new_id(),
         payload_stream=payload_stream_of(settings, resolved.model or ""),
         format=settings.format,
         window=requested_window(settings),
-        reason=choice.reason,
+        reason=choice.break_reason,
         start_seq=conversation_state.head_seq,
         view_version=conversation_state.view_version,
         start_json=choice.start.as_json(),
@@ -187,8 +188,8 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
     )
 
 
-def _texts(state: BuildState) -> Mapping[str, str]:
-    """Return the texts that an epoch refers to, by their hashes."""
+def _texts_by_hash(state: BuildState) -> Mapping[str, str]:
+    """Return the texts that an epoch refers to, by hash."""
     texts = dict(state.resolved.texts)
     if state.texts_before_history:
         texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import NotFound, ValidationError
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
-from app.domain.payload.epochs import factor_in, requested_window, start_from
+from app.domain.payload.epochs import epoch_factor, epoch_start_from, requested_window
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.overflow import context_overflow
@@ -24,7 +24,7 @@ class LoadedConversation:
     """
 
     attempt: Attempt
-    read: ContextRead
+    input: BuildInput
     resolved: ResolvedSettings
     limits: Limits
     last_epoch: Epoch | None
@@ -38,23 +38,23 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
     ContextOverflow where the prompt alone is too long, and Restart.
     """
-    cached, cached_epoch_id, read = await _read(deps, attempt)
-    if read.conversation.is_outdated(deps.active.now()):
-        await deps.active.updated(attempt.tenant_id, read.conversation)
-        cached, cached_epoch_id, read = await _read(deps, attempt)
-    conversation = read.conversation
+    cached, cached_epoch_id, build_input = await _read(deps, attempt)
+    if build_input.conversation.is_outdated(deps.active.now()):
+        await deps.active.updated(attempt.tenant_id, build_input.conversation)
+        cached, cached_epoch_id, build_input = await _read(deps, attempt)
+    conversation = build_input.conversation
     if not conversation.state.shown_messages:
         where = " in its active window" if conversation.state.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
     settings = attempt.settings
-    last_epoch, factor = read.window_epoch or read.epoch, None
+    last_epoch, factor = build_input.window_epoch or build_input.epoch, None
     if last_epoch is not None and last_epoch.window != requested_window(settings):
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
-        start = start_from(last_epoch.start_json)
+        start = epoch_start_from(last_epoch.start_json)
         calibration = conversation.calibration
-        factor = factor_in(start, calibration.rounded.factor if calibration is not None else 1.0)
+        factor = epoch_factor(start, calibration.rounded.factor if calibration is not None else 1.0)
     resolved = await deps.resolver.of(conversation, settings, factor)
     if resolved.model is None:
         raise ValidationError.at(
@@ -66,19 +66,24 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     _check_prompt(resolved, limits, attempt)
-    if read.compacted_for is not None and read.compacted_for != resolved.policy.strategy:
+    if (
+        build_input.compaction_strategy is not None
+        and build_input.compaction_strategy != resolved.policy.strategy
+    ):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(
                 conversation.conversation_id, conversation.state.view_version
             )
         raise Restart(attempt)
-    return LoadedConversation(attempt, read, resolved, limits, last_epoch, cached, cached_epoch_id)
+    return LoadedConversation(
+        attempt, build_input, resolved, limits, last_epoch, cached, cached_epoch_id
+    )
 
 
 async def _read(
     deps: BuildDependencies, attempt: Attempt
-) -> tuple[CachedPayload | None, str, ContextRead]:
+) -> tuple[CachedPayload | None, str, BuildInput]:
     """Read the conversation with the rows that the cached payload lacks.
 
     The build has to use this cached payload and this epoch, because the rows that they cover are
@@ -87,7 +92,7 @@ async def _read(
     cached = deps.cache.find(attempt.cache_key)
     cached_epoch_id = cached.epoch_id if cached else ""
     async with deps.database.session() as session:
-        read = await session.contexts.read(
+        build_input = await session.contexts.read_build_input(
             attempt.tenant_id,
             attempt.conversation_id,
             attempt.settings,
@@ -96,14 +101,14 @@ async def _read(
             cached_start=cached.start_json if cached else None,
             cached_through=cached.assembler.rendered_through if cached else 0,
         )
-    if read is None:
+    if build_input is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
-    return cached, cached_epoch_id, read
+    return cached, cached_epoch_id, build_input
 
 
 def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:
-    usage = resolved.usage(0, 0, extra_system=-resolved.raw_dynamic)
+    usage = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if usage.total >= limits.capacity:
         tools = PayloadTools((), resolved.deferral(attempt.settings.format))
         largest = contributors(resolved, tools, usage, ())

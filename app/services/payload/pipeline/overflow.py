@@ -1,4 +1,4 @@
-"""Payloads that are too long: the refusal of a build, and the cut after a provider's refusal."""
+"""Payloads that are too long: the refusal of a build, and the reduction after a provider's."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.domain.conversations.view import View
 from app.domain.models.budget import Limits, Usage, measure
 from app.domain.payload.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from app.services.payload.pipeline.shortening import messages_at
+from app.services.payload.pipeline.shortening import shorten_messages
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 
 async def refusal(
     deps: BuildDependencies, state: BuildState, entries: Sequence[Entry]
 ) -> ContextOverflow:
-    """Return the refusal of a payload that shows at least these entries."""
+    """Return the error for a payload that has to show at least these entries."""
     resolved = state.resolved
     conversation = sum(item.tokens for item in entries)
     usage = resolved.usage(
-        conversation, state.summary_tokens, state.extra_tools, state.extra_system
+        conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
     )
     largest = contributors(resolved, state.tools, usage, entries)
     seqs = [part.seq for part in largest if part.seq]
@@ -56,71 +56,75 @@ def context_overflow(
     )
 
 
-async def cut_after_overflow(deps: BuildDependencies, state: BuildState) -> CompactResult:
-    """Cut the payload that a provider found too long, without a model.
+async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> CompactResult:
+    """Reduce the payload that a provider refused as too long, without a model.
 
-    Raises Restart when the view changed meanwhile, and ContextOverflow when nothing is left to
-    cut.
+    Raises Restart when the view changed meanwhile, and ContextOverflow when nothing can be left
+    out.
     """
-    cut = CompactionInput(
+    compaction_input = CompactionInput(
         state.attempt.tenant_id,
-        state.read.conversation,
+        state.input.conversation,
         state.resolved,
         state.view,
-        tuple(state.planned),
+        tuple(state.plan_entries),
     )
-    view = await _smaller_view(deps, state, cut)
+    view = await _smaller_view(deps, state, compaction_input)
     if view is None:
-        raise await refusal(deps, state, state.shown)
+        raise await refusal(deps, state, state.view_entries)
     try:
-        return await deps.compaction.cut(cut, view)
+        return await deps.compaction.apply_emergency_cut(compaction_input, view)
     except Conflict as conflict:
         raise state.restart() from conflict
 
 
 async def _smaller_view(
-    deps: BuildDependencies, state: BuildState, cut: CompactionInput
+    deps: BuildDependencies, state: BuildState, compaction_input: CompactionInput
 ) -> View | None:
-    """Return a smaller view: turns go first, unless one text is larger than all the rest.
+    """Return a smaller view: the oldest turns are left out first.
 
-    Such a text is cut to half of itself before turns go. Where no turn can go, the largest text
-    is cut as well.
+    A text that is larger than all the rest is halved before that. Where no turn can be left out,
+    the largest text is halved.
     """
-    max_tokens = _max_tokens_after(cut, state.limits)
-    shown = state.shown
-    largest = largest_text(shown)
-    if largest is not None and 2 * largest.tokens > sum(item.tokens for item in shown):
-        view = await _halve(deps, state, largest, cut, max_tokens)
+    max_tokens = _max_tokens_after_overflow(compaction_input, state.limits)
+    entries = state.view_entries
+    largest = largest_text(entries)
+    if largest is not None and 2 * largest.tokens > sum(item.tokens for item in entries):
+        view = await _halve(deps, state, largest, compaction_input, max_tokens)
         if view is not None:
             return view
-    if (view := view_after_overflow(cut, max_tokens)) is not None:
+    if (view := view_after_overflow(compaction_input, max_tokens)) is not None:
         return view
-    return await _halve(deps, state, largest, cut, max_tokens) if largest is not None else None
+    return (
+        await _halve(deps, state, largest, compaction_input, max_tokens)
+        if largest is not None
+        else None
+    )
 
 
 async def _halve(
     deps: BuildDependencies,
     state: BuildState,
     largest: Entry,
-    cut: CompactionInput,
+    compaction_input: CompactionInput,
     max_tokens: int,
 ) -> View | None:
     """Return the view with half of a text, None where the text is short or that is too much."""
     policy = state.resolved.policy.messages
     if largest.tokens < 2 * MIN_SHORTENED_TOKENS or not policy.offload_oversized:
         return None
-    shorts = await messages_at(deps, state, {largest.seq: largest.tokens // 2})
-    view = with_shortened(state.view, shorts)
-    return view if shorts and cut.tokens_in(view) <= max_tokens else None
+    shortened = await shorten_messages(deps, state, {largest.seq: largest.tokens // 2})
+    view = with_shortened(state.view, shortened)
+    return view if shortened and compaction_input.tokens_in(view) <= max_tokens else None
 
 
-def _max_tokens_after(cut: CompactionInput, limits: Limits) -> int:
-    """Return what a cut may leave: less than before.
+def _max_tokens_after_overflow(compaction_input: CompactionInput, limits: Limits) -> int:
+    """Return the maximum tokens of the reduced view: fewer than before.
 
-    Where no build may reduce what is left, it has to fit as well.
+    Where the policy does not let a build reduce it further, the view has to fit as well.
     """
-    policy = cut.resolved.policy
-    max_tokens = cut.tokens_in(cut.view) - 1
+    policy = compaction_input.resolved.policy
+    max_tokens = compaction_input.tokens_in(compaction_input.view) - 1
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         max_tokens = min(max_tokens, limits.capacity)
     return max_tokens

@@ -23,7 +23,7 @@ from app.domain.compaction.views import summary_message_tokens, view_after, with
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.services.compaction.summariser import summarise_paged
-from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded
+from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded_seqs
 from app.services.payload.pipeline.overflow import refusal
 from app.services.payload.pipeline.rendering import render_view, with_notes
 from app.services.payload.pipeline.shortening import (
@@ -53,7 +53,7 @@ async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
     if state.rendered is None and state.fits:
         state = await render_view(deps, state)  # the pressure is that of the payload as sent
     if state.items is not None:
-        state = with_notes(state, state.tools.extra)
+        state = with_notes(state, state.tools.agent_tools)
     state = await shorten_oversized(deps, state)
     state = await compact(deps, state)
     if state.fits:
@@ -78,7 +78,7 @@ def _has_reasoning(state: BuildState) -> bool:
 async def _reduce(
     deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
 ) -> BuildState:
-    """Make the view fit; where that fails, leave out all reasoning before this build."""
+    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning."""
     reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is None:
         return reduced
@@ -90,21 +90,23 @@ async def _reduce(
 async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: int) -> _Reduction:
     policy = state.resolved.policy
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
-        short = await shorten_largest(deps, state, state.planned, overshoot, only_large=True)
-        return (short, None) if short is not None else (state, state.shown)
-    state = (await find_excluded(deps, state)).without_rendered()
+        shortened = await shorten_largest(
+            deps, state, state.plan_entries, overshoot, only_large=True
+        )
+        return (shortened, None) if shortened is not None else (state, state.view_entries)
+    state = (await find_excluded_seqs(deps, state)).without_rendered()
     budget = remaining_budget(state, overshoot)
     plan = STRATEGIES[policy.strategy].plan(
-        state.shown, state.view.hidden, budget, policy, failures=0
+        state.view_entries, state.view.hidden, budget, policy, failures=0
     )
     if isinstance(plan, CompactionPlan):
         state = await _apply(deps, state, plan)
         budget = remaining_budget(state, overshoot)
     truncation = _truncation(state, budget)
     if truncation is None:
-        short = await shorten_largest(deps, state, _never_dropped(state), overshoot)
-        if short is not None:
-            state = short
+        shortened = await shorten_largest(deps, state, _never_dropped(state), overshoot)
+        if shortened is not None:
+            state = shortened
             truncation = _truncation(state, budget)
     if truncation is None:
         return await _show_newest_only(deps, state, overshoot)
@@ -114,8 +116,8 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
 def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
     """Return the smallest truncation that makes the view fit, None without any."""
     return truncate_with_note(
-        state.planned,
-        state.view.trimmed_through,
+        state.plan_entries,
+        state.view.results_cleared_through,
         replace(budget, summary=state.summary_tokens),
         NOTE_TOKENS,
         state.view.hidden,
@@ -123,18 +125,18 @@ def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
 
 
 def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
-    through = truncation.trimmed_through
-    untrimmed = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
-    view = replace(state.view, trimmed_through=through, untrimmed=untrimmed)
+    through = truncation.results_cleared_through
+    uncleared_results = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
+    view = replace(state.view, results_cleared_through=through, uncleared_results=uncleared_results)
     if truncation.shown is not None:
         view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
-    return state.degrade(*truncation.steps).narrowed(view)
+    return state.degrade(*truncation.steps).with_narrower_view(view)
 
 
 def _never_dropped(state: BuildState) -> list[Entry]:
     """Return the entries that no reduction drops: the newest user message and the pins."""
-    shown = state.shown
-    newest, pins = newest_user_message(shown), state.pins
+    shown = state.view_entries
+    newest, pins = newest_user_message(shown), state.pinned_group_seqs
     return [item for item in shown if item is newest or item.seq in pins]
 
 
@@ -142,27 +144,27 @@ async def _show_newest_only(
     deps: BuildDependencies, state: BuildState, overshoot: int
 ) -> _Reduction:
     """Show only the newest user message and the pins, where a summary hid that message."""
-    too_large = _never_dropped(state) or state.shown
+    too_large = _never_dropped(state) or state.view_entries
     window = state.view.window
     log = await read_entries(deps, state, View(spans=window))
     newest = next((item for item in reversed(log) if item.role is Role.USER), None)
     if newest is None or state.view.shows(newest.seq):
         return state, too_large
-    left = [item for item in log if item is newest or item.pinned]
-    spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in left], window)
+    remaining = [item for item in log if item is newest or item.pinned]
+    spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in remaining], window)
     view = with_omission_note(replace(state.view, spans=spans))
-    reduced = replace(state.without_rendered(), view=view, entries=left)
-    if not _holds(reduced, overshoot):
-        reduced = await shorten_largest(deps, reduced, reduced.shown, overshoot) or reduced
-    if _holds(reduced, overshoot):
+    reduced = replace(state.without_rendered(), view=view, entries=remaining)
+    if not _entries_fit(reduced, overshoot):
+        reduced = await shorten_largest(deps, reduced, reduced.view_entries, overshoot) or reduced
+    if _entries_fit(reduced, overshoot):
         return reduced.degrade(EMERGENCY_CUT), None
     return state.degrade(*reduced.degraded), too_large
 
 
-def _holds(state: BuildState, overshoot: int) -> bool:
+def _entries_fit(state: BuildState, overshoot: int) -> bool:
     """Whether the view fits, by the counts of its entries."""
     budget = replace(remaining_budget(state, overshoot), summary=state.summary_tokens)
-    return budget.fits(sum(item.tokens for item in state.shown))
+    return budget.fits(sum(item.tokens for item in state.view_entries))
 
 
 async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
@@ -175,20 +177,22 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             deps.database,
             deps.summariser,
             state.attempt.conversation_id,
-            unsummarised_spans(span, view.summarised, plan.released, view.window),
+            unsummarised_spans(span, view.summarised, plan.released_seqs, view.window),
             "\n\n".join(summary.text for summary in summaries) or None,
             SummaryRequest(),
             None,
             summary_text_limit(state.limits),
             deps.summariser.start_run(state.attempt.tenant_id),
-            kept_seqs=frozenset(plan.kept),
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
         )
         summaries = (
             Summary(span, result.text, summary_message_tokens(result.text, resolved.count)),
         )
         state = state.degrade("extractive_summary")
-        if plan.shrunk:
+        if plan.hides_preserved:
             state = state.degrade("preserved_ranges_summarised")
-    if plan.trimmed_through > view.trimmed_through:
+    if plan.results_cleared_through > view.results_cleared_through:
         state = state.degrade(RESULTS_CLEARED)
-    return state.narrowed(view_after(view, plan, summaries, view.retain, state.never_cleared))
+    return state.with_narrower_view(
+        view_after(view, plan, summaries, view.retain, state.never_cleared)
+    )

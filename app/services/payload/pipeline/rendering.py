@@ -20,13 +20,13 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.ports import Repositories
 
 _THREAD_BYTES = 200_000
-"""Text of the rows from which they are rendered in a thread, off the event loop."""
+"""Rows with more text than this are rendered in a thread, off the event loop."""
 
 
 async def render(
     deps: BuildDependencies, state: BuildState, view: View, kept_tools: tuple[str, ...]
 ) -> BuildState:
-    """Render this view, unless that is done, and write the payload's notes."""
+    """Render this view, unless it is rendered already, and write the payload's notes."""
     if state.rendered is None or state.rendered.view != view:
         state = await render_view(deps, replace(state, view=view))
     return with_notes(state, kept_tools)
@@ -34,7 +34,7 @@ async def render(
 
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
-    conversation = state.read.conversation
+    conversation = state.input.conversation
     async with deps.database.session() as session:
         rows = await read_rows(
             session,
@@ -57,8 +57,8 @@ async def read_rows(
             span.start,
             span.end,
             as_chat=format is FormatName.OPENAI_CHAT,
-            trimmed_through=view.trimmed_through,
-            untrimmed=view.untrimmed,
+            results_cleared_through=view.results_cleared_through,
+            uncleared_results=view.uncleared_results,
         )
     return rows
 
@@ -75,9 +75,9 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
-        resolved.nameable,
+        resolved.mentionable_agent_tools,
         state.opening,
-        resolved.defined(state.tools),
+        resolved.defined_tool_names(state.tools),
     )
     rendered = CachedPayload("", "", state.view, assembler)
     for row in rows:
@@ -87,12 +87,12 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
 
 
 def can_extend(cached: CachedPayload, state: BuildState) -> bool:
-    """Whether a cached payload has the texts and tools of this build beside the messages."""
+    """Whether a cached payload was rendered with the opening and tools of this build."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.tools == resolved.nameable
+        assembler.mentionable_tools == resolved.mentionable_agent_tools
         and assembler.opening == state.opening
-        and assembler.defined == resolved.defined(state.tools)
+        and assembler.defined_tools == resolved.defined_tool_names(state.tools)
     )
 
 
@@ -104,39 +104,43 @@ def extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
 
 
 def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
-    """Write the notes of a rendered payload, and add the own tools that its text mentions.
+    """Write the notes of a rendered payload, and add the agent tools that its text mentions.
 
-    A notice that leaves no space for the payload is left out.
+    A usage note with which the payload would not fit is left out.
     """
-    extra = kept_tools
-    for _ in range(MAX_ROUNDS):  # a notice counts the tools that it brings
-        state = _with_notice(state)
-        extra = own_tools(state, extra)
-        if extra == state.tools.extra:
+    tools = kept_tools
+    for _ in range(MAX_ROUNDS):  # the percentage in the note includes the tools that it mentions
+        state = _with_usage_note(state)
+        tools = needed_agent_tools(state, tools)
+        if tools == state.tools.agent_tools:
             break
-        state = replace(state, tools=replace(state.tools, extra=extra))
+        state = _with_agent_tools(state, tools)
     if state.notes.percent is not None and not state.fits:
         state = _replace_notes(state, replace(state.notes, percent=None))
-        state = replace(state, tools=replace(state.tools, extra=own_tools(state, kept_tools)))
+        state = _with_agent_tools(state, needed_agent_tools(state, kept_tools))
     return state
 
 
-def own_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the tools that rendered items need besides the caller's, with those kept.
+def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the agent tools that items and notes mention, and the kept ones.
 
-    They are own tools that items and notes mention, or a stub where Anthropic demands a tool
-    definition because the history has calls.
+    Where there would be no tool at all, it is a stub if Anthropic demands a tool definition because
+    the history has calls.
     """
     assert state.items is not None
-    own = state.resolved.agent_tools({*state.items.mentions, *state.notes.mentions, *kept})
-    has_tools = bool(own or state.resolved.tools)
+    tools = state.resolved.agent_tools({*state.items.mentions, *state.notes.mentions, *kept})
+    has_tools = bool(tools or state.resolved.tools)
     if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
         return (STUB_TOOL.name,)
-    return own
+    return tools
 
 
-def _with_notice(state: BuildState) -> BuildState:
-    names_tool = COMPACT_CONTEXT in state.resolved.nameable
+def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
+    return replace(state, tools=replace(state.tools, agent_tools=names))
+
+
+def _with_usage_note(state: BuildState) -> BuildState:
+    names_tool = COMPACT_CONTEXT in state.resolved.mentionable_agent_tools
     state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(MAX_ROUNDS):
@@ -154,14 +158,14 @@ def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
     position = state.resolved.policy.dynamic_position
     match position:
         case DynamicPosition.TAIL:
-            texts: tuple[str, ...] = (*state.dynamic, *notes.texts)
+            texts: tuple[str, ...] = (*state.dynamic_texts, *notes.texts)
         case DynamicPosition.BEFORE_WINDOW:
             texts = notes.texts
         case DynamicPosition.SYSTEM:
             texts = ()
         case _:
             assert_never(position)
-    tail, items = state.resolved.tail(texts), state.items
+    tail, items = state.resolved.dynamic_texts_of(texts), state.items
     if tail != state.tail and state.rendered is not None:
         items = state.rendered.assembler.items(tail)
     return replace(state, notes=notes, tail=tail, items=items)

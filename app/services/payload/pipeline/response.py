@@ -9,7 +9,7 @@ from app.domain.common.messages import takes_system
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
 from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
-from app.domain.payload.rendering import Payload, Request, render_payload
+from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.services.payload.pipeline.epoch import RecordedBuild
 from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState
 
@@ -27,20 +27,20 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     state, rendered, epoch = recorded.state, recorded.rendered, recorded.epoch
     items, view = state.items, rendered.view
     assert items is not None
-    request = Request(
+    request = RenderRequest(
         state.format,
         state.tools,
         state.attempt.conversation_id,
-        state.system_dynamic,
-        _known_point(recorded),
+        state.system_dynamic_texts,
+        _caller_point(recorded),
     )
-    payload = _rendered(request, state)
+    payload = _render(request, state)
     state = state.degrade(*payload.degraded)
     if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
         state = state.degrade(SUMMARY_AS_USER)
     is_degraded = bool(state.degraded)
     state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
-    usage, conversation = state.usage, state.read.conversation
+    usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
     deps.observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
@@ -80,7 +80,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     }
 
 
-def _known_point(recorded: RecordedBuild) -> StablePoint | None:
+def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
     """Return where the caller's payload ends, None for one that is not of this epoch."""
     known, epoch = recorded.state.attempt.known, recorded.epoch
     if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:
@@ -92,12 +92,12 @@ def _known_point(recorded: RecordedBuild) -> StablePoint | None:
     return recorded.rendered.assembler.point_at(known.through_seq)
 
 
-def _rendered(request: Request, state: BuildState) -> Payload:
+def _render(request: RenderRequest, state: BuildState) -> Payload:
     assert state.items is not None
     try:
         return render_payload(request, state.resolved, state.items)
     except MisplacedBreakpoint:
-        _log.exception("cache_marks_failed")
+        _log.exception("cache_breakpoints_failed")
         return render_payload(request, state.resolved, state.items, breakpoints=False)
 
 
@@ -106,8 +106,8 @@ def _new_state(state: BuildState) -> dict[str, Any] | None:
     if compaction is None or compaction.summary_range is None or not view.summaries:
         return None
     return {
-        "strategy": state.read.compacted_for,
+        "strategy": state.input.compaction_strategy,
         "summary": "\n\n".join(summary.text for summary in view.summaries),
         "summary_range": compaction.summary_range,
-        "compressed_at": state.read.compacted_at,
+        "compressed_at": state.input.compacted_at,
     }

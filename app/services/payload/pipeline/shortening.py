@@ -21,12 +21,12 @@ from app.services.tool_output.text_shortening import reader_tool_tokens, shorten
 
 
 def remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
-    """Return what the history may cost, `overshoot` tokens less than the window leaves."""
+    """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
     reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
-    fixed = resolved.raw_fixed.fixed + state.extra_tools + state.extra_system
+    fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
-    return replace(budget, capacity=budget.capacity - overshoot, summary_now=summary)
+    return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)
 
 
 async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState:
@@ -36,9 +36,14 @@ async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> Build
     """
     if state.fits:
         return state
-    budget = remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.extra))
-    left = budget.capacity - budget.fixed - budget.summary
-    return await _shorten(deps, state, limits_of_oversized(state.planned, left)) or state
+    budget = remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.agent_tools))
+    available_tokens = budget.capacity - budget.fixed - budget.summary
+    return (
+        await _with_shortened(
+            deps, state, limits_of_oversized(state.plan_entries, available_tokens)
+        )
+        or state
+    )
 
 
 async def shorten_largest(
@@ -54,33 +59,37 @@ async def shorten_largest(
     With `only_large`, messages of less than half of the available tokens stay as they are.
     """
     budget = remaining_budget(state, overshoot)
-    left = budget.capacity - budget.fixed - state.summary_tokens
-    left -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.extra)
+    available_tokens = budget.capacity - budget.fixed - state.summary_tokens
+    available_tokens -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.agent_tools)
     shortenable = None
     if only_large:
-        short = {item.seq for item in state.view.shortened}
-        shortenable = {item.seq for item in entries if 2 * item.tokens > left} | short
-    return await _shorten(deps, state, limits_of_largest(entries, left, shortenable))
+        shortened_seqs = {item.seq for item in state.view.shortened}
+        shortenable = {
+            item.seq for item in entries if 2 * item.tokens > available_tokens
+        } | shortened_seqs
+    return await _with_shortened(
+        deps, state, limits_of_largest(entries, available_tokens, shortenable)
+    )
 
 
-async def _shorten(
-    deps: BuildDependencies, state: BuildState, costs: Mapping[int, int]
+async def _with_shortened(
+    deps: BuildDependencies, state: BuildState, max_tokens_by_seq: Mapping[int, int]
 ) -> BuildState | None:
-    """Shorten messages to these costs by seq; None where none can be shortened."""
-    if not costs or not state.resolved.policy.messages.offload_oversized:
+    """Shorten messages to these tokens; None where none can be shortened."""
+    if not max_tokens_by_seq or not state.resolved.policy.messages.offload_oversized:
         return None
-    shorts = await messages_at(deps, state, costs)
-    return state.degrade(MESSAGES_SHORTENED).shortened(shorts) if shorts else None
+    shortened = await shorten_messages(deps, state, max_tokens_by_seq)
+    return state.degrade(MESSAGES_SHORTENED).with_shortened(shortened) if shortened else None
 
 
-async def messages_at(
-    deps: BuildDependencies, state: BuildState, costs: Mapping[int, int]
+async def shorten_messages(
+    deps: BuildDependencies, state: BuildState, max_tokens_by_seq: Mapping[int, int]
 ) -> list[ShortenedMessage]:
-    """Return how to show messages at these costs by seq, without those that stay as they are."""
+    """Return the messages shortened to these tokens, without those that cannot be shortened."""
     return await shortened_messages(
         deps.database,
         state.attempt.conversation_id,
-        costs,
+        max_tokens_by_seq,
         state.resolved,
         as_chat=state.format is FormatName.OPENAI_CHAT,
     )

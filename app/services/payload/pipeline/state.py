@@ -17,7 +17,7 @@ from app.domain.compaction.views import (
     view_summary_tokens,
     with_shortened,
 )
-from app.domain.conversations.epoch import ContextRead
+from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
@@ -31,7 +31,7 @@ from app.domain.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.summariser import Summariser
@@ -61,7 +61,7 @@ SUMMARY_AS_USER = "summary_role_user"
 """`degraded`: the format cannot carry the summary as system text."""
 REASONING_DROPPED = "reasoning_dropped"
 """`degraded`: the payload fits only without the reasoning before this build."""
-_ABOUT_ONE_BUILD = (
+_DEGRADED_ONE_BUILD = (
     "summariser_unavailable",
     "compaction_pending",
     "tool_deferral",
@@ -104,7 +104,7 @@ class Attempt:
 
 
 class Restart(Exception):  # not an error: the pipeline starts over
-    """The visible state of the conversation changed, so the build loads it again."""
+    """The view, the pins or the epochs of the conversation changed: the build loads them again."""
 
     def __init__(self, attempt: Attempt) -> None:
         super().__init__()
@@ -115,24 +115,26 @@ class Restart(Exception):  # not an error: the pipeline starts over
 class BuildState:
     """The view that a build shows, with its entries and, once rendered, its payload items.
 
-    `dynamic` holds the texts of scratchpad and status: `opening` has those before the history,
-    `tail` those after it, with the notes. `entries` may grow while a cached payload does.
+    `entries` are the messages of the view with their tokens; they may grow while a cached payload
+    does. `dynamic_texts` are those of scratchpad and status: `opening` has those before the
+    history, `tail` those after it, with the notes. `excluded_seqs` are the tool results that the
+    policy never clears, None until they are read.
     """
 
     attempt: Attempt
-    read: ContextRead
+    input: BuildInput
     resolved: ResolvedSettings
     limits: Limits
     view: View
     entries: Sequence[Entry] = ()
     tools: PayloadTools = NO_PAYLOAD_TOOLS
-    dynamic: tuple[str, ...] = ()
-    opening: Tail = NO_TAIL
-    tail: Tail = NO_TAIL
+    dynamic_texts: tuple[str, ...] = ()
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    tail: DynamicTexts = NO_DYNAMIC_TEXTS
     notes: Notes = field(default_factory=Notes)
     rendered: CachedPayload | None = None
     items: PayloadItems | None = None
-    excluded: frozenset[int] | None = None
+    excluded_seqs: frozenset[int] | None = None
     degraded: tuple[str, ...] = ()
     drops_reasoning: bool = False
 
@@ -149,19 +151,19 @@ class BuildState:
     @property
     def lasting_degraded(self) -> tuple[str, ...]:
         """The values of `degraded` that describe the view, and so hold for its whole epoch."""
-        return tuple(step for step in self.degraded if step not in _ABOUT_ONE_BUILD)
+        return tuple(value for value in self.degraded if value not in _DEGRADED_ONE_BUILD)
 
     # --- other states ---------------------------------------------------------------------
 
-    def degrade(self, *steps: str) -> BuildState:
+    def degrade(self, *values: str) -> BuildState:
         """Add values to `degraded`, each once."""
-        added = tuple(dict.fromkeys((*self.degraded, *steps)))
+        added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
     def restart(self) -> Restart:
-        """Return what makes the pipeline load the conversation again."""
-        about_build = tuple(step for step in self.degraded if step in _ABOUT_ONE_BUILD)
-        return Restart(replace(self.attempt, degraded=about_build))
+        """Return the exception that makes the pipeline load the conversation again."""
+        one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
+        return Restart(replace(self.attempt, degraded=one_build))
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""
@@ -172,16 +174,16 @@ class BuildState:
         """Drop the rendered history, because the view will change."""
         return replace(self, rendered=None, items=None)
 
-    def narrowed(self, view: View) -> BuildState:
+    def with_narrower_view(self, view: View) -> BuildState:
         """Show another view, which shows no message that this one hides."""
         entries = [item for item in self.entries if view.shows(item.seq)]
         return replace(
             self, rendered=None, items=None, view=with_shortened(view, ()), entries=entries
         )
 
-    def shortened(self, shorts: Sequence[ShortenedMessage]) -> BuildState:
+    def with_shortened(self, messages: Sequence[ShortenedMessage]) -> BuildState:
         """Show less of these messages."""
-        return replace(self, rendered=None, items=None, view=with_shortened(self.view, shorts))
+        return replace(self, rendered=None, items=None, view=with_shortened(self.view, messages))
 
     def without_reasoning(self) -> BuildState:
         """Leave out the reasoning before this build."""
@@ -190,15 +192,15 @@ class BuildState:
     # --- the entries ----------------------------------------------------------------------
 
     @property
-    def planned(self) -> Sequence[Entry]:
-        """The entries as plans need them: pins hold their whole call group.
+    def plan_entries(self) -> Sequence[Entry]:
+        """The entries for a compaction plan: a pin protects its whole call group.
 
-        Results that the policy excludes from clearing are marked, once they are known.
+        Results that the policy excludes from clearing are marked, once `excluded_seqs` is set.
         """
-        excluded = self.excluded or frozenset()
-        if not (self.read.pins or excluded or self.view.shortened):
+        excluded = self.excluded_seqs or frozenset()
+        if not (self.input.pins or excluded or self.view.shortened):
             return self.entries
-        pins = self.pins
+        pins = self.pinned_group_seqs
         marked = [
             entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
             for item in self.entries
@@ -206,20 +208,20 @@ class BuildState:
         return [*shortened_entries(marked, self.view)]
 
     @property
-    def pins(self) -> frozenset[int]:
-        """The seqs of pinned entries: results that came after the pin are pinned as well."""
-        pins = set(self.read.pins)
+    def pinned_group_seqs(self) -> frozenset[int]:
+        """The seqs of call groups with a pin; a result may have come after the pin."""
+        pins = set(self.input.pins)
         return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
 
     @property
-    def shown(self) -> list[Entry]:
-        """The planned entries at their cost in this view."""
-        return shown_entries(self.planned, self.view)
+    def view_entries(self) -> list[Entry]:
+        """The same entries with the tokens that they cost in this view."""
+        return shown_entries(self.plan_entries, self.view)
 
     @property
     def never_cleared(self) -> frozenset[int]:
         """The seqs of entries that no clearing touches: pins and excluded results."""
-        return never_cleared(self.planned)
+        return never_cleared(self.plan_entries)
 
     @property
     def output_tokens(self) -> int:
@@ -231,15 +233,15 @@ class BuildState:
     # --- dynamic text ---------------------------------------------------------------------
 
     @property
-    def system_dynamic(self) -> tuple[str, ...]:
+    def system_dynamic_texts(self) -> tuple[str, ...]:
         """The dynamic texts at the end of the system prompt."""
         in_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
-        return (*self.dynamic, *self.notes.texts) if in_system else ()
+        return (*self.dynamic_texts, *self.notes.texts) if in_system else ()
 
     @property
     def texts_before_history(self) -> tuple[str, ...]:
         """The dynamic texts before the history: a change of them ends an epoch."""
-        return (*self.opening.texts, *self.system_dynamic)
+        return (*self.opening.texts, *self.system_dynamic_texts)
 
     @property
     def dynamic_hash(self) -> str:
@@ -255,17 +257,17 @@ class BuildState:
         return view_summary_tokens(self.view, self.resolved.count)
 
     @property
-    def extra_tools(self) -> int:
+    def added_tool_tokens(self) -> int:
         """Tokens of tools beyond those in the resolved settings, before the factor."""
         references = self.items.references if self.items is not None else ()
         tokens = self.resolved.tool_tokens(self.tools, references)
         return tokens - self.resolved.raw_fixed.tool_descriptions
 
     @property
-    def extra_system(self) -> int:
+    def added_system_tokens(self) -> int:
         """Tokens of dynamic text and notes beyond the resolved settings, before the factor."""
         resolved = self.resolved
-        tokens = resolved.system_tokens(self.system_dynamic)
+        tokens = resolved.system_tokens(self.system_dynamic_texts)
         if self.items is not None:
             tokens += self.items.opening_tokens + self.items.tail_tokens
         else:
@@ -281,13 +283,15 @@ class BuildState:
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens
-        return resolved.usage(conversation, summary, self.extra_tools, self.extra_system)
+        return resolved.usage(
+            conversation, summary, self.added_tool_tokens, self.added_system_tokens
+        )
 
     @property
     def policy_usage(self) -> Usage:
         """The usage that is compared with the policy's own context window."""
-        resolved, state = self.resolved, self.read.conversation.state
-        if resolved.is_reduction:
+        resolved, state = self.resolved, self.input.conversation.state
+        if resolved.has_smaller_window:
             return resolved.usage(
                 state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
             )

@@ -13,11 +13,11 @@ from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summary_budget import history_budget
 from app.domain.compaction.views import base_view
-from app.domain.conversations.epoch import ContextRead, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
-from app.domain.payload.epochs import Start, start_from, view_holds
-from app.domain.prompt.resolved_settings import PayloadTools, takes_all
+from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
+from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
@@ -25,25 +25,33 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
     """Return the state to start from, rendered where the rows of its view are in memory."""
-    read, resolved, last = loaded.read, loaded.resolved, loaded.last_epoch
-    start = start_from(last.start_json) if last is not None else None
+    build_input, resolved, last_epoch = loaded.input, loaded.resolved, loaded.last_epoch
+    start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
     degraded: tuple[str, ...] = ()
     epoch_tools: PayloadTools | None = None
-    if last is not None and start is not None and _start_holds(loaded, last, start):
+    if (
+        last_epoch is not None
+        and start is not None
+        and _is_start_current(loaded, last_epoch, start)
+    ):
         view = start.view
-        if last.tools_hash == resolved.tools_hash:
+        if last_epoch.tools_hash == resolved.tools_hash:
             epoch_tools = start.tools
         degraded = start.degraded
     else:
-        read = await _with_active_view(deps, read)
-        view = base_view(read.conversation.state, read.view, resolved.policy)
-        reasoning_of = resolved.takes_reasoning_of(loaded.attempt.settings.format)
+        build_input = await _with_active_view(deps, build_input)
+        view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
+        reasoning_of = resolved.accepted_reasoning(loaded.attempt.settings.format)
         view = replace(view, reasoning_of=reasoning_of)
-        if last is not None and start is not None and _keeps_sliding_window(loaded, last, start):
+        if (
+            last_epoch is not None
+            and start is not None
+            and _keeps_sliding_window(loaded, last_epoch, start)
+        ):
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
-    state = _initial_state(loaded, read, view).degrade(*degraded)
+    state = _initial_state(loaded, build_input, view).degrade(*degraded)
     state = await _choose_tools(deps, state, epoch_tools)
     state = await _with_entries(deps, loaded, state)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
@@ -51,58 +59,60 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     return state
 
 
-def _start_holds(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
-    read = loaded.read
-    version = read.conversation.state.view_version
-    return view_holds(last, start, loaded.resolved, loaded.limits, version) and all(
-        start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins
+def _is_start_current(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
+    build_input = loaded.input
+    version = build_input.conversation.state.view_version
+    return is_view_current(last_epoch, start, loaded.resolved, loaded.limits, version) and all(
+        start.view.shows(seq) and not start.view.clears_result(seq) for seq in build_input.pins
     )
 
 
-def _keeps_sliding_window(loaded: LoadedConversation, last: Epoch, start: Start) -> bool:
+def _keeps_sliding_window(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    state = loaded.read.conversation.state
+    state = loaded.input.conversation.state
     return (
         loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         and state.view_cause == RESULTS_CLEARED
-        and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
+        and is_view_current(
+            last_epoch, start, loaded.resolved, loaded.limits, state.view_version - 1
+        )
         and not start.degraded
-        and all(map(start.view.shows, loaded.read.pins))
+        and all(map(start.view.shows, loaded.input.pins))
     )
 
 
-async def _with_active_view(deps: BuildDependencies, read: ContextRead) -> ContextRead:
+async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) -> BuildInput:
     """Read the active compaction's view, which the first read leaves out for a cached epoch."""
-    conversation = read.conversation
-    if read.view is not None or conversation.state.compaction_id is None:
-        return read
+    conversation = build_input.conversation
+    if build_input.view is not None or conversation.state.compaction_id is None:
+        return build_input
     async with deps.database.session() as session:
         receipt = await session.contexts.find_compaction(
             conversation.conversation_id, conversation.state.compaction_id
         )
-    return replace(read, view=receipt.view if receipt is not None else None)
+    return replace(build_input, view=receipt.view if receipt is not None else None)
 
 
-def _initial_state(loaded: LoadedConversation, read: ContextRead, view: View) -> BuildState:
+def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
     texts = resolved.dynamic(attempt.settings)
     state = BuildState(
         attempt,
-        read,
+        build_input,
         resolved,
         loaded.limits,
         view,
-        dynamic=texts,
+        dynamic_texts=texts,
         degraded=attempt.degraded,
     )
     match resolved.policy.dynamic_position:
         case DynamicPosition.TAIL:
-            return replace(state, tail=resolved.tail(texts))
+            return replace(state, tail=resolved.dynamic_texts_of(texts))
         case DynamicPosition.BEFORE_WINDOW:
-            return replace(state, opening=resolved.tail(texts))
+            return replace(state, opening=resolved.dynamic_texts_of(texts))
         case DynamicPosition.SYSTEM:
             return state
 
@@ -115,7 +125,7 @@ async def _choose_tools(
     A tool that a search found in this turn is defined, which ends the epoch.
     """
     resolved, format = state.resolved, state.format
-    promoted = state.read.conversation.state.promoted_now
+    promoted = state.input.conversation.state.promoted_now
     if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
         return replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
@@ -126,30 +136,39 @@ async def _choose_tools(
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
-            deferred = () if takes_all(resolved, format) else deferred
-    extra = epoch_tools.extra if epoch_tools is not None else ()
+            deferred = () if accepts_all_tools(resolved, format) else deferred
+    agent_tools = epoch_tools.agent_tools if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
-    return replace(state, tools=PayloadTools(extra, deferred, is_native))
+    return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
 
 async def _with_entries(
     deps: BuildDependencies, loaded: LoadedConversation, state: BuildState
 ) -> BuildState:
     """Add the entries of the view and, where its rows are in memory, the rendered history."""
-    read, view, last, cached = state.read, state.view, loaded.last_epoch, loaded.cached
+    build_input, view, last_epoch, cached = (
+        state.input,
+        state.view,
+        loaded.last_epoch,
+        loaded.cached,
+    )
     # Only a payload of the same view is extended by the rows that were read.
     is_warm = (
-        last is not None
-        and loaded.cached_epoch_id == last.epoch_id
-        and last.view_version == read.conversation.state.view_version
+        last_epoch is not None
+        and loaded.cached_epoch_id == last_epoch.epoch_id
+        and last_epoch.view_version == build_input.conversation.state.view_version
     )
     if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
-        extend(cached, read.rows)
+        extend(cached, build_input.rows)
         return state.with_rendered(cached)
-    if read.rows_read and not is_warm and _covers(_read_spans(read, last), view.spans):
-        rows = [row for row in read.rows if view.shows(row.seq)]
+    if (
+        build_input.has_rows
+        and not is_warm
+        and _covers(_spans_of_rows(build_input, last_epoch), view.spans)
+    ):
+        rows = [row for row in build_input.rows if view.shows(row.seq)]
         # A row comes without its text where the view that it was read for clears the result.
-        if all(row.text or view.trims(row.seq) for row in rows):
+        if all(row.text or view.clears_result(row.seq) for row in rows):
             return state.with_rendered(await render_rows(state, rows))
     return replace(state, entries=await read_entries(deps, state, view))
 
@@ -158,21 +177,21 @@ async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -
     """Read the entries that a view shows."""
     entries: list[Entry] = []
     async with deps.database.session() as session:
-        for span in spans_through(view.spans, state.read.conversation.state.head_seq):
+        for span in spans_through(view.spans, state.input.conversation.state.head_seq):
             entries += await session.log.entries(
                 state.attempt.conversation_id, span.start, span.end
             )
     return entries
 
 
-def _read_spans(read: ContextRead, last: Epoch | None) -> Sequence[Span]:
+def _spans_of_rows(build_input: BuildInput, last_epoch: Epoch | None) -> Sequence[Span]:
     """Return the spans whose rows were read; the select READ follows the same rule."""
-    state = read.conversation.state
-    if last is not None and last.view_version == state.view_version:
-        view = start_from(last.start_json).view
+    state = build_input.conversation.state
+    if last_epoch is not None and last_epoch.view_version == state.view_version:
+        view = epoch_start_from(last_epoch.start_json).view
         return view.spans if len(view.window) == 1 else view.spans[-1:]
     window = (Span(state.window.since, ENDLESS),)
-    return spans_beside(state.span, state.kept, window)
+    return spans_beside(state.hidden_span, state.kept_seqs, window)
 
 
 def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
@@ -185,11 +204,11 @@ def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
 def _slide(state: BuildState) -> BuildState:
     """Move the view to the last N messages."""
     resolved, policy = state.resolved, state.resolved.policy
-    room = history_budget(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
-    plan = STRATEGIES[policy.strategy].plan(state.planned, None, room, policy)
+    budget = history_budget(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
+    plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
     if not isinstance(plan, SlidingCut):
         return state
-    spans = spans_beside(Span(1, plan.tail_start), plan.kept, state.view.window)
+    spans = spans_beside(Span(1, plan.tail_start), plan.pinned_seqs, state.view.window)
     if spans == state.view.spans:
         return state
-    return state.narrowed(replace(state.view, spans=spans, note=None))
+    return state.with_narrower_view(replace(state.view, spans=spans, note=None))

@@ -17,7 +17,7 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
 from app.services.tenancy.quotas import QuotaService
-from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.storage_quota import StorageQuota
 from tests.conftest import execute
 from tests.services.fakes import (
     TENANT,
@@ -159,11 +159,11 @@ async def test_stored_bytes_are_not_read_without_a_limit(database: PostgresDatab
 def test_a_tenant_is_limited_to_its_share() -> None:
     """A tenant beyond its share is refused, and other tenants are admitted."""
     shares = TenantShares("things", "things", 3, 2)
-    with shares.held("a"), shares.held("a"):
+    with shares.acquire("a"), shares.acquire("a"):
         with pytest.raises(RateLimited) as refused:
             shares.check_limits("a")
         assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
-        with shares.held("b"), pytest.raises(ServiceUnavailable):
+        with shares.acquire("b"), pytest.raises(ServiceUnavailable):
             shares.check_limits("c")
         shares.check_limits("b")
     shares.check_limits("a")

@@ -6,8 +6,8 @@
    store in these seconds.
 3. Rows of the log never change: each is measured once, after it was stored. Deleted rows leave the
    sum.
-4. Before a refusal the sum is read again, at most once a second, because a deletion may have made
-   room.
+4. Before a refusal the sum is read again, at most once a second, because a deletion may have freed
+   space.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredBytes:
     """The stored bytes of a tenant, when they were read, and the bytes added since."""
 
-    total: int = 0
-    at: float = float("-inf")
-    added: int = 0
+    total_bytes: int = 0
+    read_at: float = float("-inf")
+    added_bytes: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -48,27 +48,27 @@ class StorageQuota:
         self._database = database
         self._quotas = quotas
         self._clock = clock
-        self._stored: LRUCache[str, _Stored] = LRUCache(_MAX_TENANTS)
+        self._usage_by_tenant: LRUCache[str, _StoredBytes] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
         """Count bytes that will be stored; raises StorageLimitReached beyond the limit."""
         limit = (await self._quotas.limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
-        usage = self._stored.get(tenant_id)
+        usage = self._usage_by_tenant.get(tenant_id)
         if usage is None:
-            usage = self._stored[tenant_id] = _Stored()
+            usage = self._usage_by_tenant[tenant_id] = _StoredBytes()
         await self._refresh(tenant_id, usage, _CACHE_SECONDS)
-        if usage.total + usage.added + size > limit:
+        if usage.total_bytes + usage.added_bytes + size > limit:
             await self._refresh(tenant_id, usage, _RETRY_SECONDS)
-            stored = usage.total + usage.added
+            stored = usage.total_bytes + usage.added_bytes
             if stored + size > limit:
                 raise StorageLimitReached(
                     f"The tenant may store {limit:,} bytes, and {stored:,} are stored: delete"
                     " conversations or outputs, or raise the limit",
                     {"limit": limit, "stored": stored},
                 )
-        usage.added += size
+        usage.added_bytes += size
 
     async def take_copied(self, tenant_id: str, size: int) -> None:
         """Count bytes that the service copies for a tenant like bytes that the tenant sends.
@@ -78,18 +78,18 @@ class StorageQuota:
         await self.take(tenant_id, size)
         await self._quotas.take(tenant_id, QuotaKind.BYTES, size)
 
-    async def _refresh(self, tenant_id: str, usage: _Stored, cache_seconds: float) -> None:
+    async def _refresh(self, tenant_id: str, usage: _StoredBytes, cache_seconds: float) -> None:
         """Read the sum unless it is recent; it stays while the database is unavailable."""
         async with usage.lock:
-            if self._clock() - usage.at < cache_seconds:
+            if self._clock() - usage.read_at < cache_seconds:
                 return
-            usage.at, added = self._clock(), usage.added
+            usage.read_at, added_before = self._clock(), usage.added_bytes
             with suppress(ServiceUnavailable):
-                more = True
-                while more:
+                is_behind = True
+                while is_behind:
                     async with self._database.session() as session:
-                        more = await session.storage.measure(tenant_id)
+                        is_behind = await session.storage.measure(tenant_id)
                 async with self._database.session() as session:
-                    usage.total = await session.storage.total(tenant_id)
+                    usage.total_bytes = await session.storage.total(tenant_id)
                 # Bytes that were added during the read may not be in the sum.
-                usage.added -= added
+                usage.added_bytes -= added_before
