@@ -73,6 +73,7 @@ ROUTERS = (
     forks.router,
     events.router,
     jobs.router,
+    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,

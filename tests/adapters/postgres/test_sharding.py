@@ -174,6 +174,8 @@ SPREAD = {
     "forks.COPY_PINS_AND_COMPACTIONS": "a fork: two conversations",
     "forks.COPY_MESSAGES": "a fork: two conversations",
     "jobs.CLAIM": "a worker's claim: the work of all conversations that waits longest",
+    "job_lists.LIST_OF_AGENT": "a tenant's list, a page at a time",
+    "job_lists.LIST_OF_TENANT": "a tenant's list, a page at a time",
     "jobs.FIND_JOB": "a job is asked for by its id alone",
     "retention.DELETE": "what is old, of all tenants, a batch at a time",
     "retention.LIST_CONVERSATIONS": "what is old, of all tenants, a batch at a time",
