@@ -13,7 +13,7 @@ from app import logs
 from app.adapters.postgres.readiness import Readiness
 from app.adapters.tool_ranking import Bm25Ranking
 from app.api.compaction import compactions, jobs, strategies
-from app.api.conversations import agents, conversations, events, messages
+from app.api.conversations import agents, conversations, events, messages, tenant_events
 from app.api.http import errors
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
@@ -72,6 +72,7 @@ ROUTERS = (
     conversations.page_router,
     forks.router,
     events.router,
+    tenant_events.router,
     jobs.router,
     jobs.page_router,
     agents.router,

@@ -1,8 +1,9 @@
-"""The scope of a key, and lists of jobs.
+"""Events of a tenant, lists of jobs, and the scope of a key.
 
-Columns without a default, or with a constant one: no row is rewritten. The release before does not
-read the scope, and treats a read-only key as any other: create such keys when all processes run
-this release. Jobs that were added before, or by a process of the release before, have no agent.
+Columns without a default, or with a constant one: no row is rewritten. Events that were stored
+before, or by a process of the release before, have no position: the stream of a tenant does not
+have them. Jobs of then have no agent. The release before treats a read-only key as any other:
+create such keys when all processes run this release.
 
 The indexes are built beside the running service. What an attempt has left goes first.
 
@@ -20,11 +21,24 @@ INDEXES = {
     "jobs_by_tenant": "jobs (tenant_id, status, job_id)",
     "jobs_by_agent": "jobs (tenant_id, agent_id, status, job_id)",
     "jobs_by_conversation": "jobs (conversation_id, status, job_id)",
+    "events_by_tenant": "events (tenant_id, server_id, transaction_id, event_id)"
+    " WHERE transaction_id IS NOT NULL",
 }
 
 
 def upgrade() -> None:
-    """Add the scope, the agent of a job, and the indexes of the lists."""
+    """Add the columns, the sequence and the indexes."""
+    op.execute("CREATE SEQUENCE event_ids")
+    op.execute(
+        """
+        ALTER TABLE events
+            ADD COLUMN tenant_id TEXT,
+            ADD COLUMN agent_id TEXT,
+            ADD COLUMN server_id BIGINT,
+            ADD COLUMN transaction_id BIGINT,
+            ADD COLUMN event_id BIGINT
+        """
+    )
     op.execute("ALTER TABLE api_keys ADD COLUMN read_only BOOLEAN DEFAULT false NOT NULL")
     op.execute("ALTER TABLE jobs ADD COLUMN agent_id TEXT")
     with op.get_context().autocommit_block():
@@ -42,3 +56,12 @@ def downgrade() -> None:
     for name in INDEXES:
         op.execute(f"DROP INDEX {name}")
     op.execute("ALTER TABLE jobs DROP COLUMN agent_id")
+    op.execute("DELETE FROM events WHERE event_seq <= 0")
+    op.execute(
+        """
+        ALTER TABLE events
+            DROP COLUMN tenant_id, DROP COLUMN agent_id, DROP COLUMN server_id,
+            DROP COLUMN transaction_id, DROP COLUMN event_id
+        """
+    )
+    op.execute("DROP SEQUENCE event_ids")

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api.conversations.event_schemas import StreamedEvent
+from app.api.conversations.event_schemas import StreamedEvent, TenantEvent
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
 from app.api.http.fields import TOOL_FUNCTION, RequestSchema, ResponseSchema
@@ -123,7 +123,11 @@ def _complete(document: dict[str, Any]) -> None:
     components = document["components"]
     schemas = components["schemas"]
     _, definitions = models_json_schema(
-        [(ProblemAnswer, "serialization"), (StreamedEvent, "serialization")],
+        [
+            (ProblemAnswer, "serialization"),
+            (StreamedEvent, "serialization"),
+            (TenantEvent, "serialization"),
+        ],
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(definitions["$defs"])
