@@ -45,6 +45,7 @@ from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
+from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
@@ -187,6 +188,20 @@ def _services(settings: Settings, parts: Parts) -> Services:
         settings.max_batch,
         parts.telemetry,
     )
+    usage = UsageService(database, resolver, parts.active, new_id)
+    context = ContextService(
+        BuildDependencies(
+            database,
+            resolver,
+            parts.summariser,
+            PayloadCache(settings.window_cache_bytes),
+            parts.active,
+            compaction,
+            Statuses(database, parts.active.now),
+            new_id,
+            parts.telemetry,
+        )
+    )
     return Services(
         agents=AgentService(
             database,
@@ -204,20 +219,9 @@ def _services(settings: Settings, parts: Parts) -> Services:
         blob_collector=parts.blob_collector,
         tools=search,
         tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
-        usage=UsageService(database, resolver, parts.active, new_id),
-        context=ContextService(
-            BuildDependencies(
-                database,
-                resolver,
-                parts.summariser,
-                PayloadCache(settings.window_cache_bytes),
-                parts.active,
-                compaction,
-                Statuses(database, parts.active.now),
-                new_id,
-                parts.telemetry,
-            )
-        ),
+        usage=usage,
+        context=context,
+        steps=StepService(log, usage, context),
         build_replay=BuildReplayService(database, resolver),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),

@@ -15,6 +15,7 @@ from benchmarks.figures import write
 MEASUREMENTS = {
     "session": "benchmarks.session",
     "append": "benchmarks.append",
+    "steps": "benchmarks.steps",
     "start": "benchmarks.start",
     "stall": "benchmarks.stall",
     "io": "benchmarks.database_work",

@@ -19,6 +19,7 @@ on it: compare the ratios, which are taken inside one run.
 _ORDER = (
     "session",
     "append",
+    "steps",
     "start",
     "stall",
     "io",

@@ -37,6 +37,7 @@ from context_service_client.models import (
     ProblemAnswer,
     Section,
     SnapshotSave,
+    StepAppend,
     StoredMessage,
     StreamedEvent,
     TokensRequest,
@@ -160,9 +161,10 @@ def talk(client: Client | AuthenticatedClient) -> str:
     other = build(client, conversation_id, claude)
     tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
 
-    append(client, conversation_id, {"role": "assistant", "content": "It rains, 8 degrees."})
+    reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
     known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)
-    delta = build(client, conversation_id, ContextRequest(known=known))
+    step = ContextRequest(known=known, append=StepAppend(messages=[reply]))
+    delta = build(client, conversation_id, step)
     tell("delta", delta.delta, delta.base_items, delta.payload["messages"])
 
     counted = good(

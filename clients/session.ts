@@ -151,9 +151,11 @@ async function talk(service: Service): Promise<string> {
   const other = await build(service, conversation_id, claude);
   tell("anthropic", items(other.payload).map((item) => item["role"]), other.budget.total);
 
-  await append(service, conversation_id, { role: "assistant", content: "It rains, 8 degrees." });
   const { epoch, through_seq, build_id } = chat;
-  const delta = await build(service, conversation_id, { known: { epoch, through_seq, build_id } });
+  const delta = await build(service, conversation_id, {
+    known: { epoch, through_seq, build_id },
+    append: { messages: [{ role: "assistant", content: "It rains, 8 degrees." }] },
+  });
   tell("delta", delta.delta, delta.base_items, items(delta.payload));
 
   const counted = good(

@@ -141,9 +141,11 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     # --- what is asked, and in which order ------------------------------------------------------
 
     def _call(self, request: ModelRequest[Any]) -> Steps:
-        path = yield from self._append(request.state["messages"])
+        path, batch = yield from self._append_but_last(request.state["messages"])
         ask = _ask_of(request)
-        built = yield from self._post(f"{path}/context", ask)
+        step = {**ask, "append": {"messages": batch, "format": "openai_chat"}} if batch else ask
+        built = yield from self._post(f"{path}/context", step)
+        self._logged[path] = {message.id for message in request.state["messages"]}
         try:
             response = yield _with(request, built["payload"])
         except Exception as error:  # each provider has its own; the service knows "too long"
@@ -167,14 +169,21 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return ToolMessage(text, tool_call_id=call["id"], name=call["name"], status=status)
 
     def _append(self, messages: Sequence[BaseMessage]) -> Steps:
-        """Append what was not in the state the last time; the log passes over what it has."""
-        path = yield from self._opened()
-        said = [_native(message) for message in messages if message.id not in self._logged[path]]
-        for start in range(0, len(said), MAX_MESSAGES):
-            batch = {"messages": said[start : start + MAX_MESSAGES]}
-            yield from self._post(f"{path}/messages", batch)
+        """Append the messages that are new in the state; the log skips those that it has."""
+        path, batch = yield from self._append_but_last(messages)
+        if batch:
+            yield from self._post(f"{path}/messages", {"messages": batch})
         self._logged[path] = {message.id for message in messages}
         return path
+
+    def _append_but_last(self, messages: Sequence[BaseMessage]) -> Steps:
+        """Append all new batches but the last, and return that one for a request with it."""
+        path = yield from self._opened()
+        new = [_native(message) for message in messages if message.id not in self._logged[path]]
+        while len(new) > MAX_MESSAGES:
+            yield from self._post(f"{path}/messages", {"messages": new[:MAX_MESSAGES]})
+            new = new[MAX_MESSAGES:]
+        return path, new
 
     def _opened(self) -> Steps:
         conversation_id = uuid_of(str(get_config()["configurable"]["thread_id"]))

@@ -123,8 +123,9 @@ class ContextHistory(AbstractCapability[Any]):
                 if item.get("role") == "user":
                     text = f"{request_id} {place} {json.dumps(item, sort_keys=True)}"
                     item["id"] = str(uuid.uuid5(uuid.NAMESPACE_URL, text))
-        await self._append(items)
-        self._built = await self.client.ask("POST", f"{path}/context", self._ask)
+        step = {**self._ask, "append": {"messages": items}} if items else self._ask
+        key = str(uuid.uuid4())
+        self._built = await self.client.ask("POST", f"{path}/context", step, key=key)
         return self._messages(ctx)
 
     async def for_run(self, ctx: RunContext[Any]) -> ContextHistory:

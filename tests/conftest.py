@@ -155,8 +155,8 @@ EMPTIED = """
     END $$
 """
 """Removes all rows. A truncation makes new files for each table and index, so that deleting the few
-rows of a small table takes a third of its time. The planner takes a table that was never analysed to
-have ten pages at least, so dead rows in fewer pages change no plan."""
+rows of a small table takes a third of its time. The planner takes a table that was never analysed
+to have ten pages at least, so dead rows in fewer pages change no plan."""
 
 
 class Server:

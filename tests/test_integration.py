@@ -26,7 +26,7 @@ from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
-MAX_LINES = 39
+MAX_LINES = 44
 ASKED = "What failed in build.log?"
 FOUND = "4242 FAILED parser"
 
@@ -202,7 +202,7 @@ def calling_again(providers: FakeProviders, request: Request) -> Behaviour:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
 def test_each_loop_is_short(loop: Loop) -> None:
-    """A complete loop has fewer than 40 lines, blank ones and imports included."""
+    """A complete loop has at most 44 lines, blank ones and imports included."""
     assert len(code(loop.title).splitlines()) <= MAX_LINES
 
 

@@ -142,10 +142,13 @@ def require_structure(body: bytes, limits: StructureLimits) -> None:
         raise _structure_error(excess)
 
 
-async def require_small_messages(request: Request, messages: Sequence[Any]) -> None:
+async def require_small_messages(
+    request: Request, messages: Sequence[Any], pointer: str = "/messages"
+) -> None:
     """Raise PayloadTooLarge for a message with more values than the settings allow.
 
-    The limit is lower than that of a body, since stored messages are parsed repeatedly.
+    `pointer` is where they are in the body. The limit is lower than that of a body, since stored
+    messages are parsed repeatedly.
     """
     max_values = request.app.state.max_message_values
     if len(await request.body()) <= max_values * _MIN_VALUE_BYTES:
@@ -156,7 +159,7 @@ async def require_small_messages(request: Request, messages: Sequence[Any]) -> N
             raise PayloadTooLarge(
                 f"A message has more than {max_values:,} JSON values; nothing was stored",
                 {"limit": max_values, "setting": "CONTEXT_MAX_MESSAGE_VALUES"},
-                (Problem(f"/messages/{index}", detail),),
+                (Problem(f"{pointer}/{index}", detail),),
             )
 
 

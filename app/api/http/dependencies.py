@@ -27,6 +27,7 @@ from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
+from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
@@ -61,6 +62,7 @@ class Services:
     registry: RegistryService
     search: SearchService
     snapshots: SnapshotService
+    steps: StepService
     stateless: StatelessService
     tools: ToolSearchService
     tool_calls: ToolCallService

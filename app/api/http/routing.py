@@ -43,7 +43,7 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def heavy(endpoint: _Endpoint) -> _Endpoint:
-    """Bound the concurrent requests of a tenant to an endpoint."""
+    """Mark an endpoint as heavy: these share limits of concurrent requests, one per tenant."""
     endpoint.__dict__["is_heavy"] = True
     return endpoint
 

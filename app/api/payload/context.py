@@ -7,14 +7,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.dependencies import (
+    ConversationPath,
+    IdempotencyKey,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
 from app.api.http.errors import problems_of
 from app.api.http.fields import NAME_PATTERN
 from app.api.http.routing import DirectRoute, WireRoute
 from app.api.payload.budget_schemas import Reading
 from app.api.payload.context_schemas import (
     BuiltContext,
+    CallSettings,
     ContextRequest,
     ContextState,
     EarlierBuild,
@@ -22,6 +29,7 @@ from app.api.payload.context_schemas import (
     OverflowRequest,
     StateShown,
 )
+from app.api.payload.reported_usage import shown_report
 from app.api.prompt.section_schemas import sections_to_store
 from app.domain.common import json_text
 from app.domain.common.errors import (
@@ -31,12 +39,17 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
+    StorageLimitReached,
+    UnpairedToolResult,
     ValidationError,
 )
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
+from app.services.conversations.batches import Append
 from app.services.payload.pipeline.state import KnownPayload
+from app.services.payload.reported_usage import Report
+from app.services.payload.steps import Step
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
@@ -60,10 +73,14 @@ _DEFAULT = RequestSettings()
     f"{_PATH}/context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
-    responses=_BUILD,
+    responses=_BUILD
+    | problems_of(Conflict, UnpairedToolResult, PayloadTooLarge, StorageLimitReached),
 )
 async def build_context(
-    request: Request, conversation_id: ConversationPath, body: ContextRequest | None = None
+    request: Request,
+    conversation_id: ConversationPath,
+    body: ContextRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Return a payload that is valid for the provider and fits in the context window.
 
@@ -71,15 +88,35 @@ async def build_context(
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
     `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
     with their tokens, `suggestions` the changes that would help.
+
+    `append` and `usage` make it one request for a whole step of an agent loop: the messages are
+    appended, the usage is stored, and the payload has the new messages. A build that fails does
+    not undo the append: its error has `appended` with `first_seq`, `last_seq` and `head_seq`.
+    Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
+    not stored again, and the payload is built from the log as it is then.
     """
     known_id = conversation_id_from(conversation_id)
+    tenant_id, context = tenant_of(request), services(request).context
     if body is None:
-        return Json(await services(request).context.build(tenant_of(request), known_id, _DEFAULT))
+        return Json(await context.build(tenant_id, known_id, _DEFAULT))
     known = KnownPayload(**dict(body.known)) if body.known is not None else None
     settings = _settings(body)
-    return Json(
-        await services(request).context.build(tenant_of(request), known_id, settings, known)
-    )
+    if body.append is None and body.usage is None:
+        return Json(await context.build(tenant_id, known_id, settings, known))
+    append = report = None
+    if body.append is not None:
+        messages = body.append.messages
+        await require_small_messages(request, messages, "/append/messages")
+        await services(request).storage.take(tenant_id, len(await request.body()))
+        format, expected_seq = body.append.format or body.format, body.append.expected_seq
+        append = Append(messages, format, expected_seq, idempotency_key)
+    if body.usage is not None:
+        report = Report(**dict(body.usage), idempotency_key=idempotency_key)
+    step = Step(settings, known, append, report)
+    answer = await services(request).steps.run(tenant_id, known_id, step)
+    if "reported" in answer:
+        answer["reported"] = shown_report(answer["reported"])
+    return Json(answer)
 
 
 @router.get(
@@ -171,7 +208,7 @@ async def overflow(
     return Json({**asdict(result), "context": built})
 
 
-def _settings(body: ContextRequest) -> RequestSettings:
+def _settings(body: CallSettings) -> RequestSettings:
     sections = sections_to_store(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from app.api.conversations.message_schemas import Appended
 from app.api.http.fields import (
     MAX_SEQ,
     MAX_TOKENS,
     AnyObject,
     Format,
+    MessageObject,
     ModelName,
     PayloadItem,
     PayloadObject,
@@ -23,6 +25,7 @@ from app.api.http.fields import (
     examples,
 )
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
+from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
@@ -118,6 +121,18 @@ _EARLIER: dict[str, Any] = {
 }
 
 
+class StepAppend(RequestSchema):
+    """A batch to append before a build: all messages or none."""
+
+    messages: list[MessageObject] = Field(description="1 to 1000 messages in `format`.")
+    format: Format | None = Field(
+        default=None, description="Format of the messages; that of the build by default."
+    )
+    expected_seq: int | None = Field(
+        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
+    )
+
+
 class Known(RequestSchema):
     """An earlier build whose payload the caller has."""
 
@@ -130,10 +145,8 @@ class Known(RequestSchema):
     )
 
 
-class ContextRequest(RequestSchema):
+class CallSettings(RequestSchema):
     """Settings of the next model call; every field has a default."""
-
-    model_config = examples({"format": "anthropic", "model": "claude-sonnet-4-5"})
 
     format: Format = FormatName.OPENAI_CHAT
     model: ModelName | None = Field(
@@ -167,6 +180,46 @@ class ContextRequest(RequestSchema):
             " items: keep your first `base_items` items, append those of the payload, and put"
             " `tail` behind them for this call. Where that is impossible, the payload is whole."
         ),
+    )
+
+
+class ContextRequest(CallSettings):
+    """Settings of the next model call, and what to store before the build."""
+
+    model_config = examples(
+        {"format": "anthropic", "model": "claude-sonnet-4-5"},
+        {
+            "append": {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [
+                            {
+                                "id": "call_1",
+                                "type": "function",
+                                "function": {"name": "weather", "arguments": '{"city":"Bergen"}'},
+                            }
+                        ],
+                    },
+                    {"role": "tool", "tool_call_id": "call_1", "content": "Rain, 8 degrees."},
+                ]
+            },
+            "usage": {
+                "usage": {"prompt_tokens": 2146, "completion_tokens": 20, "total_tokens": 2166},
+                "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+            },
+        },
+    )
+
+    append: StepAppend | None = Field(
+        default=None,
+        description="Messages to append before the build, as by `POST …/messages`. They stay"
+        " stored when the build fails: the error then has `appended`.",
+    )
+    usage: UsageRequest | None = Field(
+        default=None,
+        description="The usage of the model call that the appended messages come from, as by"
+        " `POST …/usage`. It is stored after the append.",
     )
 
 
@@ -300,9 +353,15 @@ class BuiltContext(EarlierBuild):
         description="Whether the provider itself defers them: then answer searches natively."
     )
     delta: bool = Field(description="Whether the payload has only new items.")
+    appended: Appended | None = Field(
+        default=None, description="The stored batch, if the request has `append`."
+    )
+    reported: UsageAnswer | None = Field(
+        default=None, description="The stored report, if the request has `usage`."
+    )
 
 
-class OverflowRequest(ContextRequest):
+class OverflowRequest(CallSettings):
     """Settings of the payload after the cut, and the provider's error."""
 
     model_config = examples({"error": {"code": "context_length_exceeded"}})

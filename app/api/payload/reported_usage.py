@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.http.bodies import Json, MalformedJson
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.dependencies import (
+    ConversationPath,
+    IdempotencyKey,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
-from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
-from app.services.payload.reported_usage import Report
+from app.domain.common.errors import (
+    Conflict,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.services.payload.reported_usage import Report, ReportResult
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
@@ -22,21 +35,31 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
     summary="Report a call's usage",
     response_model=UsageAnswer,
     responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+        NotFound, Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
     ),
 )
 async def report_usage(
-    request: Request, conversation_id: ConversationPath, body: UsageRequest | None = None
+    request: Request,
+    conversation_id: ConversationPath,
+    body: UsageRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Store the usage of a model call, and return whether to compact.
 
     Send the provider's usage object as it came, after each call. Reports make later estimates
     more exact. Without `usage`, the last report is judged again: after tools have run, or before
-    the final answer. A compaction that is due starts in the background.
+    the final answer. A compaction that is due starts in the background. A repeated
+    `Idempotency-Key` stores nothing, and the last report is judged again.
     """
     known_id = conversation_id_from(conversation_id)
-    report = Report(**dict(body or UsageRequest()))
-    judged = asdict(await services(request).usage.report(tenant_of(request), known_id, report))
-    if (usage := judged["token_usage"]) is not None:
+    report = Report(**dict(body or UsageRequest()), idempotency_key=idempotency_key)
+    result = await services(request).usage.report(tenant_of(request), known_id, report)
+    return Json(shown_report(result))
+
+
+def shown_report(result: ReportResult) -> dict[str, Any]:
+    """Return the fields of `UsageAnswer`."""
+    shown = asdict(result)
+    if (usage := shown["token_usage"]) is not None:
         usage["total_tokens"] = sum(usage.values())
-    return Json(judged)
+    return shown

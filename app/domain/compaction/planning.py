@@ -158,15 +158,17 @@ def plan_compaction(
     # so that more messages stay, which may need still less.
     while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
         needed = _tree_tokens(plan, state, view, policy, limits)
-        larger_plan = plan_with_reserve(needed) if needed < reserve else plan
-        if larger_plan is plan or not isinstance(larger_plan, CompactionPlan):
+        gentler_plan = plan_with_reserve(needed) if needed < reserve else plan
+        if gentler_plan is plan or not isinstance(gentler_plan, CompactionPlan):
             break
-        # A larger share for history preserves more user messages, which may exceed the target.
-        shown_tokens = tokens_of(entries) - larger_plan.freed_tokens
+        # The limit of preserved user messages is a share of the history's target: a larger target
+        # preserves more of them, which may exceed it.
+        shown_tokens = tokens_of(entries) - gentler_plan.freed_tokens
         if not replace(budget, summary=needed).meets_target(shown_tokens):
             break
-        plan, reserve = larger_plan, needed
+        plan, reserve = gentler_plan, needed
     if isinstance(plan, CompactionPlan) and not accepts_any_gain:
+        # Only a first summary is a new cost.
         gain = plan.freed_tokens - (reserve if plan.summarises and not state.summary_tokens else 0)
         if gain < min_gain:
             return NoCompaction("too little would be freed")

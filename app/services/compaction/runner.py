@@ -196,7 +196,10 @@ class CompactionRunner:
         )
 
     def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
-        """Return the receipt of a clearing, which hides no messages."""
+        """Return the receipt of a clearing, which hides no messages.
+
+        Its `hidden_tokens` include those that the placeholders save.
+        """
         source = run.source
         freed_tokens = tokens_of(source.shown) - tokens_of(
             shown_entries(source.entries, executed.view)

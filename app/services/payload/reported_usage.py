@@ -9,7 +9,13 @@ from itertools import chain
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
@@ -33,7 +39,7 @@ from app.domain.payload.reported_usage import (
     settings_difference,
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
-from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.services.common.due_compactions import make_compaction_due
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
@@ -58,7 +64,9 @@ class Report:
     """A report of a call's usage; without `usage` the last report is judged again.
 
     `epoch` and `through_seq` are those of the build that was sent, by default of the newest one.
-    `build_id` stands for them and for format, model and `dynamic_texts`.
+    `build_id` stands for them and for format, model and `dynamic_texts`. `head_seq` is the newest
+    message that the call can have seen, by default that of the log. A repeated `idempotency_key`
+    stores nothing and judges the last report again.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -68,6 +76,8 @@ class Report:
     through_seq: int | None = None
     build_id: str | None = None
     dynamic_texts: tuple[str, ...] | None = None
+    head_seq: int | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,10 @@ class UsageService:
             if report.build_id is not None:
                 report = await _with_build(session, conversation_id, report, build)
                 _check_through_seq(report, conversation)
+            if report.usage is not None and await _is_repeated(
+                session, conversation_id, report, usage_json
+            ):
+                report = replace(report, usage=None)
             settings = RequestSettings(
                 await self._format(session, conversation_id, report), report.model
             )
@@ -235,7 +249,8 @@ class UsageService:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
-        through_seq = state.head_seq if report.through_seq is None else report.through_seq
+        head_seq = state.head_seq if report.head_seq is None else report.head_seq
+        through_seq = head_seq if report.through_seq is None else report.through_seq
         new_report = UsageReport(
             self._new_id(), model, format, epoch, through_seq, call.usage, usage_json
         )
@@ -265,6 +280,25 @@ class UsageService:
                 await make_compaction_due(session, conversation_id)
         except ServiceUnavailable:
             _log.warning("workers_not_notified")
+
+
+async def _is_repeated(
+    session: Repositories, conversation_id: str, report: Report, usage_json: str
+) -> bool:
+    """Whether the report was stored under its key; claims the key if it is new.
+
+    Raises Conflict when the key was used with another usage.
+    """
+    if report.idempotency_key is None:
+        return False
+    # An append may have the same key; a blank is in no key of a request.
+    key, request_hash = f"usage {report.idempotency_key}", digest(usage_json)
+    if await session.log.claim_key(conversation_id, key, request_hash):
+        return False
+    stored = await session.log.find_stored_answer(conversation_id, key)
+    if stored is not None and stored[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another usage")
+    return True
 
 
 def _usage_json(usage: Mapping[str, Any]) -> str:

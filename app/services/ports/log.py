@@ -110,6 +110,9 @@ class LogRepository(Protocol):
     ) -> None:
         """Store an answer for 24 hours."""
 
+    async def claim_key(self, conversation_id: str, key: str, request_hash: str) -> bool:
+        """Claim an idempotency key for 24 hours; False when it is claimed already."""
+
 
 class ActiveWindowRepository(Protocol):
     """Reads and moves the active window of one conversation."""

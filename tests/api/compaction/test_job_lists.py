@@ -171,14 +171,14 @@ async def test_a_running_job_is_stopped(
     released, arrived = Event(), Event()
     fake_llm.script(behave.slow(released, arrived=arrived))
     parts = compose(with_model)
-    async with parts.opened(), asyncio.timeout(30):
+    async with parts.opened(), asyncio.timeout(90):
         claim = await parts.leases.claim()
         assert claim is not None
         background = BackgroundCompactions(parts.background._runner, watch_seconds)
         work = asyncio.create_task(
             background.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         )
-        await asyncio.to_thread(arrived.wait, 20)
+        await asyncio.to_thread(arrived.wait, 60)
         assert (await client.get(job)).json()["status"] == "running"
         assert (await client.post(f"{job}/cancel")).json()["status"] == "cancelled"
         if watch_seconds > 1:

@@ -13,9 +13,9 @@ from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
 from app.domain.compaction.strategies.chain import (
     GROUPS_KEPT,
-    GROUPS_KEPT_DEEP,
     LONG_TURN_MESSAGES,
     MAX_FAILURES,
+    MIN_GROUPS_KEPT,
     ConversationSignals,
     PlannedStep,
     plan_steps,
@@ -100,7 +100,7 @@ def test_little_tool_output_is_not_cleared() -> None:
 )
 def test_much_tool_output_is_cleared_deeper(signals_found: ConversationSignals) -> None:
     """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
-    assert plan_steps(ALL, signals_found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
+    assert plan_steps(ALL, signals_found)[0] == PlannedStep(CLEAR, MIN_GROUPS_KEPT)
     assert plan_steps(ALL, MIXED)[0] == PlannedStep(CLEAR, GROUPS_KEPT)
 
 

@@ -1,12 +1,12 @@
 """Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. The queue has no table of its own: it is `heads.due_at` of conversations whose compaction is due,
-   and the rows of `jobs` that have not ended. A worker claims the oldest of them with
-   `FOR UPDATE SKIP LOCKED`, jobs of callers first.
+1. The queue has no table of its own: it is `due_at` of conversation states (table `heads`) whose
+   compaction is due, and the rows of `jobs` that have not ended. A worker claims the oldest of them
+   with `FOR UPDATE SKIP LOCKED`, jobs of callers first.
 2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
    at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
 3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
-   `attempts` counts the claims since a lease was last released; `retry_at` delays the next one.
+   `attempts` counts the claims since the work was last done; `retry_at` delays the next one.
 4. NOTIFY on `CHANNEL` wakes workers. They also poll, because a notification can be lost.
 5. A job that has ended keeps its first result.
 """
@@ -28,7 +28,7 @@ from app.domain.conversations.job import Claim, Job, JobFilter
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
-_FAILURE_TIMES = ("failed_at", "failures", "retry_at")
+_FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
                 SELECT FROM compaction_leases busy
@@ -247,7 +247,7 @@ class JobRepository:
         if row is None:
             return None
         failure = json_text.loads(row["last_failure"])
-        return Failure(**failure, **{name: row[name] for name in _FAILURE_TIMES})
+        return Failure(**failure, **{name: row[name] for name in _FAILURE_COLUMNS})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take the lease, or renew it as its holder; False while another process holds it."""

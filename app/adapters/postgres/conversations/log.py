@@ -17,6 +17,7 @@ from app.adapters.postgres.conversations.conversations import LOCK
 from app.adapters.postgres.conversations.log_statements import (
     ADD_ANSWER,
     BY_IDS,
+    CLAIM_KEY,
     ENTRIES,
     FIND_ANSWER,
     IDS,
@@ -263,6 +264,12 @@ class LogRepository:
             request_hash=request_hash,
             answer=answer,
         )
+
+    async def claim_key(self, conversation_id: str, key: str, request_hash: str) -> bool:
+        claimed = await self._session.run(
+            CLAIM_KEY, conversation_id=conversation_id, key=key, request_hash=request_hash
+        )
+        return claimed == 1
 
 
 def _output_of(draft: Draft) -> str | None:

@@ -157,6 +157,15 @@ ADD_ANSWER = Statement("""
     ON CONFLICT (conversation_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
 """)
+# The insert waits for a concurrent request with the key, and changes no row of the last 24 hours.
+CLAIM_KEY = Statement("""
+    INSERT INTO idempotency_keys AS old (conversation_id, key, request_hash, answer)
+    VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
+            CAST(:request_hash AS text), '')
+    ON CONFLICT (conversation_id, key) DO UPDATE
+    SET request_hash = excluded.request_hash, created_at = now()
+    WHERE old.created_at <= now() - interval '24 hours'
+""")
 
 
 def named_calls(ids: str | None, names: str | None) -> dict[str, str]:

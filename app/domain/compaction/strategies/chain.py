@@ -42,7 +42,7 @@ MAX_FAILURES = 3
 """From this many failures in a row, truncation comes before the summary."""
 
 GROUPS_KEPT = 3
-GROUPS_KEPT_DEEP = 1
+MIN_GROUPS_KEPT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def plan_steps(steps: Sequence[ChainStep], signals: ConversationSignals) -> tupl
         or signals.largest_result >= HUGE_RESULT_SHARE
         or signals.call_density > PARALLEL_CALL_DENSITY
     )
-    groups_kept = GROUPS_KEPT_DEEP if clears_most else GROUPS_KEPT
+    groups_kept = MIN_GROUPS_KEPT if clears_most else GROUPS_KEPT
     inside_turns = signals.turn_length >= LONG_TURN_MESSAGES
     return tuple(PlannedStep(name, groups_kept, inside_turns) for name in names)
 
@@ -147,7 +147,8 @@ class Chain(Strategy):
 class _Progress:
     """The history that the steps so far show (in `search`), and the steps that ran.
 
-    `budget` reserves tokens for a new summary or note; the budget of `search` does not.
+    `budget` reserves tokens for a new summary or note; the budget of `search` does so only once a
+    step has hidden messages.
     """
 
     search: CutSearch
@@ -206,7 +207,7 @@ def _clear_results(step: PlannedStep, progress: _Progress, deep: bool) -> _Progr
     """Clear the oldest tool results, except pinned and excluded ones and the newest groups."""
     search = progress.search
     groups = [start for start, end in call_groups(search.history) if end - start > 1]
-    groups_kept = GROUPS_KEPT_DEEP if deep else step.groups_kept
+    groups_kept = MIN_GROUPS_KEPT if deep else step.groups_kept
     end = groups[-groups_kept] if len(groups) > groups_kept else 0
     shown, tokens, through = list(search.history), tokens_of(search.history), 0
     for index, entry in enumerate(search.history[:end]):

@@ -34,9 +34,10 @@ MIN_FILL = 0.75
 class CutSearch:
     """A history, its budget, and the indices that bound the cuts.
 
-    `covered_start` is the index of the first entry in the covered range or after it, `covered_end`
-    of the first after it, `last_group` of the last call group after it. With a later bottom cut
-    never more is shown, so cuts are found by bisection.
+    The covered range is what the active compaction hides. `covered_start` is the index of the first
+    entry in it or after it, `covered_end` of the first entry after it. `last_group` is the index of
+    the last call group behind the range. A later bottom cut never shows more, so cuts are found by
+    bisection.
     """
 
     history: Sequence[Entry]
@@ -80,8 +81,8 @@ class CutSearch:
     def shown_to_fit(self, top: int, bottom: int) -> tuple[list[Entry], bool] | None:
         """Return the entries to show, and whether preserved messages are hidden so that they fit.
 
-        Of preserved messages the oldest are hidden first. None when the last call group and the
-        pinned messages do not fit.
+        Of preserved messages the whole top is hidden first, then the oldest of the bottom. None
+        when the last call group and the pinned messages do not fit.
         """
         if self.fits(top, bottom):
             return self.shown(top, bottom), False

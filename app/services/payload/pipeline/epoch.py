@@ -47,7 +47,8 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     """Return the epoch that the payload belongs to; `previous` is what this build chose before.
 
     A build that left the prefix of the last epoch does not return to it. Otherwise it could
-    alternate for ever: a payload may need the usage note with its reasoning, and none without it.
+    alternate for ever: without its reasoning a payload may be below `notice_at`, so that it has no
+    usage note; then the prefix of the last epoch fits again, with the reasoning.
     """
     last_epoch, format = state.input.epoch, state.format
     if last_epoch is None:

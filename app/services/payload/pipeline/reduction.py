@@ -50,15 +50,23 @@ async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
     conversation was changed, and ContextOverflow when nothing fits.
     """
     state = await clear_tool_results(deps, state)
-    if state.rendered is None and state.fits:
-        state = await render_view(deps, state)  # the pressure is that of the payload as sent
-    if state.items is not None:
-        state = with_notes(state, state.tools.agent_tools)
-    state = await shorten_oversized(deps, state)
+    state = await _render_fitting(deps, state)
+    shortened = await shorten_oversized(deps, state)
+    if shortened is not state:
+        state = await _render_fitting(deps, shortened)  # previews add the tools that they name
     state = await compact(deps, state)
     if state.fits:
         return state
     return await _reduce(deps, state, 0, has_reasoning=_has_reasoning(state))
+
+
+async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Render a view that fits, so that its pressure is that of the payload as sent."""
+    if state.rendered is None and state.fits:
+        state = await render_view(deps, state)
+    if state.items is not None:
+        state = with_notes(state, state.tools.agent_tools)
+    return state
 
 
 async def reduce_rendered(deps: BuildDependencies, state: BuildState) -> BuildState:

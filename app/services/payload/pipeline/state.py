@@ -1,4 +1,7 @@
-"""The values that the steps of a build pass on. They are immutable: a step returns a new one."""
+"""The values that the steps of a build pass on. They are immutable: a step returns a new one.
+
+The exception is `rendered`, the cached payload, which builds share and extend.
+"""
 
 from __future__ import annotations
 
