@@ -95,6 +95,7 @@ STEPS = st.lists(
         st.sampled_from(["write", "write", "commit", "roll_back", "read", "read"]),
         st.integers(0, WRITERS - 1),
     ),
+    min_size=12,
     max_size=30,
 )
 
@@ -256,7 +257,10 @@ async def test_a_stream_ends_when_another_server_answers(
 
 @pytest.mark.parametrize("statement", [PAGE_OF_TENANT, NEWEST_OF_TENANTS], ids=["page", "newest"])
 async def test_reads_go_by_position(database_url: str, statement: Any) -> None:
-    """Cost model: a poll and a page read by the tenant's index, whatever else there is."""
+    """Cost model: a poll and a page read by the tenant's index, whatever there is.
+
+    [events.tenant-cost]
+    """
     plan = await plan_of(database_url, statement)
     scans = [part for part in plan.split("->") if " on events" in part]
     (scan,) = scans
