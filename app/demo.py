@@ -1,7 +1,7 @@
 """The demo: replays conversations against a running service and prints the result of each.
 
 1. It does what an agent backend does: it appends every message, and builds a payload before each
-   answer of the assistant and at the end.
+   answer of the assistant and at the end, in the request that appends the message before it.
 2. A system or developer message at the start becomes a section; `tools` become the
    conversation's tools.
 3. The window is small, so that short conversations outgrow it and are compacted.
@@ -42,7 +42,7 @@ COLUMNS = (
     "compactions",
     "before → after",
     "append p50",
-    "build p50",
+    "step p50",
 )
 _LONGEST_NAME = 24
 
@@ -164,7 +164,7 @@ class Outcome:
     largest_payload_tokens: int = 0
     compactions: list[tuple[int, int]] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
-    builds: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -210,12 +210,10 @@ def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) 
     outcome.conversation_id = created.body["conversation_id"]
     path = f"/v1/conversations/{outcome.conversation_id}"
     for index, message in enumerate(trace.messages):
-        if message.get("role") == "assistant" and outcome.messages:
-            _build(client, path, outcome, index)
-        _append(client, path, outcome, index, message)
+        is_last = index + 1 == len(trace.messages)
+        is_answered = is_last or trace.messages[index + 1].get("role") == "assistant"
+        (_step if is_answered else _append)(client, path, outcome, index, message)
         done()
-    if outcome.messages:
-        _build(client, path, outcome, len(trace.messages))
     return outcome
 
 
@@ -284,12 +282,20 @@ def _append(
     outcome.tokens += sum(stored["token_count"] for stored in answer.body["messages"])
 
 
-def _build(client: Client, path: str, outcome: Outcome, index: int) -> None:
-    answer = client.send("POST", f"{path}/context", {})
-    if not answer.accepted:
-        outcome.refused.append(f"build before message {index + 1}: {answer.reason}")
+def _step(
+    client: Client, path: str, outcome: Outcome, index: int, message: Mapping[str, Any]
+) -> None:
+    answer = client.send("POST", f"{path}/context", {"append": {"messages": [message]}})
+    appended = answer.body.get("appended") if isinstance(answer.body, dict) else None
+    if appended is None:
+        outcome.refused.append(f"message {index + 1}: {answer.reason}")
         return
-    outcome.builds.append(answer.seconds)
+    outcome.messages += 1
+    if not answer.accepted:
+        outcome.refused.append(f"build after message {index + 1}: {answer.reason}")
+        return
+    outcome.steps.append(answer.seconds)
+    outcome.tokens += sum(stored["token_count"] for stored in appended["messages"])
     used, compaction = answer.body["tokens_used"], answer.body["compaction"]
     outcome.largest_payload_tokens = max(outcome.largest_payload_tokens, used)
     outcome.degraded += answer.body["degraded"]
@@ -307,12 +313,12 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         name,
         f"{outcome.messages:,}",
         f"{outcome.tokens:,}",
-        f"{len(outcome.builds):,}",
+        f"{len(outcome.steps):,}",
         f"{outcome.largest_payload_tokens:,}",
         f"{len(outcome.compactions):,}",
         change,
         _milliseconds(outcome.appends),
-        _milliseconds(outcome.builds),
+        _milliseconds(outcome.steps),
     )
 
 
@@ -326,7 +332,7 @@ def _totals(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         )
         total.compactions += outcome.compactions
         total.appends += outcome.appends
-        total.builds += outcome.builds
+        total.steps += outcome.steps
     row = list(_row(total))
     row[6] = ""
     return tuple(row)

@@ -22,7 +22,7 @@ from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
 from app.api.operation import health
-from app.api.payload import context, reported_usage, stateless, validation
+from app.api.payload import context, reported_usage, stateless, usage_totals, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
 from app.api.tool_output import blob_reading, blobs
@@ -47,6 +47,7 @@ from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
+from app.services.payload.usage_totals import UsageTotalService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
@@ -85,6 +86,7 @@ ROUTERS = (
     validation.router,
     tokens.router,
     models.router,
+    usage_totals.router,
     strategies.router,
     health.router,
 )
@@ -220,6 +222,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         tools=search,
         tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
         usage=usage,
+        usage_totals=UsageTotalService(database, utc_now),
         context=context,
         steps=StepService(log, usage, context),
         build_replay=BuildReplayService(database, resolver),

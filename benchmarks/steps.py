@@ -36,16 +36,8 @@ def measure(*, quick: bool) -> Section:
         for delay_ms in DELAYS_MS:
             report(f"steps: {delay_ms} ms between backend and service")
             one, three = _compare(connection, steps, delay_ms / 1000)
-            rows.append(
-                (
-                    f"{delay_ms} ms",
-                    ms(p50(one)),
-                    ms(p95(one)),
-                    ms(p50(three)),
-                    ms(p95(three)),
-                    times(p50(three) / p50(one)),
-                )
-            )
+            figures = [ms(of(took)) for took in (one, three) for of in (p50, p95)]
+            rows.append((f"{delay_ms} ms", *figures, times(p50(three) / p50(one))))
     section.add_text(f"{steps} steps each; requests for a step: 1 and 3.")
     section.add_table(
         ("delay per request", "one, p50", "p95", "three, p50", "p95", "three / one"), rows

@@ -14,7 +14,7 @@ from context_service_client import AuthenticatedClient, Client
 from context_service_client.api.agents import create_agent
 from context_service_client.api.blobs import read_lines, upload_blob
 from context_service_client.api.compactions import compact, list_compactions
-from context_service_client.api.context import build_context, stream_events
+from context_service_client.api.context import build_context, report_usage, stream_events
 from context_service_client.api.conversations import create_conversation, get_conversation
 from context_service_client.api.messages import append_messages, list_messages
 from context_service_client.api.models import count_tokens
@@ -22,6 +22,7 @@ from context_service_client.api.snapshots import (
     list_conversation_snapshots,
     save_conversation_snapshot,
 )
+from context_service_client.api.usage import get_conversation_usage
 from context_service_client.models import (
     AgentCreate,
     BudgetPolicyPatch,
@@ -42,6 +43,8 @@ from context_service_client.models import (
     StreamedEvent,
     TokensRequest,
     ToolObject,
+    UsageObject,
+    UsageRequest,
 )
 from context_service_client.types import File
 
@@ -171,6 +174,12 @@ def talk(client: Client | AuthenticatedClient) -> str:
         count_tokens.sync(client=client, body=TokensRequest(text="It rains.", model="gpt-4o"))
     )
     tell("tokens", counted.tokens, counted.counter)
+
+    usage = UsageObject.from_dict({"prompt_tokens": 90, "completion_tokens": 10})
+    call = UsageRequest(usage=usage, build_id=chat.build_id)
+    good(report_usage.sync(conversation_id, client=client, body=call))
+    bill = good(get_conversation_usage.sync(conversation_id, client=client, group_by="model"))
+    tell("usage", [[row.model, row.reported.total_tokens] for row in bill.data])
     return conversation_id
 
 

@@ -162,6 +162,21 @@ async function talk(service: Service): Promise<string> {
     await service.POST("/v1/tokens/count", { body: { text: "It rains.", model: "gpt-4o" } }),
   );
   tell("tokens", counted.tokens, counted.counter);
+
+  const usage = { prompt_tokens: 90, completion_tokens: 10 };
+  const path = { conversation_id };
+  good(
+    await service.POST("/v1/conversations/{conversation_id}/usage", {
+      params: { path },
+      body: { usage, build_id },
+    }),
+  );
+  const bill = good(
+    await service.GET("/v1/conversations/{conversation_id}/usage", {
+      params: { path, query: { group_by: "model" } },
+    }),
+  );
+  tell("usage", bill.data.map((row) => [row.model, row.reported.total_tokens]));
   return conversation_id;
 }
 

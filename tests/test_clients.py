@@ -44,6 +44,7 @@ SESSION: list[list[Any]] = [
     ["anthropic", ["user", "assistant", "user"], 200000],
     ["delta", True, 4, [{"role": "assistant", "content": "It rains, 8 degrees."}]],
     ["tokens", 3, "tokenizer"],
+    ["usage", [["gpt-4o", 100]]],
     ["compacted", True, ["active"]],
     ["shown", ["summarised", "verbatim"]],
     ["snapshots", [True]],

@@ -17,6 +17,7 @@ from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
+from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
 from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
@@ -68,6 +69,10 @@ class PostgresRepositories:
     @property
     def usage(self) -> UsageRepository:
         return UsageRepository(self._session)
+
+    @property
+    def usage_totals(self) -> UsageTotalRepository:
+        return UsageTotalRepository(self._session)
 
     @property
     def blobs(self) -> BlobRepository:

@@ -3,9 +3,9 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `api_keys`, `key_uses`
-and `allowances` are small enough to be reference tables. JSON is stored as text, so that it is
-returned byte for byte [log.identical-strings].
+`creations`, `summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`,
+`api_keys`, `key_uses` and `allowances` are small enough to be reference tables. JSON is stored as
+text, so that it is returned byte for byte [log.identical-strings].
 """
 
 from __future__ import annotations
@@ -501,6 +501,54 @@ usage_reports = sa.Table(
     sa.Column("estimated_tokens", sa.BigInteger),
     sa.Column("usage", sa.Text, nullable=False),
     _time("created_at"),
+)
+
+
+def _usage_totals() -> list[sa.Column[object]]:
+    """Return the last columns of a key of usage totals, and the totals."""
+    return [
+        sa.Column("day", sa.Date, primary_key=True),
+        sa.Column("model", sa.Text, primary_key=True),
+        sa.Column("purpose", sa.Text, primary_key=True),
+        sa.Column("calls", sa.BigInteger, nullable=False),
+        sa.Column("input_tokens", sa.BigInteger, nullable=False),
+        sa.Column("output_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cache_creation_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cost_usd", DOUBLE_PRECISION, nullable=False),
+        sa.Column("unpriced_calls", sa.BigInteger, nullable=False),
+        sa.Column("compacted_tokens", sa.BigInteger, nullable=False),
+        sa.Column("offloaded_tokens", sa.BigInteger, nullable=False),
+        sa.Column("saved_usd", DOUBLE_PRECISION, nullable=False),
+    ]
+
+
+conversation_usage = sa.Table(
+    "conversation_usage",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    *_usage_totals(),
+)
+
+# Has no content of conversations, and stays when they are deleted. Rows without an agent id are of
+# the whole tenant.
+tenant_usage = sa.Table(
+    "tenant_usage",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    *_usage_totals(),
+    # Every report updates a row: free space in the page allows HOT updates.
+    postgresql_with={"fillfactor": 50},
+)
+
+# Running sums of the tokens that previews of results leave out, up to a seq.
+offloaded_totals = sa.Table(
+    "offloaded_totals",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
 # The ratio of reported to counted tokens of a model, with exponential decay.

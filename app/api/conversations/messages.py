@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.api.conversations.message_schemas import (
-    Appended,
     MessagePage,
     MessagesAppend,
     Order,
@@ -33,6 +32,7 @@ from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ
 from app.api.http.pacing import read_of
 from app.api.http.routing import DirectRoute, PageRoute, WireRoute
+from app.api.payload.append_schemas import Appended
 from app.domain.common.errors import (
     Conflict,
     NotFound,

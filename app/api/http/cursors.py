@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import orjson
@@ -12,11 +12,12 @@ import orjson
 from app.api.http.fields import AGENT_ID, MAX_SEQ, UUID
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import is_sendable
+from app.domain.models.usage_totals import GroupBy
 
 _YEARS = range(2000, 9000)
 
 
-def encode(*values: str | int) -> str:
+def encode(*values: str | int | None) -> str:
     """Return a cursor of these values."""
     return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
@@ -60,6 +61,17 @@ def decode_id(cursor: str, kind: str) -> str:
     raise _invalid()
 
 
+def decode_usage(cursor: str, group_by: GroupBy) -> tuple[date | None, str | None]:
+    """Return the last day and model of a page of usage; None for what it is not grouped by."""
+    match _values(cursor):
+        case ["usage", str(cursor_group_by), day, model] if cursor_group_by == group_by:
+            has_model = isinstance(model, str) and is_sendable(model)
+            last = _day(day) if isinstance(day, str) else None
+            if has_model == group_by.has_model and (last is not None) == group_by.has_day:
+                return last, model if has_model else None
+    raise _invalid()
+
+
 def decode_name(cursor: str, kind: str) -> str:
     """Return the last name of a page of `kind`."""
     match _values(cursor):
@@ -82,6 +94,13 @@ def _time(text: str) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo is not None and time.year in _YEARS else None
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _invalid() -> ValidationError:

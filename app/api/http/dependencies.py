@@ -29,6 +29,7 @@ from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
+from app.services.payload.usage_totals import UsageTotalService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
@@ -68,6 +69,7 @@ class Services:
     tool_calls: ToolCallService
     transcripts: TranscriptService
     usage: UsageService
+    usage_totals: UsageTotalService
     validation: ValidationService
     storage: StorageQuota
     is_ready: Callable[[], Awaitable[bool]]

@@ -102,6 +102,7 @@ TAGS = [
     {"name": "snapshots", "description": "Saved active windows: read, export, restore."},
     {"name": "stateless", "description": "Compaction and validation of messages in the request."},
     {"name": "models", "description": "Models, strategies and token counts."},
+    {"name": "usage", "description": "Usage and cost by day and model."},
     {"name": "health", "description": "Health and metrics of the process."},
 ]
 

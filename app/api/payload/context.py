@@ -49,7 +49,7 @@ from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
 from app.services.conversations.batches import Append
 from app.services.payload.pipeline.state import KnownPayload
 from app.services.payload.reported_usage import Report
-from app.services.payload.steps import Step
+from app.services.payload.steps import NOTHING_STORED, Step
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
@@ -96,27 +96,25 @@ async def build_context(
     not stored again, and the payload is built from the log as it is then.
     """
     known_id = conversation_id_from(conversation_id)
-    tenant_id, context = tenant_of(request), services(request).context
-    if body is None:
-        return Json(await context.build(tenant_id, known_id, _DEFAULT))
-    known = KnownPayload(**dict(body.known)) if body.known is not None else None
-    settings = _settings(body)
-    if body.append is None and body.usage is None:
-        return Json(await context.build(tenant_id, known_id, settings, known))
+    step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
+    answer = await services(request).steps.run(tenant_of(request), known_id, step)
+    if (result := answer["reported"]) is not None:
+        answer["reported"] = shown_report(result)
+    return Json(answer)
+
+
+async def _step(request: Request, body: ContextRequest, idempotency_key: str | None) -> Step:
     append = report = None
     if body.append is not None:
         messages = body.append.messages
         await require_small_messages(request, messages, "/append/messages")
-        await services(request).storage.take(tenant_id, len(await request.body()))
+        await services(request).storage.take(tenant_of(request), len(await request.body()))
         format, expected_seq = body.append.format or body.format, body.append.expected_seq
         append = Append(messages, format, expected_seq, idempotency_key)
     if body.usage is not None:
         report = Report(**dict(body.usage), idempotency_key=idempotency_key)
-    step = Step(settings, known, append, report)
-    answer = await services(request).steps.run(tenant_id, known_id, step)
-    if "reported" in answer:
-        answer["reported"] = shown_report(answer["reported"])
-    return Json(answer)
+    known = KnownPayload(**dict(body.known)) if body.known is not None else None
+    return Step(_settings(body), known, append, report)
 
 
 @router.get(
@@ -205,7 +203,7 @@ async def overflow(
             )
         settings = _settings(body)
     result, built = await services(request).context.overflow(tenant_of(request), known_id, settings)
-    return Json({**asdict(result), "context": built})
+    return Json({**asdict(result), "context": built | dict(NOTHING_STORED)})
 
 
 def _settings(body: CallSettings) -> RequestSettings:

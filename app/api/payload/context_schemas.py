@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.api.conversations.message_schemas import Appended
 from app.api.http.fields import (
     MAX_SEQ,
     MAX_TOKENS,
@@ -24,6 +23,7 @@ from app.api.http.fields import (
     Tools,
     examples,
 )
+from app.api.payload.append_schemas import Appended
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
@@ -102,6 +102,8 @@ _BUILT: dict[str, Any] = {
     "deferred_tools": 0,
     "defers_natively": False,
     "delta": False,
+    "appended": None,
+    "reported": None,
 }
 
 
@@ -354,10 +356,10 @@ class BuiltContext(EarlierBuild):
     )
     delta: bool = Field(description="Whether the payload has only new items.")
     appended: Appended | None = Field(
-        default=None, description="The stored batch, if the request has `append`."
+        description="The stored batch; null if the request has no `append`."
     )
     reported: UsageAnswer | None = Field(
-        default=None, description="The stored report, if the request has `usage`."
+        description="The stored report; null if the request has no `usage`."
     )
 
 

@@ -77,11 +77,32 @@ class ModelInfo:
         """The share that is added to a count for safety."""
         return 0.0 if self.exact else INEXACT_MARGIN
 
-    def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Return the price in USD of one uncached call, None without both prices."""
+    def cost(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        cache_creation_tokens: int = 0,
+        cache_read_tokens: int = 0,
+    ) -> float | None:
+        """Return the price in USD of one call, None without the prices of input and output.
+
+        `input_tokens` excludes cached tokens. Where no price of cached tokens is known, they cost
+        as much as other input.
+        """
         if self.input_price is None or self.output_price is None:
             return None
-        return input_tokens * self.input_price + output_tokens * self.output_price
+        write_price, read_price = self.cache_write_price, self.cache_read_price
+        return (
+            input_tokens * self.input_price
+            + cache_creation_tokens * (self.input_price if write_price is None else write_price)
+            + cache_read_tokens * (self.input_price if read_price is None else read_price)
+            + output_tokens * self.output_price
+        )
+
+    @property
+    def input_room(self) -> int | None:
+        """The largest input that the model accepts, None where that is unknown."""
+        return self.max_input_tokens or self.context_window
 
 
 @dataclass(frozen=True, slots=True)

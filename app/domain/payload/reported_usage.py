@@ -38,16 +38,33 @@ class TokenUsage:
         """All tokens of the call (rule 1)."""
         return self.sent_tokens + self.output_tokens
 
+    def plus(self, other: TokenUsage) -> TokenUsage:
+        """Return the tokens of both."""
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_creation_tokens + other.cache_creation_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CallUsage:
     """The usage of a call; with `has_steps` its input has more than the payload.
 
-    The provider ran tools of its own, and counted their results as input.
+    The provider ran tools of its own, and counted their results as input. `usage` is that of the
+    last step, whose context the next call starts from. `whole` is the usage of all steps, None
+    where that is the same.
     """
 
     usage: TokenUsage
     has_steps: bool = False
+    whole: TokenUsage | None = None
+
+    @property
+    def billed(self) -> TokenUsage:
+        """The usage that the provider bills."""
+        return self.whole or self.usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 1. OpenAI and Gemini count cached tokens in their input, Anthropic and Bedrock beside it. An object
    is read by its own shape, whatever the format of the call.
 2. Where a provider ran several steps, the last one counts: it has the context that the next call
-   starts from.
+   starts from. The bill is that of all steps. Anthropic's own fields are their sum, except for the
+   steps in which it compacted the context.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from app.domain.payload.reported_usage import CallUsage, TokenUsage
 MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
 _STEP_TYPES = ("message", "fallback_message")
+_COMPACTION_STEP_TYPE = "compaction"
 _CACHE_READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
 
 
@@ -147,13 +149,19 @@ def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
     if not isinstance(steps, Sequence) or isinstance(steps, str):
         raise ValidationError.at("/usage/iterations", "A list is required")
     usages = []
+    billed = whole
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
             raise ValidationError.at(pointer, "An object is required")
         if step.get("type") in _STEP_TYPES:
             usages.append(_anthropic_step(step, pointer))
-    return CallUsage(usages[-1] if usages else whole, len(steps) > 1 or _ran_own_tools(raw))
+        elif step.get("type") == _COMPACTION_STEP_TYPE:
+            billed = billed.plus(_anthropic_step(step, pointer))
+    last = usages[-1] if usages else whole
+    return CallUsage(
+        last, len(steps) > 1 or _ran_own_tools(raw), None if billed == last else billed
+    )
 
 
 def _anthropic_step(raw: Mapping[str, Any], at: str) -> TokenUsage:

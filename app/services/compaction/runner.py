@@ -27,6 +27,7 @@ from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
 from app.services.compaction.runs import CompactionRun, CompactRequest, ExecutedPlan, nothing_done
+from app.services.compaction.summaries.usage_recording import add_usage, record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Observer
@@ -112,11 +113,18 @@ class CompactionRunner:
     async def _observed(
         self, run: CompactionRun, compacting: Awaitable[CompactResult]
     ) -> CompactResult:
-        """Report a run and its result to the observer."""
-        with self._observer.compacting(run.conversation_id, run.trigger, run.strategy) as observe:
-            result = await compacting
-            observe(result)
-        return result
+        """Report a run and its result to the observer; its model calls cost, however it ends."""
+        try:
+            with self._observer.compacting(
+                run.conversation_id, run.trigger, run.strategy
+            ) as observe:
+                result = await compacting
+                observe(result)
+            return result
+        finally:
+            await record_usage(
+                self.database, run.calls, run.conversation_id, run.source.conversation.agent_id
+            )
 
     async def _plan_and_apply(self, run: CompactionRun) -> CompactResult:
         plan = run.plan()
@@ -249,6 +257,8 @@ class CompactionRunner:
                 ):
                     raise JobCancelled
             await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+            await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
+        run.calls.unrecorded.clear()
         return result
 
     async def _add_event(self, run: CompactionRun, event: EventType, **data: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reported usage: stores it, calibrates its model, and decides whether to compact."""
+"""Reported usage: stored, added to totals, used for calibration, judged for compaction."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.models.usage_totals import UsageEntry
 from app.domain.payload.epochs import (
     BuildId,
     EpochStart,
@@ -43,6 +44,7 @@ from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSetting
 from app.services.common.due_compactions import make_compaction_due
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
+from app.services.payload.usage_entries import SentCall, usage_entry
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
@@ -113,6 +115,16 @@ class _PayloadCount:
     uncalibrated_reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A new report as stored, its call, the newest epoch of its stream, and its count."""
+
+    report: UsageReport
+    call: CallUsage
+    newest_epoch: Epoch | None
+    payload_count: _PayloadCount
+
+
 class UsageService:
     """Stores reported usage, calibrates its model, and decides whether to compact."""
 
@@ -153,24 +165,29 @@ class UsageService:
                 await self._format(session, conversation_id, report), report.model
             )
             resolved = await self._resolved(conversation, settings)
+            new, entry, payload_count = None, None, _PayloadCount(None, None)
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
-                payload_count = _PayloadCount(None, None)
             else:
-                stored, payload_count = await self._store(
+                new = await self._store(
                     session, conversation, resolved, report, settings.format, usage_json
                 )
+                stored, payload_count = new.report, new.payload_count
             reported, visible_tokens = None, 0
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(session, resolved, conversation)
+            if new is not None:
+                entry = await self._entry(session, conversation, resolved, new, visible_tokens)
+                await session.usage_totals.add_to_conversation(conversation_id, [entry])
+            # Other reports of the model, and of the tenant, wait for the end of this transaction
+            # from here on.
             if (
                 stored is not None
                 and payload_count.tokens is not None
                 and payload_count.uncalibrated_reason is None
             ):
-                # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
@@ -180,6 +197,8 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
+            if entry is not None:
+                await session.usage_totals.add_to_tenant(tenant_id, conversation.agent_id, [entry])
         result = _result(conversation, resolved, visible_tokens, reported, payload_count)
         if resolved is not None and result.should_compact:
             await self._enqueue_compaction(conversation_id, resolved)
@@ -232,7 +251,7 @@ class UsageService:
         report: Report,
         format: FormatName,
         usage_json: str,
-    ) -> tuple[UsageReport, _PayloadCount]:
+    ) -> _Stored:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
         model = report.model or conversation.model or self._resolver.default_model
@@ -269,7 +288,24 @@ class UsageService:
         new_report = replace(new_report, estimated_tokens=payload_count.tokens)
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return new_report, payload_count
+        return _Stored(new_report, call, newest_epoch, payload_count)
+
+    async def _entry(
+        self,
+        session: Repositories,
+        conversation: Conversation,
+        resolved: ResolvedSettings | None,
+        new: _Stored,
+        visible_tokens: int,
+    ) -> UsageEntry:
+        """Return what a new report adds to the usage totals."""
+        info = self._resolver.model_info(conversation, new.report.model)
+        sent = SentCall(new.report, new.call.billed, new.newest_epoch)
+        if resolved is None:
+            shown_tokens, factor = conversation.state.shown_tokens, 1.0
+        else:
+            shown_tokens, factor = visible_tokens, resolved.factor
+        return await usage_entry(session, conversation, info, sent, shown_tokens, factor)
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""

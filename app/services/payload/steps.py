@@ -21,6 +21,9 @@ from app.services.payload.context import ContextService
 from app.services.payload.pipeline.state import KnownPayload
 from app.services.payload.reported_usage import Report, UsageService
 
+NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
+"""What the answer to a build has in addition, without an append and a report."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -45,7 +48,7 @@ class StepService:
 
         Raises as `LogService.append`, `UsageService.report` and `ContextService.build` do.
         """
-        answer: dict[str, Any] = {}
+        answer = dict(NOTHING_STORED)
         facts: dict[str, Any] = {}
         if step.append is not None:
             with _located("/append"):
@@ -57,8 +60,9 @@ class StepService:
             if "appended" in facts:
                 report = replace(report, head_seq=facts["appended"]["first_seq"] - 1)
             with _located("/usage", facts):
-                answer["reported"] = await self._usage.report(tenant_id, conversation_id, report)
-            facts["reported"] = answer["reported"].report_id
+                result = await self._usage.report(tenant_id, conversation_id, report)
+            answer["reported"] = result
+            facts["reported"] = result.report_id
         with _located("", facts):
             built = await self._context.build(tenant_id, conversation_id, step.settings, step.known)
         return built | answer

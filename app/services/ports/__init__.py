@@ -11,7 +11,7 @@ from app.services.ports.conversations import (
 from app.services.ports.database import Database, Repositories
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
 from app.services.ports.models import Gateway, Models, Ranking, Tokenizer
-from app.services.ports.payload import ContextRepository, UsageRepository
+from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
 from app.services.ports.telemetry import Observer
 from app.services.ports.tenancy import (
@@ -50,4 +50,5 @@ __all__ = [
     "Tokenizer",
     "TranscriptRepository",
     "UsageRepository",
+    "UsageTotalRepository",
 ]

@@ -14,7 +14,7 @@ from app.services.ports.conversations import (
     TranscriptRepository,
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
-from app.services.ports.payload import ContextRepository, UsageRepository
+from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
@@ -67,6 +67,11 @@ class Repositories(Protocol):
     @property
     def usage(self) -> UsageRepository:
         """Token usage that providers reported."""
+        ...
+
+    @property
+    def usage_totals(self) -> UsageTotalRepository:
+        """Totals of usage and cost."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
 from app.domain.models.calibration import Calibration
+from app.domain.models.usage_totals import UsageEntry, UsageQuery, UsageRow
 from app.domain.payload.reported_usage import UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
 
@@ -178,4 +179,45 @@ class UsageRepository(Protocol):
         self, tenant_id: str, model: str, counter: str
     ) -> Calibration | None:
         """Return the calibration of a model, or None."""
+        ...
+
+
+class UsageTotalRepository(Protocol):
+    """Totals of usage and cost by day and model, of a conversation, an agent or a tenant."""
+
+    async def add_to_conversation(
+        self, conversation_id: str, entries: Sequence[UsageEntry]
+    ) -> None:
+        """Add to the totals of today; nothing is added for a deleted conversation."""
+        ...
+
+    async def add_to_tenant(
+        self, tenant_id: str, agent_id: str | None, entries: Sequence[UsageEntry]
+    ) -> None:
+        """Add to the totals of today, of the tenant and of the agent, if there is one.
+
+        Call it last in a transaction: all reports of the tenant wait for the end of that.
+        """
+        ...
+
+    async def of_conversation(
+        self, conversation_id: str, query: UsageQuery
+    ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the totals of all matching rows, and a page of their groups."""
+        ...
+
+    async def of_tenant(
+        self, tenant_id: str, agent_id: str | None, query: UsageQuery
+    ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the same of one agent, without an agent id of the whole tenant."""
+        ...
+
+    async def offloaded_tokens(
+        self, conversation_id: str, spans: Sequence[Span], through_seq: int
+    ) -> int:
+        """Return about how many tokens the previews in these spans leave out.
+
+        It measures messages up to a seq, but only once, and a limited number at a time. Call it in
+        a transaction that has locked the conversation against deletion.
+        """
         ...

@@ -145,6 +145,13 @@ class SettingsResolver:
         self._add(key, resolved, size + _BASE_CHARS)
         return resolved, size + _BASE_CHARS
 
+    def model_info(self, conversation: Conversation, model: str) -> ModelInfo | None:
+        """Return the registry entry of the conversation's effective model, None without one."""
+        info = self._models.find(model)
+        if conversation.model_entry is not None:
+            return merged_entry(model, info, conversation.model_entry)
+        return info
+
     def recorded(
         self, conversation: Conversation, epoch: Epoch, start: EpochStart, texts: Mapping[str, str]
     ) -> ResolvedSettings:
@@ -153,9 +160,7 @@ class SettingsResolver:
         They serve to render payloads; they have no limits for compaction.
         """
         model = epoch.payload_stream.partition(":")[2]
-        info = self._models.find(model)
-        if conversation.model_entry is not None:
-            info = merged_entry(model, info, conversation.model_entry)
+        info = self.model_info(conversation, model)
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
         stored = json_text.loads(texts[epoch.sections_hash])
         sections = tuple(section_from(raw, index) for index, raw in enumerate(stored))

@@ -28,6 +28,7 @@ from app.domain.snapshots.snapshots import (
     without_middle,
 )
 from app.services.common.read_permits import BATCH_BYTES, batches
+from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database
 
@@ -104,11 +105,15 @@ class SnapshotSummaries:
 
         summary: str | None = None
         batch: list[Message] = []
-        async for messages in self._messages(windows):
-            if batch:
-                summary = await summarised(batch, summary, is_end=False)
-            batch = messages
-        return await summarised(batch, summary, is_end=True)
+        try:
+            async for messages in self._messages(windows):
+                if batch:
+                    summary = await summarised(batch, summary, is_end=False)
+                batch = messages
+            return await summarised(batch, summary, is_end=True)
+        finally:
+            agent_id = windows[0].conversation.agent_id
+            await record_usage(self._database, run, agent_id=agent_id)
 
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""

@@ -66,6 +66,9 @@ UNSAID = {
         *("set_agent_sections", "set_agent_tools"),
         *("set_conversation_sections", "set_conversation_tools"),
     ),
+    "days are a range, and a cursor is what a page of the same groups has given": (
+        *("get_conversation_usage", "get_agent_usage", "get_usage"),
+    ),
     "a window may have no messages": (
         *("save_agent_snapshot", "save_conversation_snapshot", "build_context"),
     ),

@@ -37,16 +37,17 @@ def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: 
     return f"""
         SELECT {selected}{", fits, row_count" if selected != "*" else ""}
         FROM (
-            SELECT *, position = 1 AND CAST(:whole_first AS boolean)
+            SELECT *, page_position = 1 AND CAST(:whole_first AS boolean)
                 OR total_bytes <= CAST(:max_bytes AS bigint) AS fits
             FROM (
-                SELECT *, row_number() OVER in_order AS position, count(*) OVER () AS row_count,
+                SELECT *, row_number() OVER in_order AS page_position,
+                    count(*) OVER () AS row_count,
                     sum({size} + {SMALL_COLUMNS_BYTES}) OVER in_order AS total_bytes
                 FROM ({rows}) AS paged
                 WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
             ) AS sized
         ) AS fitting
-        WHERE (fits OR position = 1) AND position < CAST(:limit AS bigint)
+        WHERE (fits OR page_position = 1) AND page_position < CAST(:limit AS bigint)
         ORDER BY {order}
         """
 

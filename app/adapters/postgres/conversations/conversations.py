@@ -125,6 +125,8 @@ CONVERSATION_TABLES = (
     "blob_chunks",
     "conversation_versions",
     "usage_reports",
+    "conversation_usage",
+    "offloaded_totals",
     "message_words",
     "snapshot_parts",
 )

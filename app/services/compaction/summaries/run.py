@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.models.limits import ModelInfo
+from app.domain.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class SummariserRun:
     `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
     answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
-    the tenant's own ones included. The object is mutable, and belongs to one compaction.
+    the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
+    totals have yet. The object is mutable, and belongs to one compaction.
     """
 
     tenant_id: str
@@ -51,6 +53,7 @@ class SummariserRun:
     prompt_hash: str = EXTRACTIVE
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
+    unrecorded: dict[str, CallTotals] = field(default_factory=dict)
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
@@ -60,6 +63,16 @@ class SummariserRun:
         price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None
         self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
+        totals = call_totals(call.info, completion.input_tokens, completion.output_tokens)
+        self.unrecorded[call.model] = self.unrecorded.get(call.model, CallTotals()).plus(totals)
+
+    @property
+    def unrecorded_usage(self) -> list[UsageEntry]:
+        """What the calls add to usage totals that do not have them yet."""
+        return [
+            UsageEntry(model, Purpose.SUMMARIES, totals)
+            for model, totals in self.unrecorded.items()
+        ]
 
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""

@@ -1,0 +1,168 @@
+"""Usage and cost by day and model: of a conversation, an agent and the tenant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http import cursors
+from app.api.http.bodies import Json
+from app.api.http.dependencies import (
+    AgentPath,
+    ConversationPath,
+    Cursor,
+    Limit,
+    agent_id_from,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.usage_total_schemas import (
+    SAVINGS_METHOD,
+    FirstDay,
+    Groups,
+    LastDay,
+    OnlyModel,
+    UsageTotalsAnswer,
+)
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.models.usage_totals import CallTotals, GroupBy, UsageRow
+from app.services.payload.usage_totals import UsageTotals, UsageTotalsRequest
+
+router = APIRouter(route_class=WireRoute, tags=["usage"])
+
+_USD_DIGITS = 12
+"""Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/usage",
+    summary="Read a conversation's usage and cost",
+    response_model=UsageTotalsAnswer,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def get_conversation_usage(
+    request: Request,
+    conversation_id: ConversationPath,
+    first: FirstDay = None,
+    last: LastDay = None,
+    group_by: Groups = GroupBy.DAY_AND_MODEL,
+    model: OnlyModel = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return tokens and cost of the calls that were reported, and what compactions cost and saved.
+
+    A call is of the day on which it was reported, and is priced with the prices of that time. A
+    fork begins without usage.
+    """
+    known_id = conversation_id_from(conversation_id)
+    asked = _request(first, last, group_by, model, limit, cursor)
+    found = await services(request).usage_totals.of_conversation(
+        tenant_of(request), known_id, asked
+    )
+    return Json(_answer(found))
+
+
+@router.get(
+    "/v1/agents/{agent_id}/usage",
+    summary="Read an agent's usage and cost",
+    response_model=UsageTotalsAnswer,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def get_agent_usage(
+    request: Request,
+    agent_id: AgentPath,
+    first: FirstDay = None,
+    last: LastDay = None,
+    group_by: Groups = GroupBy.DAY_AND_MODEL,
+    model: OnlyModel = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the usage of all conversations of an agent, deleted ones included."""
+    known_id = agent_id_from(agent_id)
+    asked = _request(first, last, group_by, model, limit, cursor)
+    found = await services(request).usage_totals.of_agent(tenant_of(request), known_id, asked)
+    return Json(_answer(found))
+
+
+@router.get(
+    "/v1/usage",
+    summary="Read your usage and cost",
+    response_model=UsageTotalsAnswer,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def get_usage(
+    request: Request,
+    first: FirstDay = None,
+    last: LastDay = None,
+    group_by: Groups = GroupBy.DAY_AND_MODEL,
+    model: OnlyModel = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the usage of all agents and conversations of the tenant, deleted ones included.
+
+    Summaries of snapshots and of `POST /v1/context/compress` are part of it.
+    """
+    asked = _request(first, last, group_by, model, limit, cursor)
+    found = await services(request).usage_totals.of_tenant(tenant_of(request), asked)
+    return Json(_answer(found))
+
+
+def _request(
+    first: Any, last: Any, group_by: GroupBy, model: str | None, limit: int, cursor: str | None
+) -> UsageTotalsRequest:
+    after = cursors.decode_usage(cursor, group_by) if cursor else None
+    return UsageTotalsRequest(first, last, group_by, model, limit, after)
+
+
+def _answer(found: UsageTotals) -> dict[str, Any]:
+    last = found.rows[-1] if found.rows.has_more else None
+    following = None
+    if last is not None:
+        day = last.day.isoformat() if last.day is not None else None
+        following = cursors.encode("usage", found.group_by, day, last.model)
+    return {
+        "from": found.days.first,
+        "to": found.days.last,
+        "group_by": found.group_by,
+        "data": [{"day": row.day, "model": row.model, **_figures(row)} for row in found.rows],
+        "totals": _figures(found.totals),
+        "savings_method": SAVINGS_METHOD,
+        "next_cursor": following,
+    }
+
+
+def _figures(row: UsageRow) -> dict[str, Any]:
+    both = row.reported.plus(row.summaries)
+    saved = row.saved
+    return {
+        "reported": _calls(row.reported),
+        "summaries": _calls(row.summaries),
+        "cost_usd": _cost(both, both.cost_usd),
+        "saved": {
+            "compacted_tokens": saved.compacted_tokens,
+            "offloaded_tokens": saved.offloaded_tokens,
+            "tokens": saved.compacted_tokens + saved.offloaded_tokens,
+            "cost_usd": _cost(row.reported, saved.cost_usd),
+        },
+    }
+
+
+def _calls(totals: CallTotals) -> dict[str, Any]:
+    tokens = totals.input_tokens + totals.output_tokens
+    tokens += totals.cache_creation_tokens + totals.cache_read_tokens
+    cost_usd = _cost(totals, totals.cost_usd)
+    return {**asdict(totals), "total_tokens": tokens, "cost_usd": cost_usd}
+
+
+def _cost(totals: CallTotals, usd: float) -> float | None:
+    """Return an amount for these calls, None where none of them has a price."""
+    is_unknown = 0 < totals.calls == totals.unpriced_calls
+    return None if is_unknown else round(usd, _USD_DIGITS)

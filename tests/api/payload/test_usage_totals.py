@@ -1,0 +1,435 @@
+"""`GET …/usage`: of a conversation, an agent and the tenant.
+
+Expected figures are sums of this test over what it reported, with prices calculated by hand.
+[usage.totals, usage.cost, usage.savings-estimate, usage.totals-outlive]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+import tiktoken
+from anthropic.types.beta import BetaUsage
+from google.genai.types import GenerateContentResponseUsageMetadata
+from openai.types import CompletionUsage
+from openai.types.completion_usage import PromptTokensDetails
+
+from app.keys import create
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.conftest import execute, started
+from tests.fake_llm import FakeLLM
+
+MODEL, UNPRICED, FAKE = "acme/large", "acme/unpriced", "openai/fake"
+# USD of a million tokens: 2 for input, 8 for output, 0.5 and 2.5 for cache reads and writes.
+PRICES = {
+    "input_price": 2e-6,
+    "output_price": 8e-6,
+    "cache_read_price": 5e-7,
+    "cache_write_price": 2.5e-6,
+}
+STEP = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+OPENAI = CompletionUsage(
+    prompt_tokens=1_000,
+    completion_tokens=50,
+    total_tokens=1_050,
+    prompt_tokens_details=PromptTokensDetails(cached_tokens=600),
+)
+ANTHROPIC = BetaUsage(
+    input_tokens=400, output_tokens=50, cache_creation_input_tokens=100, cache_read_input_tokens=600
+)
+COMPACTED = BetaUsage.model_validate(
+    {
+        "input_tokens": 400,
+        "output_tokens": 50,
+        "iterations": [
+            {"type": "compaction", "input_tokens": 10_000, "output_tokens": 200, **STEP},
+            {"type": "message", "input_tokens": 400, "output_tokens": 50, **STEP},
+        ],
+    }
+)
+GEMINI = GenerateContentResponseUsageMetadata(
+    prompt_token_count=1_000,
+    cached_content_token_count=600,
+    candidates_token_count=30,
+    thoughts_token_count=20,
+)
+# Input, output, written, read; then the price in millionths of USD by hand:
+# 400 x 2 + 600 x 0.5 + 50 x 8, and for Anthropic 100 x 2.5 more, or 10,400 x 2 + 250 x 8.
+BILLED = {
+    "openai_chat": (OPENAI, (400, 50, 0, 600), 1_500),
+    "anthropic": (ANTHROPIC, (400, 50, 100, 600), 1_750),
+    "steps": (COMPACTED, (10_400, 250, 0, 0), 22_800),
+    "gemini": (GEMINI, (400, 50, 0, 600), 1_500),
+}
+NAMES = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
+NOTHING = {"calls": 0, **dict.fromkeys(NAMES, 0), "total_tokens": 0} | {
+    "cost_usd": 0.0,
+    "unpriced_calls": 0,
+}
+
+
+async def read(client: httpx.AsyncClient, path: str, **query: Any) -> dict[str, Any]:
+    """Return an answer of usage totals."""
+    answer = await client.get(f"{path}/usage", params=query)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def report(client: httpx.AsyncClient, path: str, shape: str, model: str = MODEL) -> None:
+    """Report a call."""
+    usage = BILLED[shape][0].model_dump(mode="json", exclude_none=True)
+    answer = await client.post(f"{path}/usage", json={"usage": usage, "model": model})
+    assert answer.status_code == 200, answer.text
+
+
+def summed(reports: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Return the expected totals by model of reports, each a shape and a model."""
+    sums: dict[str, dict[str, Any]] = defaultdict(lambda: dict(NOTHING))
+    for shape, model in reports:
+        _, tokens, price = BILLED[shape]
+        total = sums[model]
+        for name, count in zip(NAMES, tokens, strict=True):
+            total[name] += count
+        total["calls"] += 1
+        total["total_tokens"] += sum(tokens)
+        total["unpriced_calls"] += model == UNPRICED
+        total["cost_usd"] += 0 if model == UNPRICED else price / 10**6
+    for total in sums.values():
+        is_priced = total["calls"] > total["unpriced_calls"]
+        total["cost_usd"] = pytest.approx(total["cost_usd"]) if is_priced else None
+    return dict(sums)
+
+
+async def test_a_bill_is_the_sum_of_what_was_reported(client: httpx.AsyncClient) -> None:
+    """By model, for a conversation, its agent and the tenant, and after deletions too.
+
+    Cached tokens have their own price and are counted once; calls without a price are counted.
+    """
+    await client.put(f"/v1/models/{MODEL}", json=PRICES)
+    for agent in ("a", "b"):
+        await client.post("/v1/agents", json={"agent_id": agent, "name": agent})
+    paths = [await new_conversation(client, agent_id=agent) for agent in ("a", "a", "b")]
+    paths.append(await new_conversation(client))
+    made = [
+        (0, "openai_chat", MODEL),
+        (0, "anthropic", MODEL),
+        (0, "gemini", UNPRICED),
+        (1, "gemini", MODEL),
+        (1, "steps", MODEL),
+        (2, "openai_chat", UNPRICED),
+        (3, "anthropic", MODEL),
+    ]
+    for place, shape, model in made:
+        await report(client, paths[place], shape, model)
+    owners = {
+        paths[0]: {0},
+        paths[1]: {1},
+        paths[2]: {2},
+        "/v1/agents/a": {0, 1},
+        "/v1/agents/b": {2},
+        "/v1": {0, 1, 2, 3},
+    }
+
+    async def check(path: str) -> None:
+        told = await read(client, path, group_by="model")
+        expected = summed((shape, model) for at, shape, model in made if at in owners[path])
+        assert {row["model"]: row["reported"] for row in told["data"]} == expected, path
+        assert all(row["day"] is None for row in told["data"])
+        assert told["totals"]["reported"]["calls"] == sum(it["calls"] for it in expected.values())
+        assert told["totals"]["summaries"] == NOTHING
+        assert told["totals"]["cost_usd"] == told["totals"]["reported"]["cost_usd"]
+
+    for path in owners:
+        await check(path)
+    deleted = (await client.delete(paths[0])).json()["deleted"]
+    assert deleted["conversation_usage"] == 2
+    assert_problem(await client.get(f"{paths[0]}/usage"), 404, "NOT_FOUND")
+    await client.delete("/v1/agents/b")
+    for path in ("/v1/agents/a", "/v1"):
+        await check(path)
+    assert_problem(await client.get("/v1/agents/b/usage"), 404, "NOT_FOUND")
+
+
+async def test_prices_are_those_of_the_time_of_the_report(client: httpx.AsyncClient) -> None:
+    """An own price overrides the registry's; a later change alters no earlier cost."""
+    path = await new_conversation(client)
+    # The registry has 2.5, 10 and 1.25 for gpt-4o: 400 x 2.5 + 600 x 1.25 + 50 x 10.
+    await report(client, path, "openai_chat", "gpt-4o")
+    assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.00225)
+    await client.put("/v1/models/gpt-4o", json={"input_price": 1e-3})
+    await report(client, path, "openai_chat", "gpt-4o")
+    assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.00225 + 0.40125)
+    await client.delete("/v1/models/gpt-4o")
+    assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.4035)
+
+
+async def test_a_repeated_report_counts_once(client: httpx.AsyncClient) -> None:
+    """One with a used key, and one without usage, add nothing; nor does one that is refused."""
+    path = await new_conversation(client)
+    body = {"usage": OPENAI.model_dump(mode="json"), "model": MODEL}
+    headers = {"Idempotency-Key": "k"}
+    for answer in await asyncio.gather(
+        *(client.post(f"{path}/usage", json=body, headers=headers) for _ in range(3)),
+        client.post(f"{path}/usage", json={"model": MODEL}),
+    ):
+        assert answer.status_code == 200, answer.text
+    wrong = body | {"epoch": 7}
+    assert_problem(await client.post(f"{path}/usage", json=wrong), 422, "VALIDATION_ERROR")
+    for owner in (path, "/v1"):
+        assert (await read(client, owner))["totals"]["reported"]["calls"] == 1
+
+
+async def test_reports_at_once_are_all_in_the_totals(client: httpx.AsyncClient) -> None:
+    """Reports of several conversations of one tenant at the same time: no update is lost."""
+    await client.put(f"/v1/models/{MODEL}", json=PRICES)
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    paths = [await new_conversation(client, agent_id="a") for _ in range(3)]
+    made = [(shape, MODEL) for shape in BILLED for _ in range(3)]
+    await asyncio.gather(
+        *(report(client, path, shape, model) for path in paths for shape, model in made)
+    )
+    for path, times in (("/v1", 3), ("/v1/agents/a", 3), (paths[0], 1)):
+        told = (await read(client, path))["totals"]["reported"]
+        assert told == summed(made * times)[MODEL]
+
+
+async def test_another_tenants_usage_is_not_shown(settings: Settings) -> None:
+    """Equal agent ids are two agents, and each tenant reads its own usage."""
+    keys = {name: await create(name, "", None, settings) for name in ("alice", "bob")}
+    async with started(create_app(settings)) as client:
+        for key in keys.values():
+            client.headers["Authorization"] = f"Bearer {key}"
+            await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+        path = await new_conversation(client, agent_id="a")
+        await report(client, path, "openai_chat")
+        client.headers["Authorization"] = f"Bearer {keys['alice']}"
+        assert_problem(await client.get(f"{path}/usage"), 404, "NOT_FOUND")
+        for owner in ("/v1", "/v1/agents/a"):
+            told = await read(client, owner)
+            assert (told["data"], told["totals"]["reported"]) == ([], NOTHING)
+        client.headers["Authorization"] = f"Bearer {keys['bob']}"
+        assert (await read(client, "/v1"))["totals"]["reported"]["calls"] == 1
+
+
+# --- days, groups and pages -----------------------------------------------------------------
+
+FIRST = date(2026, 1, 30)
+PLANTED = {
+    (FIRST + timedelta(days=day), model): 10 * day + place
+    for day in range(5)
+    for place, model in enumerate(("m1", "m2", "m3"), start=1)
+    if (day, model) != (2, "m2")
+}
+"""Calls by day and model; each has as many input tokens."""
+
+
+async def plant(database_url: str) -> None:
+    """Store the planted calls, and those of a day before and a day after."""
+    outside = {(FIRST - timedelta(days=1), "m1"): 1_000, (FIRST + timedelta(days=5), "m1"): 1_000}
+    for (day, model), calls in {**PLANTED, **outside}.items():
+        await execute(
+            database_url,
+            "INSERT INTO tenant_usage VALUES"
+            " ('default', '', $1, $2, 'reported', $3, $3, 0, 0, 0, 0, $3, 0, 0, 0)",
+            day,
+            model,
+            calls,
+        )
+
+
+def grouped(key: str, chosen: Mapping[tuple[date, str], int]) -> dict[tuple[Any, Any], int]:
+    """Return the planted calls by day, by model or by both, in the order of an answer."""
+    sums: dict[tuple[Any, Any], int] = defaultdict(int)
+    for (day, model), calls in chosen.items():
+        sums[day.isoformat() if "day" in key else None, model if "model" in key else None] += calls
+    return dict(sorted(sums.items(), key=str))
+
+
+@pytest.mark.parametrize("limit", [2, 1000])
+async def test_rows_of_a_range_of_days(
+    client: httpx.AsyncClient, database_url: str, limit: int
+) -> None:
+    """Each grouping, page by page, has every row of the range once; totals are of all pages."""
+    await plant(database_url)
+    span = {"from": FIRST.isoformat(), "to": (FIRST + timedelta(days=4)).isoformat()}
+    for group_by in ("day", "model", "day,model"):
+        for model in (None, "m2"):
+            chosen = {key: calls for key, calls in PLANTED.items() if model in (None, key[1])}
+            query = span | {"group_by": group_by, "limit": limit}
+            query |= {"model": model} if model else {}
+            found: list[tuple[tuple[Any, Any], int]] = []
+            cursor: dict[str, Any] = {}
+            while True:
+                page = await read(client, "/v1", **query, **cursor)
+                assert len(page["data"]) <= limit
+                assert page["totals"]["reported"]["input_tokens"] == sum(chosen.values())
+                assert (page["from"], page["to"]) == (span["from"], span["to"])
+                found += [
+                    ((row["day"], row["model"]), row["reported"]["calls"]) for row in page["data"]
+                ]
+                if page["next_cursor"] is None:
+                    break
+                cursor = {"cursor": page["next_cursor"]}
+            assert found == list(grouped(group_by, chosen).items())
+
+
+async def test_the_usual_range_ends_today(client: httpx.AsyncClient) -> None:
+    """Without days an answer is of the last 30; with the first one, of those up to today."""
+    before = datetime.now(UTC).date()
+    told, year = await read(client, "/v1"), before - timedelta(days=364)
+    last = date.fromisoformat(told["to"])
+    assert before <= last <= datetime.now(UTC).date()
+    assert date.fromisoformat(told["from"]) == last - timedelta(days=29)
+    told = await read(client, "/v1", **{"from": year.isoformat()})
+    assert told["from"] == year.isoformat() and told["to"] >= before.isoformat()
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ({"from": "2026-13-01"}, "/query/from"),
+        ({"from": "20260101"}, "/query/from"),
+        ({"from": "1767225600"}, "/query/from"),
+        ({"to": "2026-02-30"}, "/query/to"),
+        ({"to": "0001-01-05"}, "/query/to"),
+        ({"from": "2026-02-02", "to": "2026-02-01"}, "/query/from"),
+        ({"from": "2025-01-01", "to": "2026-01-02"}, "/query/from"),
+        ({"from": "9999-12-31"}, "/query/from"),
+        ({"group_by": "agent"}, "/query/group_by"),
+        ({"group_by": "model,day"}, "/query/group_by"),
+        ({"model": "a\x00"}, "/query/model"),
+        ({"model": "m" * 257}, "/query/model"),
+        ({"limit": 1001}, "/query/limit"),
+        ({"cursor": "x"}, "/query/cursor"),
+        ({"cursor": "WyJ1c2FnZSIsImRheSIsIjIwMjYtMDEtMDEiLG51bGxd"}, "/query/cursor"),
+        ({"day": "2026-01-01"}, "/query/day"),
+    ],
+    ids=str,
+)
+async def test_wrong_questions(
+    client: httpx.AsyncClient, query: dict[str, str], pointer: str
+) -> None:
+    """What cannot be asked is a 422, or a 400 for an unknown parameter, that points at it."""
+    for path in ("/v1/usage", "/v1/agents/nobody/usage"):
+        answer = await client.get(path, params=query)
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+# --- summaries and savings ------------------------------------------------------------------
+
+
+async def test_summaries_are_part_of_the_bill(with_model: Settings, fake_llm: FakeLLM) -> None:
+    """The service's own calls cost, in compactions that succeed, fail or gain nothing.
+
+    Snapshots and stateless summaries are on the tenant's bill alone.
+    """
+    async with started(create_app(with_model)) as client:
+        await client.put(f"/v1/models/{FAKE}", json=PRICES)
+        path = await new_conversation(client)
+        await append(client, path, *talk(60, "word " * 60))
+        receipt = (await client.post(f"{path}/compact", json={})).json()
+        assert receipt["compacted"]
+        assert await calls_of(client, path) == (1, 100, 20, 0.00036)
+        assert receipt["cost_usd"] == pytest.approx(0.00036)
+        await append(client, path, *talk(60, "word " * 60))
+        fake_llm.always(behave.no_tags())
+        failed = await client.post(f"{path}/compact", json={})
+        assert failed.status_code == 503
+        answered = fake_llm.calls
+        assert answered > 1
+        assert (await calls_of(client, path))[0] == answered
+        fake_llm.always(behave.answer())
+        saved = await client.post(f"{path}/snapshots", json={})
+        assert saved.status_code == 201, saved.text
+        body = {"messages": talk(4), "model": FAKE}
+        compressed = await client.post("/v1/context/compress", json=body)
+        assert compressed.status_code == 200, compressed.text
+        assert fake_llm.calls == answered + 2
+        assert (await calls_of(client, path))[0] == answered
+        count, sent, received, cost = await calls_of(client, "/v1")
+        assert (count, sent, received) == (fake_llm.calls, 100 * count, 20 * count)
+        assert cost == pytest.approx(count * 0.00036)
+
+
+async def calls_of(client: httpx.AsyncClient, path: str) -> tuple[int, int, int, float]:
+    """Return calls, tokens and cost of the summariser's calls."""
+    told = await read(client, path, group_by="model", model=FAKE)
+    assert [row["model"] for row in told["data"]] == [FAKE]
+    assert told["totals"]["reported"] == NOTHING
+    calls = told["totals"]["summaries"]
+    assert told["totals"]["cost_usd"] == calls["cost_usd"]
+    cost_usd = round(calls["cost_usd"], 10)
+    return calls["calls"], calls["input_tokens"], calls["output_tokens"], cost_usd
+
+
+async def test_what_compaction_and_offloading_saved(client: httpx.AsyncClient) -> None:
+    """The estimate agrees with what the test itself counts in the log and the payload."""
+    await client.put(f"/v1/models/{MODEL}", json=PRICES | {"context_window": 200_000})
+    path = await new_conversation(client, model=MODEL)
+    lines = [f"{number}: the quick brown fox jumps over the lazy dog" for number in range(4_000)]
+    whole = "\n".join(lines)
+    first = await append(client, path, user("look"), calling("c1"), result("c1", whole))
+    talked = await append(client, path, *talk(60, "word " * 60))
+    log = sum(item["token_count"] for item in (*first["messages"], *talked["messages"]))
+    preview = first["messages"][2]["token_count"]
+    cut = len(tiktoken.get_encoding("o200k_base").encode(whole)) - preview
+
+    built = (await client.post(f"{path}/context")).json()
+    await report_sent(client, path, built, 5_000)
+    saved = (await read(client, path))["totals"]["saved"]
+    assert saved["compacted_tokens"] == 0
+    assert saved["offloaded_tokens"] == pytest.approx(cut, rel=0.15)
+    # Nothing was cached: at the price of input.
+    assert saved["cost_usd"] == pytest.approx(saved["tokens"] * 2e-6)
+
+    made = (await client.post(f"{path}/compact", json={})).json()
+    assert made["compacted"]
+    built = (await client.post(f"{path}/context")).json()
+    shown = built["budget"]["conversation"] + built["budget"]["summary"]
+    await report_sent(client, path, built, 1_000, cached=600)
+    after = (await read(client, path))["totals"]["saved"]
+    assert after["compacted_tokens"] == log - shown
+    assert after["offloaded_tokens"] == 2 * saved["offloaded_tokens"]
+    # The second call read from a cache, where the full history would have been too.
+    more = after["tokens"] - saved["tokens"]
+    assert after["cost_usd"] == pytest.approx(saved["cost_usd"] + more * 5e-7)
+
+    # A call whose payload has another view, or was built elsewhere, is not said to have saved.
+    await client.post(f"{path}/overflow", json={"error": "context_length_exceeded"})
+    await report_sent(client, path, built, 1_000)
+    assert (await read(client, path))["totals"]["saved"]["compacted_tokens"] == log - shown
+    await report(client, path, "openai_chat", UNPRICED)
+    last = (await read(client, path, model=UNPRICED))["totals"]["saved"]
+    assert (last["tokens"], last["cost_usd"]) == (0, None)
+
+    # What a clear leaves out was not compacted.
+    before = (await read(client, path))["totals"]["saved"]["tokens"]
+    assert (await client.post(f"{path}/clear")).status_code == 200
+    await append(client, path, user("go on"))
+    built = (await client.post(f"{path}/context")).json()
+    await report_sent(client, path, built, 1_000)
+    assert (await read(client, path))["totals"]["saved"]["tokens"] == before
+
+
+async def report_sent(
+    client: httpx.AsyncClient, path: str, built: dict[str, Any], sent: int, cached: int = 0
+) -> None:
+    """Report the call of a build, too small a one to calibrate its model."""
+    usage = {
+        "prompt_tokens": sent,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    body = {"usage": usage, "epoch": built["epoch"], "model": MODEL}
+    answer = await client.post(f"{path}/usage", json=body)
+    assert answer.status_code == 200, answer.text
