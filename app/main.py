@@ -13,7 +13,7 @@ from app import logs
 from app.adapters.postgres.readiness import Readiness
 from app.adapters.tool_ranking import Bm25Ranking
 from app.api.compaction import compactions, jobs, strategies
-from app.api.conversations import agents, conversations, events, messages
+from app.api.conversations import agents, conversations, events, messages, tenant_events
 from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.dependencies import Services
@@ -77,7 +77,9 @@ ROUTERS = (
     conversations.page_router,
     forks.router,
     events.router,
+    tenant_events.router,
     jobs.router,
+    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,
@@ -153,7 +155,7 @@ def create_app(
     app.add_middleware(
         AuthenticationMiddleware,
         keys=parts.keys,
-        take=parts.quotas.take,
+        quotas=parts.quotas,
         allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(

@@ -51,6 +51,7 @@ api_keys = sa.Table(
     sa.Column("expires_at", sa.DateTime(timezone=True)),
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
+    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # Requests of a key by hour and address.
@@ -402,7 +403,8 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here.
+# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
+# they are null in rows of a release before them.
 events = sa.Table(
     "events",
     metadata,
@@ -411,8 +413,19 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
+    sa.Column("tenant_id", sa.Text),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("server_id", sa.BigInteger),
+    sa.Column("transaction_id", sa.BigInteger),
+    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
+    sa.Index(
+        "events_by_tenant",
+        *("tenant_id", "server_id", "transaction_id", "event_id"),
+        postgresql_where=sa.text("transaction_id IS NOT NULL"),
+    ),
 )
+event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",
@@ -427,7 +440,12 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
+    # The agent of the conversation when the job was added.
+    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
+    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
+    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
+    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")

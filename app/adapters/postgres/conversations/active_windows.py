@@ -7,6 +7,7 @@ from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
+from app.adapters.postgres.conversations.tenant_events import POSITION_COLUMNS, POSITION_VALUES
 from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
@@ -167,10 +168,14 @@ _CLEAR = """
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """
-_ADD_EVENT = """
-    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-    SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
+_ADD_EVENT = f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
+        clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
     FROM cleared
+    JOIN conversations c ON c.conversation_id = cleared.conversation_id
 """
 CLEAR = Statement(f"""
     WITH cleared AS (

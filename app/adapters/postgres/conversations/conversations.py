@@ -25,6 +25,7 @@ from app.adapters.postgres.conversations.settings import (
     change_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
+from app.adapters.postgres.conversations.tenant_events import ADD_CREATED, ADD_DELETED
 from app.domain.common.ids import ConversationId
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
@@ -42,7 +43,8 @@ ADD_CONVERSATION = Statement(f"""
             CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
             CAST(:own_window_seconds AS bigint), {FIRST_VERSIONS}
         ) ON CONFLICT (conversation_id) DO NOTHING
-        RETURNING conversation_id
+        RETURNING conversation_id, tenant_id, agent_id
+    ), event AS ({ADD_CREATED}
     ), versions AS (
         INSERT INTO conversation_versions (conversation_id, kind, version, body)
         SELECT added.conversation_id, list.kind, 1, list.body
@@ -114,6 +116,10 @@ CONVERSATION_TABLES = (
     "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""
+FIND_OWNER = Statement("""
+    SELECT tenant_id, agent_id FROM conversations
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
 DELETE_STATEMENTS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
@@ -190,8 +196,11 @@ class ConversationRepository(ConfigurableRepository):
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
+        owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)
             for name, statement in DELETE_STATEMENTS.items()
         }
+        if owner is not None:
+            await self._session.run(ADD_DELETED, conversation_id=conversation_id, **owner)
         return deleted | snapshot_rows
