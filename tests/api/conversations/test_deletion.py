@@ -20,6 +20,7 @@ KEPT = {
     "api_keys",
     "key_uses",
     "allowances",
+    "tenant_usage",
 }
 
 
