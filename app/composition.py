@@ -27,6 +27,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.domain.conversations.rolling_window import window_defaults_from
 from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.background import BackgroundCompactions
@@ -122,7 +123,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     telemetry = Telemetry(app_version(), settings.metrics_token, _tracing(settings))
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
-    database = PostgresDatabase(store)
+    database = PostgresDatabase(store, window_defaults_from(settings.rolling_window_seconds))
     quotas = quotas_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)

@@ -23,13 +23,26 @@ _ID_LENGTH = 12
 _SECRET_BYTES = 32
 
 
-async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
+async def create(
+    tenant_id: str,
+    name: str,
+    expires_in_days: int | None,
+    settings: Settings,
+    *,
+    read_only: bool = False,
+) -> str:
     """Create a key and return it."""
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
-    key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
+    key_id, secret = _new_key()
     async with _opened(settings) as (keys, _):
-        secret = secrets.token_urlsafe(_SECRET_BYTES)
-        return await keys.create(key_id, secret, tenant_id, name, expires_at)
+        return await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+
+
+async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[str, str]:
+    """Replace a key; returns the new one, and a sentence on the old one."""
+    async with _opened(settings) as (keys, _):
+        text, expires_at = await keys.rotate(key_id, *_new_key(), timedelta(hours=overlap_hours))
+    return text, f"{key_id} works until {_time(expires_at)}."
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -55,9 +68,11 @@ async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
     now = utc_now()
     rows = []
     for key in found:
-        times = _time(key.created_at), _time(key.last_used_at)
-        rows.append((key.key_id, key.tenant_id, key.name or "-", _state(key, now), *times))
-    return _table(("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED"), rows)
+        times = _time(key.created_at), _time(key.last_used_at), _time(key.expires_at)
+        scope = "read-only" if key.read_only else "full"
+        rows.append((key.key_id, key.tenant_id, key.name or "-", _state(key, now), *times, scope))
+    heads = ("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE")
+    return _table(heads, rows)
 
 
 async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
@@ -102,6 +117,12 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaSe
         yield keys_of(database), quotas_of(settings, database)
     finally:
         await store.close()
+
+
+def _new_key() -> tuple[str, str]:
+    """Return the id and the secret of a new key."""
+    key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
+    return key_id, secrets.token_urlsafe(_SECRET_BYTES)
 
 
 def _state(key: ApiKey, now: datetime) -> str:

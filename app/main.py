@@ -13,7 +13,8 @@ from app import logs
 from app.adapters.postgres.readiness import Readiness
 from app.adapters.tool_ranking import Bm25Ranking
 from app.api.compaction import compactions, jobs, strategies
-from app.api.conversations import agents, conversations, events, messages
+from app.api.conversations import agents, conversations, events, messages, tenant_events
+from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
@@ -21,7 +22,7 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
-from app.api.operation import health
+from app.api.operation import health, pages
 from app.api.payload import context, reported_usage, stateless, usage_totals, validation
 from app.api.prompt import tools
 from app.api.snapshots import forks, snapshots
@@ -39,6 +40,7 @@ from app.services.conversations.log import LogService
 from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
+from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
@@ -64,6 +66,7 @@ ROUTERS = (
     context.hot_router,
     messages.router,
     messages.page_router,
+    message_search.router,
     context.router,
     blobs.router,
     blob_reading.router,
@@ -75,7 +78,9 @@ ROUTERS = (
     conversations.page_router,
     forks.router,
     events.router,
+    tenant_events.router,
     jobs.router,
+    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,
@@ -88,6 +93,7 @@ ROUTERS = (
     usage_totals.router,
     strategies.router,
     health.router,
+    pages.router,
 )
 
 MCP_MARGIN_SECONDS = 30.0
@@ -137,6 +143,7 @@ def create_app(
         description=DESCRIPTION,
         openapi_tags=TAGS,
         lifespan=lifespan,
+        docs_url=None,  # `pages` has its own, without a CDN
         redoc_url=None,
         # FastAPI's telemetry would send queries and exception texts; see `adapters/telemetry`.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
@@ -144,12 +151,12 @@ def create_app(
     )
     # Not include_router, which would match every request against each router in turn.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
-    app.router.routes.extend(mcp.routes)
+    app.router.routes.extend((*pages.docs_router.routes, *mcp.routes))
     errors.install(app)
     app.add_middleware(
         AuthenticationMiddleware,
         keys=parts.keys,
-        take=parts.quotas.take,
+        quotas=parts.quotas,
         allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(
@@ -246,6 +253,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         ),
         registry=parts.models,
         search=parts.search,
+        tenant_search=TenantSearchService(database, parts.search),
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),

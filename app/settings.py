@@ -303,6 +303,13 @@ class ModelSettings(BaseModel):
     default_model: str | None = Field(
         None, description="Model of conversations and agents that do not name one."
     )
+    rolling_window_seconds: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000_000,
+        description="Maximum age of the messages that conversations show if neither they nor their"
+        " agents set one; 0: no limit; unset: 86400 for conversations of agents, else no limit.",
+    )
     summarizer_model: str | None = Field(
         None,
         description="LiteLLM name of the model that summarizes; unset: built-in extractive"

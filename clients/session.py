@@ -15,8 +15,12 @@ from context_service_client.api.agents import create_agent
 from context_service_client.api.blobs import read_lines, upload_blob
 from context_service_client.api.compactions import compact, list_compactions
 from context_service_client.api.context import build_context, report_usage, stream_events
-from context_service_client.api.conversations import create_conversation, get_conversation
-from context_service_client.api.messages import append_messages, list_messages
+from context_service_client.api.conversations import (
+    create_conversation,
+    get_conversation,
+    list_conversations,
+)
+from context_service_client.api.messages import append_messages, list_messages, search_messages
 from context_service_client.api.models import count_tokens
 from context_service_client.api.snapshots import (
     list_conversation_snapshots,
@@ -34,6 +38,8 @@ from context_service_client.models import (
     Known,
     MessageObject,
     MessagesAppend,
+    Metadata,
+    MetadataFilter,
     PolicyPatch,
     ProblemAnswer,
     Section,
@@ -153,7 +159,12 @@ def talk(client: Client | AuthenticatedClient) -> str:
         )
     )
     conversation = good(
-        create_conversation.sync(client=client, body=ConversationCreate(agent_id=agent.agent_id))
+        create_conversation.sync(
+            client=client,
+            body=ConversationCreate(
+                agent_id=agent.agent_id, metadata=Metadata.from_dict({"city": "Bergen"})
+            ),
+        )
     )
     conversation_id = conversation.conversation_id
     tell("head", append(client, conversation_id, QUESTION, CALL, RESULT))
@@ -207,6 +218,14 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     )
     snapshots = good(list_conversation_snapshots.sync(conversation_id, client=client)).data
     tell("snapshots", [snapshot.session_id == saved.session_id for snapshot in snapshots])
+
+    in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
+    listed = good(
+        list_conversations.sync(client=client, metadata=in_bergen, order="active", limit=1)
+    ).data
+    hits = good(search_messages.sync(client=client, q="weather bergen", limit=100)).data
+    tell("listed", [item.conversation_id == conversation_id for item in listed])
+    tell("found", 1 in [hit.seq for hit in hits if hit.conversation_id == conversation_id])
 
 
 def store(client: Client | AuthenticatedClient, conversation_id: str) -> None:

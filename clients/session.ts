@@ -141,7 +141,9 @@ async function talk(service: Service): Promise<string> {
     }),
   );
   const { conversation_id } = good(
-    await service.POST("/v1/conversations", { body: { agent_id: agent.agent_id } }),
+    await service.POST("/v1/conversations", {
+      body: { agent_id: agent.agent_id, metadata: { city: "Bergen" } },
+    }),
   );
   tell("head", await append(service, conversation_id, QUESTION, CALL, RESULT));
 
@@ -216,6 +218,18 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
     await service.GET("/v1/conversations/{conversation_id}/snapshots", { params: { path } }),
   ).data;
   tell("snapshots", snapshots.map((snapshot) => snapshot.session_id === saved.session_id));
+
+  const listed = good(
+    await service.GET("/v1/conversations", {
+      params: { query: { metadata: { city: "Bergen" }, order: "active", limit: 1 } },
+    }),
+  ).data;
+  const hits = good(
+    await service.GET("/v1/search", { params: { query: { q: "weather bergen", limit: 100 } } }),
+  ).data;
+  tell("listed", listed.map((item) => item.conversation_id === conversation_id));
+  const seqs = hits.filter((hit) => hit.conversation_id === conversation_id).map((hit) => hit.seq);
+  tell("found", seqs.includes(1));
 }
 
 /** Upload an output, read a line of it, and see what happened. */

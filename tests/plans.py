@@ -17,14 +17,16 @@ async def plan_of(database_url: str, statement: Statement) -> str:
     return "\n".join(await _explained(database_url, statement, nulls, "COSTS"))
 
 
-async def rows_read(database_url: str, statement: Statement, values: Mapping[str, Any]) -> int:
-    """Run a statement by its plan and return how many rows of the log it reads."""
+async def rows_read(
+    database_url: str, statement: Statement, values: Mapping[str, Any], table: str = "messages"
+) -> int:
+    """Run a statement by its plan and return how many rows of a table it reads."""
     quoted = [f"'{value}'" for value in statement.arguments(dict(values))]
     (plan,) = await _explained(database_url, statement, quoted, "ANALYZE, FORMAT JSON")
     return sum(
         round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
         for node in _nodes([json.loads(plan)[0]["Plan"]])
-        if node.get("Relation Name") == "messages"
+        if node.get("Relation Name") == table
     )
 
 

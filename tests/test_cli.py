@@ -150,7 +150,8 @@ def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm:
 def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     """`keys create` starts and migrates the database; the key is the last word on stdout.
 
-    It goes on beside a running service on the same data directory, which obeys it.
+    It goes on beside a running service on the same data directory, which obeys it. A rotated key
+    is listed beside the new one.
 
     [tenancy.keys-cli]
     """
@@ -171,11 +172,19 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         limited = call("tenants", "limit", "acme", "--requests-per-minute", "1000", *here)
         assert limited.returncode == 0, limited.stderr
         assert stop(process) < 10
+    rotated = call("keys", "rotate", other.split("_")[1], "--overlap-hours", "1", *here)
+    assert f"{other.split('_')[1]} works until 2" in rotated.stderr
+    new_key = rotated.stdout.split()[-1]
+    reader = call("keys", "create", "--tenant", "some", "--read-only", *here).stdout.split()[-1]
     listed = call("keys", "list", *here).stdout.splitlines()
-    assert [line.split()[:4] for line in listed[1:]] == [
-        [key_id, "acme", "ci", "usable"],
-        [other.split("_")[1], "other", "-", "usable"],
+    rows = [line.split() for line in listed[1:]]
+    assert [[*row[:4], row[-1]] for row in rows] == [
+        [key_id, "acme", "ci", "usable", "full"],
+        [other.split("_")[1], "other", "-", "usable", "full"],
+        [new_key.split("_")[1], "other", "-", "usable", "full"],
+        [reader.split("_")[1], "some", "-", "usable", "read-only"],
     ]
+    assert [row[6].startswith("20") for row in rows] == [False, True, False, False]
     assert key.split("_", 2)[2] not in "\n".join(listed)
     uses = call("keys", "uses", key_id, *here).stdout.splitlines()
     assert [line.split()[1:] for line in uses[1:]] == [["127.0.0.1", "1", "0"]]
@@ -240,9 +249,11 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
     key_id = mine.split("_")[1]
     commands = block(OPERATION, "sh", "keys create").replace("KEY_ID", key_id)
     said = pasted(commands).splitlines()
-    assert said[0].startswith("ctx_")
-    assert said[1].split() == ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED"]
-    assert said[-2].startswith("HOUR ") and said[-1] == f"Revoked {key_id} of tenant acme."
+    assert said[0].startswith("ctx_") and said[1].startswith("ctx_")
+    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE"]
+    assert said[2].split() == heads
+    assert said[-3].startswith("HOUR ") and said[-2].startswith("ctx_")
+    assert said[-1] == f"Revoked {key_id} of tenant acme."
     said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
     assert said[0] == "Set the limits of tenant acme."
     assert said[2].split() == ["acme", "6000", "-", "-", "-"]
@@ -284,6 +295,7 @@ def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
     [
         ("keys", "create", "--tenant", "a b"),
         ("keys", "revoke", "nothing"),
+        ("keys", "rotate", "nothing"),
         ("keys", "uses", "nothing"),
         ("tenants", "limit", "/"),
     ],

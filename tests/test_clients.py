@@ -48,6 +48,8 @@ SESSION: list[list[Any]] = [
     ["compacted", True, ["active"]],
     ["shown", ["summarised", "verbatim"]],
     ["snapshots", [True]],
+    ["listed", [True]],
+    ["found", True],
     ["line", ["2", "FAIL test_two"]],
     ["events", ["appended", "compacted", "ready", "started"]],
     ["problem", 404, "NOT_FOUND", []],

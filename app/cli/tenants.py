@@ -12,7 +12,7 @@ from app.cli.options import on_database, read_settings
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke API keys.
+    """Create, rotate, list and revoke API keys.
 
     Once a key exists, every request needs one, as `Authorization: Bearer ctx_...`.
     """
@@ -22,8 +22,9 @@ def keys() -> None:
 @click.option("--tenant", required=True, help="Tenant of the key; created if it does not exist.")
 @click.option("--name", default="", help="Purpose of the key, shown in lists.")
 @click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="Default: never.")
+@click.option("--read-only", is_flag=True, help="Only requests that change nothing are allowed.")
 @on_database
-def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
+def create_key(tenant: str, name: str, expires_in_days: int | None, read_only: bool) -> None:
     """Create a key and print it as the last word of stdout; it cannot be shown again.
 
     A line on stderr names the database. A private database is created if it does not exist.
@@ -32,7 +33,9 @@ def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
 
     settings = read_settings()
     exists = has_database(settings)
-    text = run_migrated(settings, partial(create, tenant, name, expires_in_days))
+    text = run_migrated(
+        settings, partial(create, tenant, name, expires_in_days, read_only=read_only)
+    )
     message = f"Created a key of tenant {tenant} in {location(settings)}"
     if not exists:
         message += ", which is new: services of other directories do not use it"
@@ -40,11 +43,34 @@ def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
     click.echo(text)
 
 
+@keys.command("rotate")
+@click.argument("key_id")
+@click.option(
+    "--overlap-hours",
+    type=click.IntRange(0, 8_760),
+    default=24,
+    show_default=True,
+    help="How long KEY_ID stays valid.",
+)
+@on_database
+def rotate_key(key_id: str, overlap_hours: int) -> None:
+    """Replace a key by a new one, and print that as the last word of stdout.
+
+    The new key has the tenant, name, scope and lifetime of KEY_ID, which stays valid for the
+    overlap; `keys list` shows both.
+    """
+    from app.keys import rotate
+
+    text, sentence = run_migrated(existing_settings(), partial(rotate, key_id, overlap_hours))
+    click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
+    click.echo(text)
+
+
 @keys.command("list")
 @click.option("--tenant", help="Only this tenant's keys.")
 @on_database
 def list_keys(tenant: str | None) -> None:
-    """List keys with tenant, creation time, last use and state, without their secrets."""
+    """List keys with tenant, state, times and scope, without their secrets."""
     from app.keys import table_of_keys
 
     click.echo(run_migrated(existing_settings(), partial(table_of_keys, tenant)))

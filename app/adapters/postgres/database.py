@@ -12,8 +12,10 @@ from app.adapters.postgres.conversations.active_windows import ActiveWindowRepos
 from app.adapters.postgres.conversations.agents import AgentRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
+from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.search import SearchRepository
+from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
@@ -27,24 +29,32 @@ from app.adapters.postgres.tenancy.storage_usage import StorageRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
 
 class PostgresRepositories:
     """All repositories, over one session."""
 
-    __slots__ = ("_session", "_settings_cache")
+    __slots__ = ("_session", "_settings_cache", "_window_defaults")
 
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
+    def __init__(
+        self, session: Session, settings_cache: SettingsCache, window_defaults: WindowDefaults
+    ) -> None:
         self._session = session
         self._settings_cache = settings_cache
+        self._window_defaults = window_defaults
 
     @property
     def agents(self) -> AgentRepository:
-        return AgentRepository(self._session)
+        return AgentRepository(self._session, self._window_defaults)
 
     @property
     def conversations(self) -> ConversationRepository:
-        return ConversationRepository(self._session)
+        return ConversationRepository(self._session, self._window_defaults)
+
+    @property
+    def conversation_list(self) -> ConversationListRepository:
+        return ConversationListRepository(self._session, self._window_defaults)
 
     @property
     def log(self) -> LogRepository:
@@ -87,8 +97,12 @@ class PostgresRepositories:
         return SearchRepository(self._session)
 
     @property
+    def tenant_search(self) -> TenantSearchRepository:
+        return TenantSearchRepository(self._session)
+
+    @property
     def transcripts(self) -> TranscriptRepository:
-        return TranscriptRepository(self._session)
+        return TranscriptRepository(self._session, self._window_defaults)
 
     @property
     def forks(self) -> ForkRepository:
@@ -118,9 +132,10 @@ class PostgresRepositories:
 class PostgresDatabase:
     """Sessions and transactions of a `Store`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
         self._store = store
-        self._settings_cache = SettingsCache()
+        self._settings_cache = SettingsCache(window_defaults)
+        self._window_defaults = window_defaults
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._settings_cache.get(tenant_id, conversation_id).conversation
@@ -128,9 +143,9 @@ class PostgresDatabase:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.session() as session:
-            yield PostgresRepositories(session, self._settings_cache)
+            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresRepositories]:
         async with self._store.transaction() as session:
-            yield PostgresRepositories(session, self._settings_cache)
+            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)

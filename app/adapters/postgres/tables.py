@@ -51,6 +51,7 @@ api_keys = sa.Table(
     sa.Column("expires_at", sa.DateTime(timezone=True)),
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
+    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # Requests of a key by hour and address.
@@ -91,6 +92,7 @@ agents = sa.Table(
     _time("updated_at"),
     sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
     sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
+    sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 conversations = sa.Table(
@@ -110,8 +112,40 @@ conversations = sa.Table(
     _time("updated_at"),
     # The id that its caller gave it; null if that is `conversation_id`.
     sa.Column("own_id", sa.Text),
+    sa.Column("rolling_window_seconds", sa.BigInteger),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
+    sa.Index(
+        "conversations_by_model",
+        *("tenant_id", "model", "created_at", "conversation_id"),
+        postgresql_where=sa.text("model IS NOT NULL"),
+    ),
+)
+
+# The top-level values of the metadata that lists filter by; triggers keep them equal to it.
+conversation_labels = sa.Table(
+    "conversation_labels",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Index(
+        "conversation_labels_by_value",
+        *("tenant_id", "key", "value", "created_at", "conversation_id"),
+    ),
+)
+
+# When the newest message was appended, or the conversation created; a trigger writes it.
+conversation_activity = sa.Table(
+    "conversation_activity",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("active_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Index("conversation_activity_by_time", "tenant_id", "active_at", "conversation_id"),
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
 )
 
 heads = sa.Table(
@@ -371,7 +405,8 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here.
+# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
+# they are null in rows of a release before them.
 events = sa.Table(
     "events",
     metadata,
@@ -380,8 +415,19 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
+    sa.Column("tenant_id", sa.Text),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("server_id", sa.BigInteger),
+    sa.Column("transaction_id", sa.BigInteger),
+    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
+    sa.Index(
+        "events_by_tenant",
+        *("tenant_id", "server_id", "transaction_id", "event_id"),
+        postgresql_where=sa.text("transaction_id IS NOT NULL"),
+    ),
 )
+event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",
@@ -396,7 +442,12 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
+    # The agent of the conversation when the job was added.
+    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
+    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
+    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
+    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from app.api.http.errors import ProblemAnswer
 from app.api.http.fields import ResponseSchema
+from app.api.http.pages import Page
 from app.api.payload.context_schemas import CompactResult
+from app.domain.conversations.job import JobStatus
 
 JOB: dict[str, Any] = {
     "job_id": "0199a1b2-9a0b-7c1d-8e2f-304152637485",
@@ -31,10 +33,16 @@ class Job(ResponseSchema):
     job_id: str = Field(description="Id of the job.")
     conversation_id: str = Field(description="The conversation that it works on.")
     kind: str = Field(description="What kind of work it is.")
-    status: Literal["queued", "running", "done", "failed"] = Field(
-        description="`done` and `failed` are final."
-    )
+    status: JobStatus = Field(description="`done`, `failed` and `cancelled` are final.")
     result: CompactResult | None = Field(description="Its result; null until it is done.")
     error: ProblemAnswer | None = Field(description="Why it failed; null unless it did.")
     created_at: datetime = Field(description="When it was requested.")
     updated_at: datetime = Field(description="When its status last changed.")
+
+
+class JobPage(Page[Job]):
+    """Jobs of the tenant, the newest first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"data": [JOB], "next_cursor": None}]}
+    )

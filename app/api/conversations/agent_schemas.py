@@ -14,9 +14,9 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, DisplayName, ResponseSchema, RollingWindow, examples
+from app.api.http.fields import AgentId, DisplayName, OwnRollingWindow, ResponseSchema, examples
 from app.api.http.pages import Page
-from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
+from app.domain.conversations.rolling_window import INHERIT
 
 _ITEM: dict[str, Any] = {
     "agent_id": "support-bot",
@@ -24,6 +24,7 @@ _ITEM: dict[str, Any] = {
     "model": "gpt-4o",
     "metadata": {},
     "rolling_window_seconds": 86_400,
+    "rolling_window_source": "service",
     "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
@@ -44,7 +45,7 @@ class AgentCreate(SettingsCreate):
 
     agent_id: AgentId | None = None
     name: DisplayName
-    rolling_window_seconds: RollingWindow | None = DEFAULT_ROLLING_WINDOW_SECONDS
+    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class AgentPatch(SettingsPatch):
@@ -53,9 +54,7 @@ class AgentPatch(SettingsPatch):
     model_config = examples({"name": "Support bot (EU)", "model": None})
 
     name: DisplayName | None = Field(default=None, description="A new display name.")
-    rolling_window_seconds: RollingWindow | None = Field(
-        default=None, description="A longer window shows older messages again; null is no limit."
-    )
+    rolling_window_seconds: OwnRollingWindow = None
 
 
 class AgentItem(ListedSettings):
@@ -63,9 +62,6 @@ class AgentItem(ListedSettings):
 
     agent_id: str = Field(description="Id of the agent.")
     name: str = Field(description="Display name.")
-    rolling_window_seconds: int | None = Field(
-        description="Maximum age of the messages that its conversations show; null is no limit."
-    )
     last_cleared_at: datetime = Field(
         description="When it was last cleared; when it was created if it never was."
     )

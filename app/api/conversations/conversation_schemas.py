@@ -14,8 +14,15 @@ from app.api.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.api.http.fields import AgentId, ConversationId, ResponseSchema, examples
+from app.api.http.fields import (
+    AgentId,
+    ConversationId,
+    OwnRollingWindow,
+    ResponseSchema,
+    examples,
+)
 from app.api.http.pages import Page
+from app.domain.conversations.rolling_window import INHERIT
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 _ITEM: dict[str, Any] = {
@@ -28,7 +35,9 @@ _ITEM: dict[str, Any] = {
     "message_count": 12,
     "tokens": 1840,
     "rolling_window_seconds": 86_400,
+    "rolling_window_source": "agent",
     "last_cleared_at": None,
+    "last_message_at": "2026-01-05T09:41:12.654321+00:00",
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -54,12 +63,21 @@ class ConversationCreate(SettingsCreate):
 
     conversation_id: ConversationId | None = None
     agent_id: AgentId | None = Field(default=None, description="The agent it belongs to.")
+    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class ConversationPatch(SettingsPatch):
     """A change; omitted fields stay unchanged."""
 
-    model_config = examples({"policy": {"budget": {"context_window": 32000, "notice_at": None}}})
+    model_config = examples(
+        {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
+        {"agent_id": "support-bot"},
+    )
+
+    agent_id: AgentId | None = Field(
+        default=None, description="The agent it belongs to from now on; null for none."
+    )
+    rolling_window_seconds: OwnRollingWindow = None
 
 
 class ConversationItem(ListedSettings):
@@ -71,11 +89,11 @@ class ConversationItem(ListedSettings):
     turns: int = Field(description="User messages so far.")
     message_count: int = Field(description="Messages in the log.")
     tokens: int = Field(description="Tokens of the whole log, by the conversation's counter.")
-    rolling_window_seconds: int | None = Field(
-        description="The agent's: maximum age of the messages shown; null is no limit."
-    )
     last_cleared_at: datetime | None = Field(
         description="When it was last cleared, alone or with its agent; null if it never was."
+    )
+    last_message_at: datetime | None = Field(
+        description="When its newest message was received; null without messages."
     )
 
 
@@ -96,7 +114,7 @@ class ClearedConversation(ResponseSchema):
 
 
 class ConversationPage(Page[ConversationItem]):
-    """Conversations, newest first."""
+    """Conversations, newest first in the requested order."""
 
     model_config = examples({"data": [_ITEM], "next_cursor": None})
 

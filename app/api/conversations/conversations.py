@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from app.api.conversations.conversation_schemas import (
     ClearedConversation,
@@ -13,9 +13,15 @@ from app.api.conversations.conversation_schemas import (
     ConversationPatch,
     ShownConversation,
 )
+from app.api.conversations.list_filters import (
+    METADATA_PARAMETER,
+    Filter,
+    Order,
+    cursor_at,
+    place_from,
+)
 from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
-from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
@@ -28,12 +34,12 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.fields import AgentId
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.listing import ListOrder
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
 
@@ -61,6 +67,7 @@ async def create_conversation(
     new = NewConversation(
         public_id=body.conversation_id,
         agent_id=body.agent_id,
+        rolling_window_seconds=body.rolling_window_seconds,
         idempotency_key=idempotency_key,
         **body.creation(),
     )
@@ -75,24 +82,27 @@ async def create_conversation(
     summary="List conversations",
     response_model=ConversationPage,
     responses=problems_of(ValidationError, ServiceUnavailable),
+    openapi_extra=METADATA_PARAMETER,
 )
 async def list_conversations(
     request: Request,
-    agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
+    wanted: Filter,
+    order: Order = "created",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Return conversations, newest first, without their sections, tools and policies."""
-    before = cursors.decode_time(cursor, "conversations") if cursor else None
+    """Return conversations, newest first, without their sections, tools and policies.
+
+    Filters are combined: a conversation must match all of them. Repeat the filters and `order` with
+    a cursor. A page may have fewer items than `limit`, or none, and still a `next_cursor`.
+    """
+    list_order = ListOrder(order)
+    before = place_from(cursor, wanted, list_order) if cursor else None
     page = await services(request).conversations.list(
-        tenant_of(request), agent_id, limit, before, read_of(request)
+        tenant_of(request), wanted, list_order, limit, before, read_of(request)
     )
-    last = page[-1] if page.has_more else None
-    cursor_fields = (last.created_at.isoformat(), last.conversation_id) if last else ()
-    next_cursor = cursors.encode("conversations", *cursor_fields) if last else None
-    return Json(
-        {"data": [_item(conversation) for conversation in page], "next_cursor": next_cursor}
-    )
+    next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None
+    return Json({"data": [_item(found) for found in page.items], "next_cursor": next_cursor})
 
 
 @router.get(
@@ -122,15 +132,21 @@ async def get_conversation(request: Request, conversation_id: ConversationPath) 
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> Response:
-    """Change model, policy or metadata; the policy is merged leaf by leaf.
+    """Change agent, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
 
-    `409` for another token counter once there are messages, since their counts are stored.
+    With another agent the conversation inherits the settings of that one from its next append or
+    build, and shows no message from before the last clear of that agent. `409` for another token
+    counter once there are messages, since their counts are stored.
     """
     conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
             await services(request).conversations.change(
-                tenant_of(request), conversation_id, body.patch()
+                tenant_of(request),
+                conversation_id,
+                body.patch(
+                    agent_id=body.agent_id, rolling_window_seconds=body.rolling_window_seconds
+                ),
             )
         )
     )
@@ -202,6 +218,7 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "message_count": state.head_seq,
         "tokens": state.tokens,
         "last_cleared_at": state.cleared_at,
+        "last_message_at": conversation.last_message_at,
         **listed_settings(conversation),
     }
 

@@ -70,6 +70,19 @@ Contents = Annotated[
     ),
 ]
 
+Words = Annotated[
+    str | None,
+    Query(
+        max_length=MAX_QUERY_CHARS,
+        description="Only messages with these words, including compacted messages. All words"
+        ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+        " Case and accents are ignored. A word of three letters or more also matches longer"
+        " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
+        " search reads texts, tool names, arguments and results as the log stores them.",
+        examples=['trip "Bergen in May" -hotel'],
+    ),
+]
+
 _PATH = "/v1/conversations/{conversation_id}/messages"
 
 
@@ -132,18 +145,7 @@ async def list_messages(
     before_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages before this seq.")
     ] = MAX_SEQ,
-    q: Annotated[
-        str | None,
-        Query(
-            max_length=MAX_QUERY_CHARS,
-            description="Only messages with these words, including compacted messages. All words"
-            ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
-            " Case and accents are ignored. A word of three letters or more also matches longer"
-            " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
-            " search reads texts, tool names, arguments and results as the log stores them.",
-            examples=['trip "Bergen in May" -hotel'],
-        ),
-    ] = None,
+    q: Words = None,
     content: Contents = None,
 ) -> Response:
     """Return the messages as they were sent, each with its seq, turn, token count and time.
@@ -190,21 +192,29 @@ async def list_agent_messages(
     order: Annotated[
         Order, Query(description="Order by time; a cursor keeps the order of its page.")
     ] = "asc",
+    q: Words = None,
     content: Contents = None,
 ) -> Response:
     """Return the messages of all the agent's conversations, ordered by time.
 
     The time of a message is its own timestamp, or else the time at which it was received, but
     never before the time of an earlier message of its conversation. Each message has the id of its
-    conversation. A page of large messages ends before `limit`.
+    conversation. A page of large messages ends before `limit`. With `q` a page has at most 100
+    messages, and the agent at most 1,000 conversations; `GET /v1/search` has no such limit. Repeat
+    `q` with a cursor.
     """
     agent_id = agent_id_from(agent_id)
     page_order: str = order
     after = None
     if cursor:
         page_order, after = cursors.decode_agent_message(cursor)
-    page = await services(request).transcripts.of_agent(
-        tenant_of(request), agent_id, after, page_order, limit, read_of(request)
+    tenant_id, read, found = tenant_of(request), read_of(request), services(request)
+    find = None
+    if q is not None:
+        search = found.tenant_search.by_time
+        find = partial(search, tenant_id, agent_id, q, after, page_order, limit, read)
+    page = await found.transcripts.of_agent(
+        tenant_id, agent_id, after, page_order, limit, read, find
     )
     return await _transcript(request, page, page_order, content)
 

@@ -27,6 +27,7 @@ from app.domain.common import json_text
 from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import WindowSource
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.own_settings import OwnSettings, Patch
 
@@ -97,6 +98,10 @@ class ListedSettings(ResponseSchema):
 
     model: str | None = Field(description="Its own model; null inherits.")
     metadata: Metadata = Field(description="As the caller gave it.")
+    rolling_window_seconds: int | None = Field(
+        description="Effective maximum age of the messages shown; null is no limit."
+    )
+    rolling_window_source: WindowSource = Field(description="The level that sets this age.")
     created_at: datetime = Field(description="When it was created.")
     updated_at: datetime = Field(description="When its settings last changed.")
 
@@ -118,7 +123,8 @@ def listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     return {
         "model": resource.settings.model,
         "metadata": json_text.loads(resource.metadata),
-        "rolling_window_seconds": resource.rolling_window_seconds,
+        "rolling_window_seconds": resource.rolling_window.seconds,
+        "rolling_window_source": resource.rolling_window.source,
         "created_at": resource.created_at,
         "updated_at": resource.updated_at,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import date, datetime
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -40,13 +41,34 @@ def decode_agent_message(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
     raise _invalid()
 
 
+def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
+    """Return the last time and conversation of a page of `kind` with filters of this digest."""
+    match _values(cursor):
+        case [str(cursor_kind), str(other), str(time), str(conversation_id)] if cursor_kind == kind:
+            at = _time(time)
+            if at is not None and UUID.fullmatch(conversation_id):
+                _require_same(other, digest)
+                return at, conversation_id.lower()
+    raise _invalid()
+
+
+def decode_search(cursor: str, digest: str) -> tuple[datetime, str, int]:
+    """Return where a page of a search with parameters of this digest ends."""
+    match _values(cursor):
+        case ["search", str(other), str(time), str(conversation_id), int(seq)]:
+            at = _time(time)
+            if at is not None and UUID.fullmatch(conversation_id) and 0 <= seq <= MAX_SEQ:
+                _require_same(other, digest)
+                return at, conversation_id.lower(), seq
+    raise _invalid()
+
+
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     """Return the last creation time and id of a page of `kind`."""
     match _values(cursor):
         case [str(cursor_kind), str(time), str(resource_id)] if cursor_kind == kind:
-            pattern = UUID if kind == "conversations" else AGENT_ID
             created = _time(time)
-            if created is not None and pattern.fullmatch(resource_id):
+            if created is not None and AGENT_ID.fullmatch(resource_id):
                 return created, resource_id
     raise _invalid()
 
@@ -94,6 +116,17 @@ def _time(text: str) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo is not None and time.year in _YEARS else None
+
+
+def digest_of(*parameters: object) -> str:
+    """Return a hash of the parameters that a cursor belongs to."""
+    return blake2b(orjson.dumps(parameters), digest_size=8).hexdigest()
+
+
+def _require_same(digest: str, expected: str) -> None:
+    if digest != expected:
+        detail = "belongs to a list with other filters or another order"
+        raise ValidationError.at("/query/cursor", detail)
 
 
 def _day(text: str) -> date | None:

@@ -23,6 +23,7 @@ from app.services.conversations.log import LogService
 from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
 from app.services.conversations.search import SearchService
+from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
@@ -65,6 +66,7 @@ class Services:
     jobs: JobService
     registry: RegistryService
     search: SearchService
+    tenant_search: TenantSearchService
     snapshots: SnapshotService
     steps: StepService
     stateless: StatelessService

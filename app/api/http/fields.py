@@ -16,12 +16,14 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.conversations import own_ids
 from app.domain.formats import ToolCategory
+from app.domain.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.domain.formats.tool_calls import TOOL_NAME_PATTERN
 
 MAX_TOKENS = 1_000_000_000
 MAX_SEQ = 2**53 - 1  # the largest integer that every JSON parser keeps exact
 MAX_METADATA_BYTES = 65_536
 MAX_TOOLS = 1_000
+MAX_WINDOW_SECONDS = 1_000_000_000
 
 NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
@@ -175,13 +177,27 @@ TOOL_EXAMPLE: dict[str, Any] = {
         },
     },
 }
+_HOSTED: list[dict[str, Any]] = [
+    {
+        "required": ["type"],
+        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
+    },
+    {
+        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
+        "not": {
+            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
+        },
+    },
+]
+"""Schemas of hosted tools."""
 ToolObject = TypeAliasType(
     "ToolObject",
     Annotated[
         dict[str, Any],
         Field(
-            description="A tool definition in a provider's format, with an optional `category`.",
-            examples=[TOOL_EXAMPLE],
+            description="A tool definition in a provider's format, with an optional `category`: a"
+            " function, or a hosted tool of one provider such as its web search.",
+            examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
             json_schema_extra={
                 "properties": {
                     # Patterns, since enumerations would narrow the types of generated clients.
@@ -189,15 +205,21 @@ ToolObject = TypeAliasType(
                         "type": "string",
                         "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
                     },
-                    "type": {"type": ["string", "null"], "pattern": "^(function|custom)$"},
+                    "type": {
+                        "type": ["string", "null"],
+                        "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
+                    },
                 },
-                "not": {"required": ["custom"], "properties": {"custom": {}}},
-                "if": {"required": ["function"], "properties": {"function": {}}},
-                "then": {
-                    "additionalProperties": True,
-                    "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                "if": {"anyOf": _HOSTED},
+                "else": {
+                    "not": {"required": ["custom"], "properties": {"custom": {}}},
+                    "if": {"required": ["function"], "properties": {"function": {}}},
+                    "then": {
+                        "additionalProperties": True,
+                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                    },
+                    "else": {"$ref": "#/components/schemas/ToolFunction"},
                 },
-                "else": {"$ref": "#/components/schemas/ToolFunction"},
             },
         ),
     ],
@@ -250,12 +272,12 @@ StoredTools = Annotated[
         json_schema_extra={"uniqueItems": True},
     ),
 ]
-RollingWindow = Annotated[
-    int,
+OwnRollingWindow = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_WINDOW_SECONDS)] | Literal["inherit"] | None,
     Field(
-        ge=1,
-        le=1_000_000_000,
-        description="Age in seconds after which messages leave the window; null is no limit.",
+        description="Age in seconds after which messages leave the active window; null is no"
+        " limit, `inherit` the value of the agent or the service. A longer window shows older"
+        " messages again.",
         examples=[86_400],
     ),
 ]

@@ -21,6 +21,7 @@ from app.api.http.bodies import UnknownParameter
 from app.api.http.fields import PATTERNS
 from app.domain.common.errors import Problem, ValidationError
 
+_KEY = re.compile(r"\[.*\]\Z", re.DOTALL)
 _MUST = "must be "
 _SHOULD = re.compile(r"^\w+ should ")
 _MAX_PLACES = 100
@@ -83,8 +84,15 @@ def validation_error(
 
 
 def refuse_unknown_query(request: Request, accepted: frozenset[str]) -> None:
-    """Raise UnknownParameter for query parameters that an operation does not accept."""
-    unknown = [name for name in request.query_params if name not in accepted]
+    """Raise UnknownParameter for query parameters that an operation does not accept.
+
+    `name[]` in `accepted` stands for all parameters `name[key]`.
+    """
+    unknown = [
+        name
+        for name in request.query_params
+        if (_KEY.sub("[]", name) if name.endswith("]") else name) not in accepted
+    ]
     detail = "is not a parameter of this operation"
     if accepted:
         detail += f", which accepts {', '.join(sorted(accepted))}"

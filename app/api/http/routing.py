@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, TypeVar
 
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -140,10 +141,20 @@ class DirectRoute(_NamedRoute):
 
 
 def _parameters(route: APIRoute) -> frozenset[str] | None:
-    """Return the query parameters of a route, None if all are accepted (rule 3)."""
+    """Return the query parameters of a route, None if all are accepted (rule 3).
+
+    A name that ends with `[]` stands for all parameters `name[key]`.
+    """
     if not route.path.startswith("/v1/"):
         return None
-    return frozenset(field.alias for field in route.dependant.query_params)
+    by_key = (route.openapi_extra or {}).get("parameters", ())
+    return frozenset(_query_names(route.dependant)) | {f"{item['name']}[]" for item in by_key}
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for further in dependant.dependencies:
+        yield from _query_names(further)
 
 
 def _direct(

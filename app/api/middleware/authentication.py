@@ -9,12 +9,14 @@
 4. A request has one Host header (RFC 9112): a proxy could have checked the other one of two.
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
+6. A read-only key may only read (`app.api.http.scopes`).
+7. Every response to a tenant with quotas tells what is left of them (`app.api.http.rate_limits`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
@@ -24,11 +26,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.bodies import MalformedRequest
 from app.api.http.errors import answer_error
+from app.api.http.rate_limits import rate_limit_headers
+from app.api.http.scopes import require_scope
 from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
-from app.domain.tenancy.quotas import QuotaKind
+from app.domain.tenancy.quotas import QuotaKind, QuotaState
 
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+PUBLIC_PATHS = frozenset(
+    {
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json"),
+        *("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"),
+    }
+)
 """Paths without authentication."""
 ANY_HOST = "*"
 """The allowed host that allows all hosts."""
@@ -48,19 +57,27 @@ class Keys(Protocol):
         ...
 
 
-Take = Callable[[str, QuotaKind, int], Awaitable[None]]
-"""Counts an amount against a tenant's quota; raises RateLimited and ServiceUnavailable."""
+class Quotas(Protocol):
+    """The quotas of tenants."""
+
+    async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
+        """Use a part of a quota; raises RateLimited and ServiceUnavailable."""
+        ...
+
+    def states(self, tenant_id: str) -> Sequence[QuotaState]:
+        """Return what is left of the quotas, as far as the process knows."""
+        ...
 
 
 class AuthenticationMiddleware:
     """ASGI middleware that adds the caller to the scope, or refuses the request."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, take: Take, allowed_hosts: Sequence[str] = ()
+        self, app: ASGIApp, keys: Keys, quotas: Quotas, allowed_hosts: Sequence[str] = ()
     ) -> None:
         self._app = app
         self._keys = keys
-        self._take = take
+        self._quotas = quotas
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +97,13 @@ class AuthenticationMiddleware:
         client = scope.get("client")
         address = client[0] if client else ""
         headers = Headers(scope=scope)
+
+        async def send_limits(message: Message) -> None:
+            if message["type"] == "http.response.start" and (caller := scope.get("caller")):
+                own = rate_limit_headers(self._quotas.states(caller.tenant_id))
+                message["headers"] = [*message["headers"], *own]
+            await send(message)
+
         try:
             caller = await self._keys.admit(headers.get("authorization", ""), address)
             if caller.key_id is None:
@@ -87,18 +111,19 @@ class AuthenticationMiddleware:
                 _require_same_origin(headers.get("origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
-            await self._take(caller.tenant_id, QuotaKind.REQUESTS, 1)
+            await self._quotas.take(caller.tenant_id, QuotaKind.REQUESTS, 1)
+            require_scope(caller, scope["method"], scope["path"])
         except ContextError as error:
-            await answer_error(error)(scope, receive, send)
+            await answer_error(error)(scope, receive, send_limits)
             return
 
         async def receive_counted() -> Message:
             message = await receive()
             if body := message.get("body"):
-                await self._take(caller.tenant_id, QuotaKind.BYTES, len(body))
+                await self._quotas.take(caller.tenant_id, QuotaKind.BYTES, len(body))
             return message
 
-        await self._app(scope, receive_counted, send)
+        await self._app(scope, receive_counted, send_limits)
 
     def _require_allowed(self, host: str) -> None:
         """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""

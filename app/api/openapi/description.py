@@ -16,10 +16,12 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api.conversations.event_schemas import StreamedEvent
+from app.api.conversations.event_schemas import StreamedEvent, TenantEvent
+from app.api.conversations.list_filters import METADATA_FILTER
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
 from app.api.http.fields import TOOL_FUNCTION, RequestSchema, ResponseSchema
+from app.api.http.rate_limits import RATE_LIMIT_HEADERS
 from app.api.openapi.links import add_links
 from app.domain.common.errors import Forbidden, RateLimited, Unauthenticated
 
@@ -38,6 +40,9 @@ budget, and nothing is ever lost.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
 - An `Idempotency-Key` makes appends and creations safe to retry.
 - Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
+- Every response to a tenant with a limit of requests or bytes has `RateLimit-Policy` and
+  `RateLimit`; with a limit of requests also `RateLimit-Limit`, `RateLimit-Remaining` and
+  `RateLimit-Reset`, in seconds.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.
 """
@@ -120,11 +125,16 @@ def _complete(document: dict[str, Any]) -> None:
     components = document["components"]
     schemas = components["schemas"]
     _, definitions = models_json_schema(
-        [(ProblemAnswer, "serialization"), (StreamedEvent, "serialization")],
+        [
+            (ProblemAnswer, "serialization"),
+            (StreamedEvent, "serialization"),
+            (TenantEvent, "serialization"),
+        ],
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(definitions["$defs"])
     schemas["ToolFunction"] = TOOL_FUNCTION
+    schemas["MetadataFilter"] = METADATA_FILTER
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     _restore_examples(schemas)
@@ -139,6 +149,10 @@ def _complete(document: dict[str, Any]) -> None:
         name: response
         for name, responses in (_AUTHENTICATION_REFUSALS | _UNREAD_REFUSALS).items()
         for response in responses.values()
+    }
+    components["responses"][RateLimited.__name__]["headers"] |= {
+        name: {"description": about, "schema": {"type": "string"}}
+        for name, about in RATE_LIMIT_HEADERS.items()
     }
     components["securitySchemes"] = _SCHEMES
     document["info"] |= _INFO

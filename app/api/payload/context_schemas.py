@@ -348,7 +348,8 @@ class BuiltContext(EarlierBuild):
     degraded: list[str] = Field(
         description="What the payload lacks in order to fit, or what could not be done, in order."
         " `content_not_carried:` with a type stands for content that the format cannot carry: the"
-        " payload has a label in its place.",
+        " payload has a label in its place. `hosted_tool_left_out:` with a type stands for a"
+        " hosted tool of another format.",
     )
     deferred_tools: int = Field(description="Number of deferred tool definitions.")
     defers_natively: bool = Field(

@@ -43,6 +43,7 @@ UncalibratedReason = TypeAliasType(
             "older_epoch",
             "view_changed",
             "reduced",
+            "hosted_tools",
             "request_settings",
             "unknown_settings",
             "replayed_reasoning",

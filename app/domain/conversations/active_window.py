@@ -23,8 +23,6 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
-DEFAULT_ROLLING_WINDOW_SECONDS = 86_400
-"""The default of an agent."""
 EARLIEST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 """The oldest time of a message: databases read the minimum time as minus infinity."""
 TICK = timedelta(microseconds=1)

@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.common.ids import AgentId
-from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
+from app.domain.conversations.rolling_window import (
+    DEFAULT_AGENT_WINDOW_SECONDS,
+    RollingWindow,
+    WindowSource,
+)
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
+
+DEFAULT_AGENT_WINDOW = RollingWindow(DEFAULT_AGENT_WINDOW_SECONDS, WindowSource.SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent; `rolling_window_seconds` is None for active windows without a time limit."""
+    """A stored agent."""
 
     agent_id: AgentId
     name: str
@@ -21,7 +27,7 @@ class Agent:
     created_at: datetime
     updated_at: datetime
     versions: ListVersions = NO_VERSIONS
-    rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
+    rolling_window: RollingWindow = DEFAULT_AGENT_WINDOW
     cleared_at: datetime | None = None
 
     @property

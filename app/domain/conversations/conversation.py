@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.rolling_window import NO_LIMIT, RollingWindow
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
@@ -82,8 +84,9 @@ class Conversation:
     """A stored conversation with its state, its own settings and those of its `agent`.
 
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
-    `calibration` corrects token counts for that model by reported usage. `own_id` is the id that
-    its caller gave it, None if that is `conversation_id`.
+    `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
+    the newest message was received, where it was read. `own_id` is the id that its caller gave it,
+    None if that is `conversation_id`.
     """
 
     conversation_id: ConversationId
@@ -98,7 +101,8 @@ class Conversation:
     model_entry: str | None = None
     versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
-    rolling_window_seconds: int | None = None
+    last_message_at: datetime | None = None
+    rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
 
     @property
@@ -111,10 +115,26 @@ class Conversation:
         state = self.state
         return has_to_move(
             state.window_seconds,
-            self.rolling_window_seconds,
+            self.rolling_window.seconds,
             state.cleared_at,
             state.oldest_at,
             now,
+        )
+
+    def given_to(self, agent: Agent | None) -> Conversation:
+        """Return the conversation with this agent, or without one.
+
+        No message from before the last clear of the agent is shown, as in its other conversations.
+        The rolling window is inherited anew when the conversation is read.
+        """
+        if agent is None:
+            return replace(self, agent_id=None, agent=StoredSettings())
+        clears = filter(None, (self.state.cleared_at, agent.cleared_at))
+        return replace(
+            self,
+            agent_id=agent.agent_id,
+            agent=agent.settings,
+            state=replace(self.state, cleared_at=max(clears, default=None)),
         )
 
     @property

@@ -28,9 +28,10 @@ _CURSOR = re.compile(CURSOR_PATTERN)
 
 
 class EventType(StrEnum):
-    """The types of events; streams send `ready` and `deleted`, which are not stored."""
+    """The types of events; `ready` is sent, not stored. `created` is for streams of a tenant."""
 
     APPENDED = "appended"
+    CREATED = "created"
     DUE = "due"
     STARTED = "started"
     COMPACTED = "compacted"

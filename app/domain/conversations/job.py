@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """The states of a job; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self not in {JobStatus.QUEUED, JobStatus.RUNNING}
+
+
+class JobCancelled(Exception):
+    """The job was cancelled while it ran; its result is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that a caller can poll; `status` is queued, running, done or failed.
+    """Work that a caller can poll; `status` is a JobStatus.
 
     `request`, `result` and `error` are JSON texts. `own_id` is the id that its caller gave the
     conversation, None if that is `conversation_id`.
@@ -30,6 +50,20 @@ class Job:
     def public_id(self) -> str:
         """The id of the conversation that callers use."""
         return self.own_id or self.conversation_id
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a list has: of a status, and of an agent or a conversation."""
+
+    status: JobStatus | None = None
+    agent_id: str | None = None
+    conversation_id: str | None = None
+
+    @property
+    def statuses(self) -> list[str]:
+        """The statuses of the jobs."""
+        return [self.status] if self.status is not None else list(JobStatus)
 
 
 @dataclass(frozen=True, slots=True)

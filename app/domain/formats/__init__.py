@@ -8,7 +8,13 @@ package with these two modules, and enter it there.
 from __future__ import annotations
 
 from app.domain.formats.registry import FORMATS, group_items, with_request_pointers
-from app.domain.formats.tools import ToolCategory, ToolDefinition, parse_tool
+from app.domain.formats.tools import (
+    ToolCategory,
+    ToolDefinition,
+    parse_tool,
+    tool_from,
+    tools_of,
+)
 
 __all__ = [
     "FORMATS",
@@ -16,5 +22,7 @@ __all__ = [
     "ToolDefinition",
     "group_items",
     "parse_tool",
+    "tool_from",
+    "tools_of",
     "with_request_pointers",
 ]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from app.domain.common.messages import sendable, sendable_json
+from app.domain.common.messages import FormatName, sendable, sendable_json
 from app.domain.formats import json_fields, tool_calls
+from app.domain.formats.hosted_tools import (
+    hosted_definition,
+    hosted_format,
+    hosted_kind,
+    hosted_name,
+)
 
 ToolCategory = Literal["builtin", "mcp", "skill"]
 
@@ -16,7 +22,8 @@ ToolCategory = Literal["builtin", "mcp", "skill"]
 class ToolDefinition:
     """A tool that the model may call; `parameters` is a JSON schema of type object.
 
-    `category` decides which tools are deferred first.
+    `category` decides which tools are deferred first. `hosted` is the definition of a hosted tool
+    as the caller gave it, and `format` the only format that has it. Both are None for a function.
     """
 
     name: str
@@ -24,6 +31,15 @@ class ToolDefinition:
     parameters: Mapping[str, Any]
     category: ToolCategory = "builtin"
     strict: bool | None = None
+    hosted: Mapping[str, Any] | None = None
+    format: FormatName | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON: a hosted tool as it was given, a function by its fields."""
+        if self.hosted is not None:
+            return dict(self.hosted)
+        names = ("name", "description", "parameters", "category", "strict")
+        return {name: getattr(self, name) for name in names}
 
 
 _GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
@@ -43,8 +59,11 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
     Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
     """
     fields = body = json_fields.Fields(raw, pointer)
+    format = hosted_format(raw)
+    if format is not None:
+        return _hosted_tool(fields, format)
     if fields.get("type") not in (None, "function", "custom") or "custom" in fields.raw:
-        detail = "only tools defined by a JSON schema are accepted (type function)"
+        detail = "must be function, or the type of a hosted tool of a provider"
         raise fields.error("type", detail)
     if "function" in fields.raw:
         body = fields.object("function")
@@ -58,6 +77,33 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
         category=_category(fields),
         strict=body.optional_boolean("strict"),
     )
+
+
+def tool_from(record: Mapping[str, Any]) -> ToolDefinition:
+    """Read a definition back from `ToolDefinition.record`."""
+    if hosted_format(record) is not None:
+        return parse_tool(record, "")
+    return ToolDefinition(**record)
+
+
+def tools_of(
+    tools: Sequence[ToolDefinition], format: FormatName
+) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+    """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
+    taken = tuple(tool for tool in tools if tool.format in (None, format))
+    others = (tool.hosted for tool in tools if tool.format not in (None, format))
+    return taken, tuple(hosted_kind(raw) for raw in others if raw is not None)
+
+
+def _hosted_tool(fields: json_fields.Fields, format: FormatName) -> ToolDefinition:
+    if "name" in fields.raw and not tool_calls.is_name(fields.text("name")):
+        raise fields.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    for key in ("function_declarations", "functionDeclarations"):
+        if key in fields.raw:
+            raise fields.error(key, "a hosted tool has no functions: give each as its own tool")
+    name = hosted_name(fields.raw, format)
+    category = _category(fields)
+    return ToolDefinition(name, "", {}, category, hosted=fields.raw, format=format)
 
 
 def _category(fields: json_fields.Fields) -> ToolCategory:
@@ -99,6 +145,11 @@ def _lower_type(key: str, item: Any) -> Any:
     if key == "type" and item in _GEMINI_TYPES:
         return item.lower()
     return _lower_types(item)
+
+
+def hosted_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Render the hosted tools among these, in their order."""
+    return [hosted_definition(tool.hosted) for tool in tools if tool.hosted is not None]
 
 
 def wire_fields(

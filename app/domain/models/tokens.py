@@ -50,6 +50,7 @@ from app.domain.formats import (
     openai_chat,
 )
 from app.domain.formats.extra_fields import extra_fields
+from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.tool_calls import NO_IDS, sent_as_object
 from app.domain.models import media
 
@@ -58,6 +59,8 @@ CountText = media.CountText
 MESSAGE_OVERHEAD: Final = 4
 CALL_OVERHEAD: Final = 4
 TOOL_OVERHEAD: Final = 8
+HOSTED_TOOL_TOKENS: Final = 735
+"""What a provider adds for a hosted tool: the largest number that one publishes, for one tool."""
 
 _OBJECT_ARGUMENTS = (FormatName.ANTHROPIC, FormatName.GEMINI)
 
@@ -233,13 +236,21 @@ def count_payload_messages(
 
 
 def estimate_tool_defs_tokens(tools: Iterable[ToolDefinition], count: CountText) -> int:
-    """Count tool definitions: name, description and schema."""
-    return sum(
+    """Count tool definitions: name, description and schema.
+
+    A hosted tool costs its definition and `HOSTED_TOOL_TOKENS`.
+    """
+    return sum(_count_tool(tool, count) for tool in tools)
+
+
+def _count_tool(tool: ToolDefinition, count: CountText) -> int:
+    if tool.hosted is not None:
+        return HOSTED_TOOL_TOKENS + count_json(hosted_definition(tool.hosted), count)
+    return (
         TOOL_OVERHEAD
         + count(tool.name)
         + count(sendable(tool.description))
         + count(sendable(json_fields.compact(tool.parameters)))
-        for tool in tools
     )
 
 

@@ -161,7 +161,12 @@ def incomparable_reason(
 def settings_difference(
     newest_epoch: Epoch, start: EpochStart, resolved: ResolvedSettings
 ) -> str | None:
-    """Return how the stored settings differ from those of this epoch, None where they do not."""
+    """Return how the stored settings differ from those of this epoch, None where they do not.
+
+    What a hosted tool costs is known to its provider only, results within the call included.
+    """
+    if any(tool.hosted is not None for tool in resolved.tools):
+        return "hosted_tools"
     if (newest_epoch.sections_hash, newest_epoch.tools_hash) != (
         resolved.sections_hash,
         resolved.tools_hash,

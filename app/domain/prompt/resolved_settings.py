@@ -128,6 +128,7 @@ class ResolvedSettings:
     policy_hash: str
     texts: Mapping[str, str]
     tool_costs: tuple[int, ...] = ()
+    left_out_tools: tuple[str, ...] = ()
     raw_dynamic: int = 0
     _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 

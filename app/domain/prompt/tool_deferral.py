@@ -76,8 +76,9 @@ def plan_deferral(
 
 
 def is_fixed(tool: ToolDefinition) -> bool:
-    """Whether a tool is never deferred: a builtin tool, or one of the service's own."""
-    return tool.category not in _DEFERRABLE or tool.name in AGENT_TOOL_NAMES
+    """Whether a tool is never deferred: a builtin or hosted one, or one of the service's own."""
+    is_deferrable = tool.category in _DEFERRABLE and tool.hosted is None
+    return not is_deferrable or tool.name in AGENT_TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:

@@ -5,6 +5,8 @@
    a dictionary, so a slow password hash would add cost and no safety.
 3. Secrets are compared in constant time. An unknown id costs a comparison as well.
 4. A key is revoked, never deleted. A service that once had keys never accepts requests without one.
+5. Rotation replaces a key by a new one of the same tenant, name, scope and lifetime. Both are valid
+   until the overlap ends, or the old key's own expiry.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from ipaddress import ip_address
@@ -35,6 +37,7 @@ class Caller:
 
     tenant_id: str
     key_id: str | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,24 @@ class ApiKey:
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    read_only: bool = False
 
     def is_usable(self, now: datetime) -> bool:
         """Return whether the key is neither revoked nor expired."""
         expired = self.expires_at is not None and self.expires_at <= now
         return self.revoked_at is None and not expired
+
+    def replacement(self, key_id: str, secret: str, now: datetime) -> ApiKey:
+        """Return the key that replaces this one (rule 5)."""
+        expires_at = now + (self.expires_at - self.created_at) if self.expires_at else None
+        return replace(
+            self,
+            key_id=key_id,
+            secret_hash=hash_of(secret),
+            created_at=now,
+            expires_at=expires_at,
+            last_used_at=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import ceil
 
 SHARES = 20
 """The number of shares of a quota; a larger need is reserved at once."""
@@ -52,9 +53,27 @@ class TenantLimits:
         }[kind]
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """What is left of a quota; `remaining` is None where a process has not read it.
+
+    Reserved shares of other processes count as used.
+    """
+
+    kind: QuotaKind
+    limit: int
+    remaining: int | None
+    reset_seconds: int
+
+
 def window_start(now: datetime, seconds: int) -> datetime:
     """Return the start of the rate window at this time (rule 1)."""
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
+
+
+def seconds_left(now: datetime, window: datetime, seconds: int) -> int:
+    """Return the seconds until a rate window ends, rounded up and at least one."""
+    return max(1, ceil(seconds - (now - window).total_seconds()))
 
 
 def share_of(limit: int, needed: int) -> int:

@@ -20,6 +20,7 @@ from app.domain.compaction.thresholds import compaction_threshold, resume_at_tok
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
+from app.domain.conversations.job import JobCancelled, JobStatus
 from app.domain.conversations.view import Span
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
@@ -91,10 +92,18 @@ class CompactionRunner:
         return CompactionRun(source, trigger, request or CompactRequest(), calls, self._now_ms())
 
     async def compact(
-        self, source: CompactionInput, trigger: Trigger, request: CompactRequest
+        self,
+        source: CompactionInput,
+        trigger: Trigger,
+        request: CompactRequest,
+        job_id: str | None = None,
     ) -> CompactResult:
-        """Plan a compaction, make its summaries and apply it."""
-        run = self.start(source, trigger, request)
+        """Plan a compaction, make its summaries and apply it.
+
+        A job is done in the transaction that shows its result; one that was cancelled before
+        raises JobCancelled, and nothing is shown.
+        """
+        run = replace(self.start(source, trigger, request), job_id=job_id)
         return await self._observed(run, self._plan_and_apply(run))
 
     async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
@@ -241,6 +250,12 @@ class CompactionRunner:
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
+            if run.job_id is not None:
+                text = json_text.dumps(asdict(result))
+                if not await session.jobs.change(
+                    conversation_id, run.job_id, JobStatus.DONE, result=text
+                ):
+                    raise JobCancelled
             await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
             await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
         run.calls.unrecorded.clear()

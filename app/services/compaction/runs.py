@@ -55,6 +55,7 @@ class CompactionRun:
     request: CompactRequest
     calls: SummariserRun
     started_ms: float
+    job_id: str | None = None
 
     @property
     def conversation_id(self) -> str:

@@ -58,7 +58,7 @@ class ActiveWindows:
         if not conversation.is_outdated(now):
             return conversation
         conversation_id, state = conversation.conversation_id, conversation.state
-        seconds = conversation.rolling_window_seconds
+        seconds = conversation.rolling_window.seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
         is_built = await session.windows.has_epochs(conversation_id)
         one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
@@ -111,7 +111,7 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
             await with_window(session, conversation_id, state, window),
-            window_seconds=conversation.rolling_window_seconds,
+            window_seconds=conversation.rolling_window.seconds,
             oldest_at=oldest_at,
         )
         active = None

@@ -12,8 +12,13 @@ from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
 from app.domain.common.pages import Bound, Page
-from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.agent import Agent
+from app.domain.conversations.rolling_window import (
+    INHERIT,
+    SERVICE_DEFAULTS,
+    OwnWindow,
+    agent_window,
+)
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -32,7 +37,7 @@ class NewAgent(Creation):
 
     name: str
     agent_id: str | None = None
-    rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
+    rolling_window_seconds: OwnWindow = INHERIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class AgentService(ConfigurableService[Agent]):
                 json_text.dumps(new.metadata),
                 created_at=_SET_BY_DATABASE,
                 updated_at=_SET_BY_DATABASE,
-                rolling_window_seconds=new.rolling_window_seconds,
+                rolling_window=agent_window(new.rolling_window_seconds, SERVICE_DEFAULTS),
             )
             return agent_id if await repositories.agents.add(tenant_id, agent) else None
 
@@ -98,14 +103,18 @@ class AgentService(ConfigurableService[Agent]):
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()
+        removed: list[str] = []
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                await repositories.log.lock(tenant_id, conversation_id, None)
+                found = await repositories.log.lock(tenant_id, conversation_id, None)
+                if found is None or found.agent_id != agent_id:
+                    continue  # deleted, or given to another agent, since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
+                removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
-        await self._delete_objects(tenant_id, ids)
+        await self._delete_objects(tenant_id, removed)
         return dict(deleted)
 
     def _repository(self, repositories: Repositories) -> AgentRepository:
@@ -119,12 +128,16 @@ class AgentService(ConfigurableService[Agent]):
             raise NotFound.agent(resource_id)
         return agent
 
-    def _with_own_fields(self, before: Agent, after: Agent, patch: Patch) -> Agent:
+    def _with_own_fields(
+        self, before: Agent, after: Agent, patch: Patch, agent: Agent | None
+    ) -> Agent:
         self._policy(after.settings.policy)
         if "name" in patch.fields:
             after = replace(after, name=patch.name)
         if "rolling_window_seconds" in patch.fields:
-            after = replace(after, rolling_window_seconds=patch.rolling_window_seconds)
+            after = replace(
+                after, rolling_window=agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
+            )
         return after
 
     def _effective_policy(self, resource: Agent) -> dict[str, Any]:

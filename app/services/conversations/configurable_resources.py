@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.policy import Policy
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import digest
 from app.services.conversations.own_settings import (
@@ -91,8 +92,9 @@ class ConfigurableService(ABC, Generic[Resource]):
         """
         check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as repositories:
+            agent = await self._new_agent(repositories, tenant_id, patch)
             before = await self._get(repositories, tenant_id, resource_id, lock=True)
-            after = self._with_own_fields(before, patch.applied(before), patch)
+            after = self._with_own_fields(before, patch.applied(before), patch, agent)
             await self._repository(repositories).change(tenant_id, after)
             await self._after_change(repositories, before, after)
             return self._configured(await self._get(repositories, tenant_id, resource_id))
@@ -182,6 +184,12 @@ class ConfigurableService(ABC, Generic[Resource]):
         model = resource.model or self._resolver.default_model
         return Configured(resource, self._effective_policy(resource), model)
 
+    async def _new_agent(
+        self, repositories: Repositories, tenant_id: str, patch: Patch
+    ) -> Agent | None:
+        """Return the agent that a patch names, locked before the resource as in a creation."""
+        return None
+
     async def _after_change(
         self, repositories: Repositories, before: Resource, after: Resource
     ) -> None:
@@ -197,7 +205,9 @@ class ConfigurableService(ABC, Generic[Resource]):
         """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
 
     @abstractmethod
-    def _with_own_fields(self, before: Resource, after: Resource, patch: Patch) -> Resource:
+    def _with_own_fields(
+        self, before: Resource, after: Resource, patch: Patch, agent: Agent | None
+    ) -> Resource:
         """Return the changed resource with the changes that only its kind has.
 
         Raises ValidationError for an invalid policy.

@@ -9,8 +9,21 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import Bound
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.listing import (
+    EVERY_CONVERSATION,
+    ConversationFilter,
+    ListOrder,
+    Place,
+)
+from app.domain.conversations.rolling_window import (
+    INHERIT,
+    SERVICE_DEFAULTS,
+    OwnWindow,
+    conversation_window,
+)
 from app.domain.conversations.settings import StoredSettings
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import UNLIMITED, ReadPermit
@@ -19,6 +32,7 @@ from app.services.conversations.configurable_resources import (
     Configured,
     Creation,
 )
+from app.services.conversations.listing import ConversationPage, list_conversations
 from app.services.conversations.own_ids import find_key, free_key, own_id_of
 from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
@@ -33,6 +47,7 @@ class NewConversation(Creation):
 
     public_id: str | None = None
     agent_id: str | None = None
+    rolling_window_seconds: OwnWindow = INHERIT
 
 
 class ConversationService(ConfigurableService[Conversation]):
@@ -53,13 +68,21 @@ class ConversationService(ConfigurableService[Conversation]):
             if new.public_id is not None:
                 await repositories.conversations.lock_id(tenant_id, public_id)
                 key = await free_key(repositories, tenant_id, public_id)
-            agent = await self._agent_settings(repositories, tenant_id, new.agent_id)
-            counter = self._policy(agent.policy, settings.policy).budget.counter
+            agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
+            inherited = agent.settings if agent is not None else StoredSettings()
+            counter = self._policy(inherited.policy, settings.policy).budget.counter
             metadata = json_text.dumps(new.metadata)
             for _ in range(_MAX_KEYS):
                 own_id = own_id_of(key, public_id)
                 if await repositories.conversations.add(
-                    tenant_id, key, new.agent_id, counter, settings, metadata, own_id
+                    tenant_id,
+                    key,
+                    agent,
+                    counter,
+                    settings,
+                    metadata,
+                    new.rolling_window_seconds,
+                    own_id,
                 ):
                     return key
                 # Another tenant has created a conversation with this UUID meanwhile.
@@ -71,16 +94,19 @@ class ConversationService(ConfigurableService[Conversation]):
     async def list(
         self,
         tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[datetime, str] | None,
+        wanted: ConversationFilter = EVERY_CONVERSATION,
+        order: ListOrder = ListOrder.CREATED,
+        limit: int = 50,
+        before: Place | None = None,
         read: ReadPermit = UNLIMITED,
-    ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
+    ) -> ConversationPage:
+        """Return a page, newest first; `before` is the place to start after."""
         async with self._database.session() as repositories:
-            return await repositories.conversations.page(
+            return await list_conversations(
+                repositories.conversation_list,
                 tenant_id,
-                agent_id,
+                wanted,
+                order,
                 limit,
                 before,
                 self._resolver.default_model,
@@ -117,16 +143,22 @@ class ConversationService(ConfigurableService[Conversation]):
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted
 
-    async def _agent_settings(
+    async def _lock_agent(
         self, repositories: Repositories, tenant_id: str, agent_id: str | None
-    ) -> StoredSettings:
+    ) -> Agent | None:
         if agent_id is None:
-            return StoredSettings()
-        # The lock orders this creation and a deletion of the agent: one of them sees the other.
+            return None
+        # The lock orders this transaction and a deletion or clear of the agent: one of them sees
+        # the other.
         agent = await repositories.agents.find(tenant_id, agent_id, lock=True)
         if agent is None:
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
-        return agent.settings
+        return agent
+
+    async def _new_agent(
+        self, repositories: Repositories, tenant_id: str, patch: Patch
+    ) -> Agent | None:
+        return await self._lock_agent(repositories, tenant_id, patch.agent_id)
 
     async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
         key = await find_key(repositories, tenant_id, resource_id)
@@ -144,9 +176,17 @@ class ConversationService(ConfigurableService[Conversation]):
         return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
 
     def _with_own_fields(
-        self, before: Conversation, after: Conversation, patch: Patch
+        self, before: Conversation, after: Conversation, patch: Patch, agent: Agent | None
     ) -> Conversation:
-        """Change the counter with the policy; the counter is fixed once there are messages."""
+        """Change the agent, and the counter with the policy.
+
+        The counter is fixed once there are messages.
+        """
+        if "agent_id" in patch.fields:
+            after = after.given_to(agent)
+        if "rolling_window_seconds" in patch.fields:
+            window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
+            after = replace(after, rolling_window=window)  # an inherited one is read again
         unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
         counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
         if not before.state.head_seq:
@@ -158,8 +198,14 @@ class ConversationService(ConfigurableService[Conversation]):
     async def _after_change(
         self, repositories: Repositories, before: Conversation, after: Conversation
     ) -> None:
-        """Show the whole log again when the strategy changes."""
+        """Apply the clear of a new agent, and show the whole log when the strategy changes."""
         state = before.state
+        cleared_at = after.state.cleared_at
+        if cleared_at is not None and cleared_at != state.cleared_at:
+            # A summary can be of messages from before the clear as well.
+            await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
+            await repositories.windows.take_clear(before.conversation_id, cleared_at)
+            return
         if state.compaction_id is None:
             return
         receipt = await repositories.contexts.find_compaction(

@@ -17,6 +17,7 @@ from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULT_POLICY, merge
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.formats import parse_tool
 
@@ -55,7 +56,8 @@ class Patch:
     model: str | None = None
     policy: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    rolling_window_seconds: int | None = None
+    rolling_window_seconds: OwnWindow = INHERIT
+    agent_id: str | None = None
 
     def applied(self, resource: Resource) -> Resource:
         """Return the resource with model, policy and metadata changed."""

@@ -82,7 +82,7 @@ class SearchService:
             where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
             matches = await read.page(self._find_by(conversation_id, query, limit=count, **where))
             if query.needs_text:
-                page += await asyncio.to_thread(_matching_phrases, query, matches)
+                page += await asyncio.to_thread(matching_phrases, query, matches)
             else:
                 page += matches
             has_more = matches.has_more
@@ -138,16 +138,20 @@ class SearchService:
 
     async def _index(self, conversation_id: str, through_seq: int) -> None:
         """Index all messages up to a seq that are not indexed yet."""
-        while True:
-            async with self._database.session() as session:
-                batch = await session.search.unindexed(
-                    conversation_id, through_seq, BATCH_MESSAGES, BATCH_BYTES
-                )
-            if not batch:
-                return
+        while await self.index_batch(conversation_id, through_seq):
+            pass
+
+    async def index_batch(self, conversation_id: str, through_seq: int) -> int:
+        """Index a batch of messages up to a seq; return their number, 0 when all are indexed."""
+        async with self._database.session() as session:
+            batch = await session.search.unindexed(
+                conversation_id, through_seq, BATCH_MESSAGES, BATCH_BYTES
+            )
+        if batch:
             words = await asyncio.to_thread(_words, batch)
             async with self._database.session() as session:
                 await session.search.add(conversation_id, words)
+        return len(batch)
 
     async def _best(
         self, conversation_id: str, terms: Sequence[Term], head_seq: int
@@ -195,7 +199,8 @@ def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage
     return list(page[: max(1, fitting)])
 
 
-def _matching_phrases(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
+def matching_phrases(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages that have the phrases of a query."""
     return [message for message in found if query.matches_phrases(SearchedMessage(message).texts())]
 
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from cachetools import TTLCache
 
-from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import DEFAULT_AGENT_WINDOW_SECONDS
 from app.domain.conversations.status import MAX_CONVERSATIONS, MAX_LISTED, Activity, status_text
 from app.services.ports import Database
 
@@ -35,7 +35,7 @@ class Statuses:
         key = tenant_id, conversation.agent_id
         activities = self._cache.get(key)
         if activities is None:
-            seconds = conversation.rolling_window_seconds or DEFAULT_ROLLING_WINDOW_SECONDS
+            seconds = conversation.rolling_window.seconds or DEFAULT_AGENT_WINDOW_SECONDS
             async with self._database.session() as session:
                 activities = await session.windows.activities(
                     tenant_id,

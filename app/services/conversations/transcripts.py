@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -41,6 +41,9 @@ RECEIPT_BATCHES = (16, 512)
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
+
+
+_AgentPage = Page[tuple[ConversationId, datetime, StoredMessage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +109,25 @@ class TranscriptService:
         order: str,
         limit: int,
         read: ReadPermit = UNLIMITED,
+        find: Callable[[], Awaitable[_AgentPage]] | None = None,
     ) -> Page[PageMessage]:
         """Return messages of all the agent's conversations by time; raises NotFound.
 
-        The page starts after the time, conversation and seq of `after`.
+        The page starts after the time, conversation and seq of `after`. `find` returns a page of
+        some of the messages instead.
         """
         async with self._database.session() as session:
             if await session.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
 
-        async def read_page(bound: Bound) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
+        async def read_page(bound: Bound) -> _AgentPage:
             async with self._database.session() as session:
                 return await session.transcripts.of_agent(
                     tenant_id, agent_id, after, order, limit, bound
                 )
 
         while True:
-            page = await read.page(read_page)
+            page = await (find() if find is not None else read.page(read_page))
             ids = {conversation_id for conversation_id, _, _ in page}
             async with self._database.session() as session:
                 conversations = await session.transcripts.conversations(

@@ -16,7 +16,7 @@ from app.domain.common.policy import CounterName, SandwichPolicy
 from app.domain.compaction.results import ContextState
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.transcript_text import without_trailing_calls
-from app.domain.formats import FORMATS, parse_tool
+from app.domain.formats import FORMATS, parse_tool, tools_of
 from app.domain.models.budget import scaled
 from app.domain.models.calibration import Calibration, estimate_of, safety_margin
 from app.domain.models.estimates import bytes_4, chars_2_5, chars_4
@@ -197,7 +197,8 @@ class StatelessService:
         definitions = [
             parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)
         ]
-        tools = scaled(estimate_tool_defs_tokens(definitions, count), factor)
+        taken, _ = tools_of(definitions, request.format)
+        tools = scaled(estimate_tool_defs_tokens(taken, count), factor)
         info = self._models.find(request.model) if request.model else None
         exact = info is not None and info.exact and request.counter is CounterName.TOKENIZER
         margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, calibration)

@@ -4,8 +4,10 @@ from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
     ConfigurableRepository,
+    ConversationListRepository,
     ConversationRepository,
     SearchRepository,
+    TenantSearchRepository,
     TranscriptRepository,
 )
 from app.services.ports.database import Database, Repositories
@@ -31,6 +33,7 @@ __all__ = [
     "BlobWriter",
     "ConfigurableRepository",
     "ContextRepository",
+    "ConversationListRepository",
     "ConversationRepository",
     "Database",
     "EventRepository",
@@ -47,6 +50,7 @@ __all__ = [
     "SnapshotRepository",
     "StorageRepository",
     "TenantRepository",
+    "TenantSearchRepository",
     "Tokenizer",
     "TranscriptRepository",
     "UsageRepository",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from app.domain.common.pages import Bound, Page
 from app.domain.conversations.compaction_receipt import Failure
-from app.domain.conversations.job import Claim, Job
+from app.domain.conversations.job import Claim, Job, JobFilter
 
 
 class JobRepository(Protocol):
@@ -64,6 +65,12 @@ class JobRepository(Protocol):
         """Return a job, or None."""
         ...
 
+    async def page(
+        self, tenant_id: str, wanted: JobFilter, limit: int, before: str | None, bound: Bound
+    ) -> Page[Job]:
+        """Return a page of jobs that were created before another one, newest first."""
+        ...
+
     async def change(
         self,
         conversation_id: str,
@@ -72,6 +79,6 @@ class JobRepository(Protocol):
         *,
         result: str | None = None,
         error: str | None = None,
-    ) -> None:
-        """Store the state of a job, unless it has ended; `result` and `error` are JSON."""
+    ) -> bool:
+        """Store the state of a job; False when it has ended. `result` and `error` are JSON."""
         ...

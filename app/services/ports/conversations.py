@@ -11,8 +11,17 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.listing import (
+    ConversationFilter,
+    Lead,
+    ListOrder,
+    Place,
+    Places,
+)
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term
 from app.domain.conversations.settings import SettingsList, StoredSettings
@@ -45,10 +54,11 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        agent_id: str | None,
+        agent: Agent | None,
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_window: OwnWindow = INHERIT,
         own_id: str | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
@@ -70,22 +80,43 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
     ) -> Conversation | None:
         """Return one with inherited settings, or None."""
 
-    async def page(
-        self,
-        tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[Any, str] | None,
-        default_model: str | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
-
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; returns deleted rows by table."""
+
+
+class ConversationListRepository(Protocol):
+    """Reads pages of a tenant's conversations."""
+
+    async def count(self, tenant_id: str, wanted: ConversationFilter, lead: Lead) -> int:
+        """Return how many entries of an index match, at most one more than MAX_SCANNED."""
+
+    async def places(
+        self,
+        tenant_id: str,
+        wanted: ConversationFilter,
+        order: ListOrder,
+        lead: Lead,
+        before: Place | None,
+        limit: int,
+        scanned: int,
+    ) -> Places:
+        """Return up to `limit` places that match, after the place `before`, by an index.
+
+        Up to `scanned` rows of the index are read if it has the order of the list. Otherwise it
+        must have at most MAX_SCANNED entries, which are all read.
+        """
+
+    async def by_ids(
+        self,
+        tenant_id: str,
+        conversation_ids: Sequence[str],
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
+        """Return the existing ones of these, without sections, tools and policies."""
 
 
 class AgentRepository(ConfigurableRepository[Agent], Protocol):
@@ -156,6 +187,42 @@ class SearchRepository(Protocol):
 
         The list ends with the message at which the total size of bodies reaches `max_bytes`.
         """
+
+
+class TenantSearchRepository(Protocol):
+    """Searches several conversations at once."""
+
+    async def progress(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> list[IndexProgress]:
+        """Return how far each of these that the tenant has is indexed, in the given order."""
+
+    async def newest(
+        self, query: Query, before: Sequence[MessagePlace], limit: int
+    ) -> list[MessagePlace]:
+        """Return up to `limit` messages by their words alone.
+
+        The conversations of `before` are searched in their order, each from its newest message
+        before the seq given.
+        """
+
+    async def by_time(
+        self,
+        query: Query,
+        conversations: Sequence[IndexProgress],
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+    ) -> list[tuple[datetime, MessagePlace]]:
+        """Return up to `limit` messages of these conversations by their words alone, by time.
+
+        They start after the time, conversation and seq of `after`.
+        """
+
+    async def by_places(
+        self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
+    ) -> Page[tuple[ConversationId, StoredMessage]]:
+        """Return the existing ones of these messages with their conversations, in their order."""
 
 
 class TranscriptRepository(Protocol):

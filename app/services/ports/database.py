@@ -9,8 +9,10 @@ from app.domain.conversations.conversation import Conversation
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
+    ConversationListRepository,
     ConversationRepository,
     SearchRepository,
+    TenantSearchRepository,
     TranscriptRepository,
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
@@ -37,6 +39,11 @@ class Repositories(Protocol):
     @property
     def conversations(self) -> ConversationRepository:
         """Conversations and their settings."""
+        ...
+
+    @property
+    def conversation_list(self) -> ConversationListRepository:
+        """Pages of a tenant's conversations."""
         ...
 
     @property
@@ -87,6 +94,11 @@ class Repositories(Protocol):
     @property
     def search(self) -> SearchRepository:
         """The search index of messages."""
+        ...
+
+    @property
+    def tenant_search(self) -> TenantSearchRepository:
+        """Search in several conversations."""
         ...
 
     @property

@@ -124,6 +124,10 @@ class ApiKeyRepository(Protocol):
         """Set the time of revocation unless it is set; returns the key, None if unknown."""
         ...
 
+    async def expire(self, key_id: str, at: datetime) -> None:
+        """Let a key expire at this time, unless it expires before."""
+        ...
+
     async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
         """Add to the counts by key, hour and address; admitted keys get `at` as their last use."""
         ...

@@ -21,7 +21,7 @@ from app.domain.common.policy import CounterName, OnUnknownModel, Policy, as_jso
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
-from app.domain.formats import ToolDefinition
+from app.domain.formats import tool_from, tools_of
 from app.domain.models.budget import Limits, limits_for
 from app.domain.models.calibration import Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
@@ -120,9 +120,7 @@ class SettingsResolver:
         key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
-        resolved, size = await self._uncalibrated(
-            (*levels, 1.0, None), conversation, request or RequestSettings()
-        )
+        resolved, size = await self._uncalibrated((*levels, 1.0, None), conversation, request)
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
@@ -131,17 +129,18 @@ class SettingsResolver:
         return resolved
 
     async def _uncalibrated(
-        self, key: tuple[Any, ...], conversation: Conversation, request: RequestSettings
+        self, key: tuple[Any, ...], conversation: Conversation, given: RequestSettings | None
     ) -> tuple[ResolvedSettings, int]:
         """Return the settings without calibration, and their size in characters."""
         with suppress(KeyError):
             return self._cache[key]
+        request = given or RequestSettings()
         levels = (conversation.agent, conversation.settings, request)
         size = sum(len(level.sections) + len(level.tools) for level in levels)
         if size > _INLINE_CHARS:
-            resolved = await asyncio.to_thread(self._resolve, conversation, request)
+            resolved = await asyncio.to_thread(self._resolve, conversation, given)
         else:
-            resolved = self._resolve(conversation, request)
+            resolved = self._resolve(conversation, given)
         self._add(key, resolved, size + _BASE_CHARS)
         return resolved, size + _BASE_CHARS
 
@@ -164,7 +163,7 @@ class SettingsResolver:
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
         stored = json_text.loads(texts[epoch.sections_hash])
         sections = tuple(section_from(raw, index) for index, raw in enumerate(stored))
-        tools = tuple(ToolDefinition(**raw) for raw in json_text.loads(texts[epoch.tools_hash]))
+        tools = tuple(map(tool_from, json_text.loads(texts[epoch.tools_hash])))
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
         limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
@@ -205,7 +204,10 @@ class SettingsResolver:
         )
         return next((source for model, source in candidates if model), None)
 
-    def _resolve(self, conversation: Conversation, request: RequestSettings) -> ResolvedSettings:
+    def _resolve(
+        self, conversation: Conversation, given: RequestSettings | None
+    ) -> ResolvedSettings:
+        request = given or RequestSettings()
         levels = (conversation.agent, conversation.settings, request)
         policy = self.policy_of(conversation)
         stored = conversation.model or self.default_model
@@ -219,6 +221,9 @@ class SettingsResolver:
             for level in levels
         )
         tools = tools_from([json_text.loads(level.tools) for level in levels])
+        left_out: tuple[str, ...] = ()
+        if given is not None:  # otherwise the hosted tools of all formats are counted
+            tools, left_out = tools_of(tools, given.format)
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
         limits, limits_error = _limits(policy, request, info, tenant)
@@ -228,7 +233,8 @@ class SettingsResolver:
             policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
         else:
             policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
-        lists = [asdict(section) for section in static_sections(sections)], [*map(asdict, tools)]
+        static = [asdict(section) for section in static_sections(sections)]
+        lists = static, [tool.record() for tool in tools]
         texts = [json_text.dumps(value) for value in (*lists, as_json(policy))]
         hashes = [*map(digest, texts)]
         resolved = ResolvedSettings(
@@ -248,6 +254,7 @@ class SettingsResolver:
             policy_hash=hashes[2],
             texts=dict(zip(hashes, texts, strict=True)),
             tool_costs=costs,
+            left_out_tools=left_out,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
         return resolved.with_usual_deferral(request.format)

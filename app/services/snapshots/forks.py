@@ -5,8 +5,8 @@
 2. The source is not locked, and appends to it do not wait: its rows up to a seq never change.
 3. Blobs in an object store are copied before the transaction, with no session open. The collection
    of orphans deletes copies that no row refers to [tool-output.orphans].
-4. If a blob was collected meanwhile, the agent was cleared or the key was taken by another
-   tenant, the fork is planned again.
+4. If a blob was collected meanwhile, the agent was cleared or replaced, or the key was taken by
+   another tenant, the fork is planned again.
 5. Copied bytes count as bytes that the tenant sends.
 """
 
@@ -285,6 +285,8 @@ class ForkService:
         )
         await session.forks.set_head(fork_id, state_at(source_state, at_seq))
         conversation = await self._resolver.find_conversation(session, tenant_id, fork_id)
+        if conversation.agent_id != plan.source.agent_id:
+            raise _SourceChanged
         window = window_at(source_state, at_seq, self._active.now())
         state = await _state_in_window(session, fork_id, conversation.state, window, source_state)
         await session.windows.move(fork_id, state)

@@ -100,7 +100,7 @@ class SnapshotService:
         if not windows:
             raise ValidationError(NO_MESSAGES)
         conversation = windows[0].conversation
-        bounds = conversation.state.cleared_at, conversation.rolling_window_seconds
+        bounds = conversation.state.cleared_at, conversation.rolling_window.seconds
         settings = self._resolver.policy_of(conversation), conversation.model
         return await self._save(
             tenant_id, windows, description, conversation.agent_id, bounds, settings
@@ -126,7 +126,7 @@ class SnapshotService:
         windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        bounds = agent.last_cleared_at, agent.rolling_window_seconds
+        bounds = agent.last_cleared_at, agent.rolling_window.seconds
         settings = self._resolver.policy(agent.settings.policy), agent.model
         return await self._save(
             tenant_id, windows, description, agent_id, bounds, settings, lock_agent=True

@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from cachetools import LRUCache, TTLCache
 
-from app.domain.common.errors import NotFound, ServiceUnavailable, Unauthenticated
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Unauthenticated
 from app.domain.tenancy.api_keys import (
     DEFAULT_TENANT,
     ApiKey,
@@ -67,7 +67,7 @@ _Counts = tuple[int, int]
 
 
 class KeyService:
-    """Creates, lists, revokes and checks API keys."""
+    """Creates, rotates, lists, revokes and checks API keys."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KeyService:
         if key is None or not is_valid:
             self._log_refusal(presented, key, address)
             raise Unauthenticated("The API key is unknown, revoked or expired")
-        return Caller(key.tenant_id, key.key_id)
+        return Caller(key.tenant_id, key.key_id, read_only=key.read_only)
 
     async def still_admits(self, caller: Caller) -> bool:
         """Return whether the caller is still authenticated; for long answers such as a stream."""
@@ -122,18 +122,53 @@ class KeyService:
         return key is not None and key.is_usable(self._now())
 
     async def create(
-        self, key_id: str, secret: str, tenant_id: str, name: str, expires_at: datetime | None
+        self,
+        key_id: str,
+        secret: str,
+        tenant_id: str,
+        name: str,
+        expires_at: datetime | None,
+        *,
+        read_only: bool = False,
     ) -> str:
         """Store a new key and return its text, which is not stored anywhere.
 
         Raises ValidationError for an invalid tenant id.
         """
         require_tenant_id(tenant_id)
-        key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
+        key = ApiKey(
+            key_id,
+            tenant_id,
+            name,
+            hash_of(secret),
+            self._now(),
+            expires_at,
+            read_only=read_only,
+        )
         async with self._database.transaction() as session:
             await session.tenants.add(tenant_id)
             await session.keys.add(key)
         return key_text(key_id, secret)
+
+    async def rotate(
+        self, key_id: str, new_id: str, new_secret: str, overlap: timedelta
+    ) -> tuple[str, datetime]:
+        """Replace a key; returns the text of the new one, and when the old one expires.
+
+        Raises NotFound, and Conflict for a key that is revoked or expired.
+        """
+        now = self._now()
+        async with self._database.transaction() as session:
+            old = await session.keys.find(key_id)
+            if old is None:
+                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            if not old.is_usable(now):
+                raise Conflict(f"API key {key_id} is revoked or expired", {"key_id": key_id})
+            expires_at = min(now + overlap, old.expires_at or datetime.max.replace(tzinfo=UTC))
+            await session.keys.add(old.replacement(new_id, new_secret, now))
+            await session.keys.expire(key_id, expires_at)
+        self._cached.pop(key_id, None)
+        return key_text(new_id, new_secret), expires_at
 
     async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""

@@ -19,7 +19,15 @@ from cachetools import LRUCache
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
-from app.domain.tenancy.quotas import QuotaKind, TenantLimits, granted_of, share_of, window_start
+from app.domain.tenancy.quotas import (
+    QuotaKind,
+    QuotaState,
+    TenantLimits,
+    granted_of,
+    seconds_left,
+    share_of,
+    window_start,
+)
 from app.services.ports import Database, Repositories
 
 RETRY_SECONDS = 1.0
@@ -37,12 +45,14 @@ _LABELS = {
 class _ReservedShare:
     """The part of a quota that this process has reserved in a rate window.
 
-    `remaining` is not used yet. `is_last` is true when the quota has nothing left to reserve.
+    `remaining` is not used yet. `unreserved` was left for all processes at the last reservation,
+    None before the first one. `is_last` is true when the quota has nothing left to reserve.
     """
 
     window: datetime
     limit: int
     remaining: int = 0
+    unreserved: int | None = None
     is_last: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -116,6 +126,24 @@ class QuotaService:
             raise self._refusal(kind, share)
         share.remaining -= count
 
+    def states(self, tenant_id: str) -> list[QuotaState]:
+        """Return the quotas of requests and bytes as far as this process knows, without I/O."""
+        found = self._limits.get(tenant_id)
+        states = []
+        for kind in (QuotaKind.REQUESTS, QuotaKind.BYTES):
+            limit = found[0].of(kind) if found is not None else None
+            if limit is None:
+                continue
+            now = self._now()
+            window = window_start(now, kind.window_seconds)
+            share, remaining = self._shares.get((tenant_id, kind)), None
+            is_current = share is not None and (share.window, share.limit) == (window, limit)
+            if share is not None and is_current and share.unreserved is not None:
+                remaining = share.unreserved + share.remaining
+            reset_seconds = seconds_left(now, window, kind.window_seconds)
+            states.append(QuotaState(kind, limit, remaining, reset_seconds))
+        return states
+
     async def _read_limits(
         self, tenant_id: str, last_known: TenantLimits
     ) -> tuple[TenantLimits, float]:
@@ -142,6 +170,7 @@ class QuotaService:
                 used = await session.quotas.add_use(tenant_id, kind, share.window, reserved)
             granted = granted_of(share.limit, used, reserved)
             share.remaining += granted
+            share.unreserved = max(0, share.limit - used)
             share.is_last = granted < reserved
 
     def _is_unavailable(self) -> bool:

@@ -393,3 +393,43 @@ def test_work_in_pgqueuers_tables_is_claimed_after_the_upgrade(url: str) -> None
     assert asyncio.run(claimed()) == {("1", False), ("2", False), ("3", True)}
     run(url, GIVEN_BACK)
     assert asyncio.run(claimed()) == {("6", False)}
+
+
+AT_0011 = """
+    INSERT INTO conversations (conversation_id, tenant_id, metadata, created_at)
+    SELECT CAST(lpad(n::text, 32, '0') AS uuid), 't',
+        CASE n WHEN 1 THEN '{"a":"x","b":[1],"c":1.50,"d":null,"e":"\\u0000","f":"\\ud83d"}'
+            WHEN 2 THEN '{"' || repeat('k', 65) || '":1,"v":"' || repeat('v', 513) || '"}'
+            WHEN 3 THEN '[1]' ELSE '{"n":' || n || '}' END,
+        TIMESTAMPTZ '2026-01-01Z' + n * interval '1 s'
+    FROM generate_series(1, 1500) AS n;
+    INSERT INTO heads (conversation_id, counter) SELECT conversation_id, 'b' FROM conversations;
+    INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,
+        reasoning_tokens, total_tokens, has_media, continues, body, created_at)
+    SELECT CAST(lpad('7', 32, '0') AS uuid), n, n::text, 1, 'user', 'f', 1, 0, 1, false, false, '',
+        TIMESTAMPTZ '2026-02-01Z' + n * interval '1 s'
+    FROM generate_series(1, 2) AS n
+"""
+"""Conversations of the release before lists had filters; the seventh has messages."""
+LABELS = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM conversation_labels"
+OLD_APPEND = "UPDATE heads SET head_seq = head_seq + 1 WHERE right(conversation_id::text, 1) = '5'"
+OLD_PATCH = """
+    UPDATE conversations SET metadata = '{"a":true}' WHERE conversation_id::text LIKE '%0001'
+"""
+
+
+def test_earlier_conversations_are_in_filtered_lists(url: str) -> None:
+    """0013: they get labels and a time of activity, and what the release before writes does too."""
+    alembic(url, "upgrade", "0011")
+    run(url, AT_0011)
+    alembic(url, "upgrade", "head")
+    first = f"{LABELS} WHERE conversation_id = CAST(lpad('1', 32, '0') AS uuid)"
+    assert value(url, first) == "a=x c=1.50"
+    assert value(url, "SELECT count(*) FROM conversation_labels") == 2 + 1497
+    active = "SELECT count(*) FROM conversation_activity a JOIN conversations c"
+    active += " USING (conversation_id) WHERE a.active_at"
+    assert value(url, f"{active} = c.created_at") == 1499
+    assert value(url, f"{active} = TIMESTAMPTZ '2026-02-01 00:00:02Z'") == 1
+    run(url, f"{OLD_PATCH}; {OLD_APPEND}")
+    assert value(url, first) == "a=true"
+    assert value(url, f"{active} > TIMESTAMPTZ '2026-03-01Z'") == 150

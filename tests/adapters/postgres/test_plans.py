@@ -13,14 +13,18 @@ from app.adapters.postgres.conversations.active_windows import (
     FIND_OLDEST,
     FIND_START,
 )
+from app.adapters.postgres.conversations.listing import COUNT, PLACES
 from app.adapters.postgres.conversations.log_statements import (
     ENTRIES,
     OPEN_CALLS,
     PAGE,
     TOOL_NAMES,
 )
+from app.adapters.postgres.conversations.tenant_search import BY_PLACES, BY_TIME, NEWEST
 from app.adapters.postgres.payload.build_reads import READ, ROWS
-from tests.plans import plan_of
+from app.domain.conversations.listing import FIRST_ID, ListIndex, ListOrder
+from tests.conftest import execute
+from tests.plans import plan_of, rows_read
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,63 @@ async def test_reads_go_by_seq_before_there_are_statistics(
     plan = await plan_of(database_url, statement)
     assert len(re.findall("using messages_pkey", plan)) == scans, plan
     assert "messages_by_id" not in plan
+
+
+INDEXES = {
+    ListIndex.LABEL: "conversation_labels_by_value",
+    ListIndex.AGENT: "conversations_by_agent",
+    ListIndex.MODEL: "conversations_by_model",
+    ListIndex.CREATED: "conversations_by_tenant",
+    ListIndex.ACTIVE: "conversation_activity_by_time",
+}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+async def test_lists_are_read_by_their_index(database_url: str, index: ListIndex) -> None:
+    """Each list is read from the index that it names, and all else by primary keys.
+
+    [lists.bounded]
+    """
+    for statement in (COUNT[index], *(PLACES[f"{order}/{index}"] for order in ListOrder)):
+        plan = await plan_of(database_url, statement)
+        (entries, *lookups) = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
+        assert entries == ("Scan Backward", INDEXES[index]), plan
+        assert all(name.endswith("_pkey") for _, name in lookups), plan
+        assert not re.search("Seq Scan|Hash|Merge|Bitmap", plan), plan
+
+
+async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None:
+    """Rows before and after a page cost nothing. [lists.bounded]"""
+    await execute(
+        database_url,
+        "INSERT INTO conversations (conversation_id, tenant_id, agent_id, model, metadata,"
+        " created_at) SELECT gen_random_uuid(), 't', 'a', 'm', '{\"k\":\"v\"}',"
+        " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 400) AS n",
+    )
+    time = "2026-01-01T00:05:00Z"
+    first, last = "0001-01-02T00:00:00Z", "9999-12-30T00:00:00Z"
+    values = {
+        **{"tenant_id": "t", "label": "k", "label_value": "v", "agent_id": "a", "own_model": "m"},
+        **{"created_after": first, "created_before": last, "since": first, "until": time},
+        **{"any_active": True, "active_after": first, "active_before": last, "before": time},
+        **{"until_id": FIRST_ID, "before_id": FIRST_ID, "keys": "{k}", "values": "{v}"},
+        **{"limit": 11, "scanned": 5_000},
+    }
+    for index in ListIndex:
+        order = ListOrder.ACTIVE if index is ListIndex.ACTIVE else ListOrder.CREATED
+        statement = PLACES[f"{order}/{index}"]
+        for table in ("conversations", "conversation_labels", "conversation_activity"):
+            read = await rows_read(database_url, statement, values, table)
+            assert read <= 2 * 11, (index, table)
+
+
+async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:
+    """A search in several conversations reads index entries of these alone. [search.tenant]"""
+    for statement in (NEWEST, *BY_TIME.values()):
+        plan = await plan_of(database_url, statement)
+        assert "on message_words_by_word" in plan
+        used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
+        assert used <= {"messages_pkey"}, plan
+        assert not re.search("Seq Scan|Hash|Merge", plan), plan
+    plan = await plan_of(database_url, BY_PLACES)
+    assert re.findall(r"Scan (?:Backward )?using (\w+) on", plan) == ["messages_pkey"], plan

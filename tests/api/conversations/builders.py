@@ -28,6 +28,7 @@ async def full_conversation(
         {
             "agent_id": agent_id,
             "sections": [{"name": "base", "content": "You help."}],
+            "metadata": {"kind": "full"},
             "policy": {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}},
             **({"conversation_id": conversation_id} if conversation_id is not None else {}),
         },

@@ -109,6 +109,84 @@ async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> N
     assert alone.json()["rolling_window_seconds"] is None
 
 
+async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock: Clock) -> None:
+    """Its own value overrides the agent's, also as no limit, until it inherits again.
+
+    A fork has the value of its source. [window.inherited]
+    """
+    agent_path = await agent(client, rolling_window_seconds=600)
+    body = {
+        "agent_id": agent_path.rsplit("/", 1)[1],
+        "rolling_window_seconds": 60,
+        "policy": {"status_preamble": "none"},
+    }
+    made = await client.post("/v1/conversations", json=body)
+    path = made.headers["Location"]
+
+    async def windows(place: str) -> tuple[int | None, str]:
+        shown = (await client.get(place)).json()
+        return shown["rolling_window_seconds"], shown["rolling_window_source"]
+
+    assert await windows(path) == (60, "conversation")
+    assert await windows(agent_path) == (600, "agent")
+    await append(client, path, user("first"))
+    clock.pass_seconds(120)
+    await append(client, path, user("second"))
+    assert await texts(client, path) == ["second"]
+    clock.pass_seconds(600)
+    for value, shown, found in (
+        (None, (None, "conversation"), ["first", "second"]),
+        (650, (650, "conversation"), ["second"]),
+        ("inherit", (600, "agent"), []),
+    ):
+        answer = await client.patch(path, json={"rolling_window_seconds": value})
+        assert answer.status_code == 200, answer.text
+        assert await windows(path) == shown
+        if found:
+            assert await texts(client, path) == found
+            fork = (await client.post(f"{path}/fork")).headers["Location"]
+            assert await windows(fork) == shown
+            assert await texts(client, fork) == found
+    refused: tuple[Any, ...] = (0, -1, 1.5, "60", "none", 10**10, True, [])
+    for wrong in refused:
+        answer = await client.patch(path, json={"rolling_window_seconds": wrong})
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert (await client.patch(path, json={"metadata": {}})).json()["rolling_window_seconds"] == 600
+
+
+async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -> None:
+    """The setting is for agents and conversations that set none; 0 is no limit.
+
+    Those that inherit follow a change of the setting. [window.inherited]
+    """
+    inherits = fixed = path = ""
+    for seconds, expected in ((60, 60), (0, None), (None, DAY)):
+        with_default = settings.model_copy(update={"rolling_window_seconds": seconds})
+        async with started(create_app(with_default, now=clock.utc)) as client:
+            if seconds == 60:
+                inherits = await thread(client, await agent(client))
+                path = (await client.post("/v1/conversations", json={})).headers["Location"]
+                await append(client, path, user("first"))
+                clock.pass_seconds(61)
+                await append(client, path, user("second"))
+                assert await texts(client, path) == ["second"]
+                fixed = await thread(client, await agent(client, rolling_window_seconds=None))
+            listed = (await client.get("/v1/conversations")).json()["data"]
+            assert listed[-1]["rolling_window_seconds"] == expected
+            shown = (await client.get(inherits)).json()
+            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
+                expected,
+                "service",
+            )
+            shown = (await client.get(fixed)).json()
+            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
+                None,
+                "agent",
+            )
+            if seconds is None:
+                assert await texts(client, path) == ["first", "second"]
+
+
 async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clock) -> None:
     """It is set at creation or later.
 

@@ -29,7 +29,7 @@ def found(node: dict[str, Any]) -> dict[str, Any]:
 
 def schema_of(node: dict[str, Any]) -> dict[str, Any]:
     """Return the named schema that a body or an answer refers to."""
-    (content,) = node["content"].values()
+    (content,) = (node["content"][kind] for kind in node["content"] if kind != "text/html")
     schema: dict[str, Any] = content["schema"]
     if "contentSchema" in schema:
         schema = schema["contentSchema"]["items"]

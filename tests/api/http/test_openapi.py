@@ -21,6 +21,7 @@ from app.main import ROUTERS
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
 WITHOUT_DATABASE = {
+    "/",
     "/healthz",
     "/metrics",
     "/v1/strategies",
@@ -28,7 +29,7 @@ WITHOUT_DATABASE = {
     "/v1/tool-definitions",
     "/v1/context/needs-compression",
 }
-BY_THE_SERVER = {("400", "/healthz"), ("400", "/readyz")}
+BY_THE_SERVER = {("400", "/"), ("400", "/healthz"), ("400", "/readyz")}
 """Where the answer to what is no HTTP is the only refusal, which the HTTP server gives."""
 NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
 
@@ -82,7 +83,7 @@ def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> Non
     assert "security" not in operation, "that of the whole document counts"
     refused, limited = (found(operation["responses"][status]) for status in ("401", "429"))
     assert list(refused["headers"]) == ["WWW-Authenticate"]
-    assert list(limited["headers"]) == ["Retry-After"]
+    assert {"Retry-After", "RateLimit-Remaining"} <= limited["headers"].keys()
     for answer, code in ((refused, "UNAUTHENTICATED"), (limited, "RATE_LIMITED")):
         (example,) = answer["content"]["application/problem+json"]["examples"].values()
         assert example["value"]["code"] == code

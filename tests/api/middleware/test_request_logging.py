@@ -22,7 +22,7 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.domain.common.errors import Unauthenticated
 from app.domain.tenancy.api_keys import Caller
-from app.domain.tenancy.quotas import QuotaKind
+from app.domain.tenancy.quotas import QuotaKind, QuotaState
 from app.logs import request_id
 from app.main import create_app
 from app.settings import Settings
@@ -74,8 +74,15 @@ class Counted:
         self.open_streams += change
 
 
-async def no_limit(_tenant_id: str, _kind: QuotaKind, _asked: int) -> None:
-    """Take nothing."""
+class NoLimits:
+    """Quotas of tenants without limits."""
+
+    async def take(self, _tenant_id: str, _kind: QuotaKind, _count: int = 1) -> None:
+        """Take nothing."""
+
+    def states(self, _tenant_id: str) -> list[QuotaState]:
+        """Return nothing."""
+        return []
 
 
 def client_of(app: ASGIApp) -> httpx.AsyncClient:
@@ -135,7 +142,7 @@ async def test_a_refused_caller_has_an_id() -> None:
         raise AssertionError("a stranger came in")
 
     counted = Counted()
-    guarded = AuthenticationMiddleware(never, keys=Strangers(), take=no_limit)
+    guarded = AuthenticationMiddleware(never, keys=Strangers(), quotas=NoLimits())
     async with client_of(RequestLoggingMiddleware(guarded, counted, access_log=False)) as client:
         answer = await client.get("/v1/conversations", headers={"X-Request-Id": "who"})
     assert assert_problem(answer, 401, "UNAUTHENTICATED")["request_id"] == "who"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -231,6 +232,46 @@ async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
             assert 1 <= int(answer.headers["retry-after"]) <= 61
         assert (await client.get("/v1/agents", headers=bearer(other))).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_every_answer_tells_what_is_left(settings: Settings, key: str) -> None:
+    """Answers, errors and refusals have the headers of the draft; other tenants have none.
+
+    [quotas.headers]
+    """
+    limits = TenantLimits(requests_per_minute=8, bytes_per_day=100_000)
+    await set_limits("acme", limits, True, settings)
+    await set_limits("bytes", TenantLimits(bytes_per_day=100_000), True, settings)
+    other, by_bytes = [await create(name, "", None, settings) for name in ("other", "bytes")]
+    fields = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+    async with started(create_app(settings)) as client:
+        asks = [("GET", "/v1/agents"), ("GET", "/v1/nothing"), ("POST", "/v1/conversations")]
+        left, statuses = [], set()
+        for method, path in asks * 6:
+            answer = await client.request(method, path, headers=bearer(key), json={"metadata": {}})
+            statuses.add(answer.status_code)
+            limit, remaining, reset = (int(answer.headers[name]) for name in fields)
+            left.append(remaining)
+            assert limit == 8 and 1 <= reset <= 60
+            policies = answer.headers["ratelimit-policy"].split(", ")
+            assert policies == [
+                '"requests";q=8;w=60',
+                '"bytes";q=100000;w=86400;qu="content-bytes"',
+            ]
+            states = answer.headers["ratelimit"].split(", ")
+            assert states[0] == f'"requests";r={remaining};t={reset}'
+            assert all(state.startswith('"bytes";r=') for state in states[1:])
+        assert statuses == {200, 201, 404, 429}
+        # The clock's minute may end in between, which begins again at 7.
+        assert left[0] == 7 and all(b in (max(0, a - 1), 7) for a, b in pairwise(left))
+        assert not [
+            name
+            for name in (await client.get("/v1/agents", headers=bearer(other))).headers
+            if name.startswith("ratelimit")
+        ]
+        answer = await client.get("/v1/agents", headers=bearer(by_bytes))
+        found = {name for name in answer.headers if name.startswith("ratelimit")}
+        assert found == {"ratelimit-policy"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -873,7 +873,7 @@ TOOL_REFUSALS = [
     ({"name": "x" * 65}, "/t/name"),
     ({"name": "f\n"}, "/t/name"),
     ({"type": "function", "function": {"name": "é"}}, "/t/function/name"),
-    ({"type": "web_search_20250305", "name": "web_search"}, "/t/type"),
+    ({"type": "web_search_of_ours", "name": "web_search"}, "/t/type"),
     ({"name": "f", "description": 3}, "/t/description"),
     ({"name": "f", "parameters": []}, "/t/parameters"),
     ({"name": "f", "parameters": {"type": "string"}}, "/t/parameters/type"),

@@ -694,7 +694,7 @@ async def test_clearing_costs_no_query_below_the_budget(
         await use(harness, cid, number)
         sentences.clear()
         await harness.build(cid)
-        assert sentences == {"contexts.read": 1}
+        assert sentences == {"contexts.read_build_input": 1}
 
 
 async def test_tool_names_are_read_once(harness: Harness) -> None:
@@ -707,10 +707,10 @@ async def test_tool_names_are_read_once(harness: Harness) -> None:
     await use(harness, cid, 6)
     sentences.clear()
     await harness.build(cid)
-    assert sentences == {"contexts.read": 1, "log.tool_names": 1}
+    assert sentences == {"contexts.read_build_input": 1, "log.tool_names": 1}
     sentences.clear()
     await harness.build(cid)
-    assert sentences == {"contexts.read": 1}
+    assert sentences == {"contexts.read_build_input": 1}
     assert await triggers(harness, cid) == []
 
 

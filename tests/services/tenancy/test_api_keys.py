@@ -14,7 +14,13 @@ import pytest
 
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import NotFound, ServiceUnavailable, Unauthenticated, ValidationError
+from app.domain.common.errors import (
+    Conflict,
+    NotFound,
+    ServiceUnavailable,
+    Unauthenticated,
+    ValidationError,
+)
 from app.domain.tenancy.api_keys import Caller
 from app.services.tenancy.api_keys import (
     MAX_ADDRESSES,
@@ -363,3 +369,46 @@ async def test_a_key_without_its_row_is_refused(
         with pytest.raises(Unauthenticated):
             await keys.admit(header, "a")
         clock.pass_seconds(1)
+
+
+async def test_both_keys_work_during_the_overlap(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """A rotated key works until the overlap ends, its successor longer. [tenancy.key-rotation]"""
+    old = await created(keys)
+    await keys.create("reader000000", secret("r"), "acme", "r", None, read_only=True)
+    assert await keys.admit(old, "a") == Caller("acme", ID)
+    operator = keys_of(database, clock)
+    text, until = await operator.rotate(ID, "b" * 12, secret("t"), timedelta(hours=2))
+    assert until == clock.utc() + timedelta(hours=2)
+    assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "b" * 12)
+    clock.pass_seconds(7_100)
+    assert await keys.admit(old, "a") == Caller("acme", ID)
+    listed = await operator.list_keys("acme")
+    assert {key.key_id: key.expires_at for key in listed if not key.read_only} == {
+        ID: until,
+        "b" * 12: None,
+    }
+    clock.pass_seconds(101)
+    with pytest.raises(Unauthenticated):
+        await keys.admit(old, "a")
+    assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "b" * 12)
+    with pytest.raises(Conflict):
+        await operator.rotate(ID, "c" * 12, secret("u"), timedelta(hours=2))
+    with pytest.raises(NotFound):
+        await operator.rotate("d" * 12, "c" * 12, secret("u"), timedelta(hours=2))
+    text, _ = await operator.rotate("reader000000", "e" * 12, secret("v"), timedelta(0))
+    assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "e" * 12, read_only=True)
+    with pytest.raises(Unauthenticated):
+        await keys.admit(f"Bearer ctx_reader000000_{secret('r')}", "a")
+
+
+async def test_rotation_keeps_the_lifetime(keys: KeyService, clock: Clock) -> None:
+    """A key of 30 days is replaced by one of 30 days; an overlap makes no key live longer."""
+    start, days = clock.utc(), timedelta(days=30)
+    await keys.create(ID, secret("s"), "acme", "n", start + days)
+    clock.pass_seconds(29.5 * 86_400)
+    _, until = await keys.rotate(ID, "b" * 12, secret("t"), timedelta(days=7))
+    assert until == start + days
+    ends = {key.key_id: key.expires_at for key in await keys.list_keys("acme")}
+    assert ends == {ID: start + days, "b" * 12: clock.utc() + days}

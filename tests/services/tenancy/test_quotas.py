@@ -13,7 +13,7 @@ import pytest
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import RateLimited, ServiceUnavailable, ValidationError
-from app.domain.tenancy.quotas import QuotaKind, TenantLimits
+from app.domain.tenancy.quotas import QuotaKind, QuotaState, TenantLimits
 from app.services.tenancy.quotas import QuotaService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
@@ -196,3 +196,30 @@ async def test_concurrent_requests_read_the_limits_once(database: PostgresDataba
     opened = watched.opened
     assert await granted([quotas], 50) == 50
     assert watched.opened == opened + 1
+
+
+async def test_states_tell_what_is_left(database: PostgresDatabase) -> None:
+    """What is left goes down with each request and each share of another process, at no read.
+
+    [quotas.headers]
+    """
+    clock, limits = Clock(), TenantLimits(requests_per_minute=100, bytes_per_day=1_000)
+    mine, other = (quotas_of(database, clock, limits) for _ in range(2))
+    assert mine.states("acme") == [], "nothing is read yet"
+    await other.take("acme", QuotaKind.REQUESTS)
+    await mine.take("acme", QuotaKind.REQUESTS)
+    share = 100 // 20
+    requests, sent = mine.states("acme")
+    assert (requests.kind, requests.limit) == (QuotaKind.REQUESTS, 100)
+    assert requests.remaining == 100 - share - 1, "the other's share counts as used"
+    assert 1 <= requests.reset_seconds <= 60 < sent.reset_seconds <= 86_400
+    assert (sent.limit, sent.remaining) == (1_000, None), "no bytes were counted here"
+    for used in range(2, 20):
+        await mine.take("acme", QuotaKind.REQUESTS)
+        assert mine.states("acme")[0].remaining == 100 - share - used
+    await mine.take("acme", QuotaKind.BYTES, 300)
+    assert mine.states("acme")[1] == QuotaState(QuotaKind.BYTES, 1_000, 700, sent.reset_seconds)
+    assert await granted([mine], 200) == 100 - share - 19
+    assert mine.states("acme")[0].remaining == 0
+    clock.pass_seconds(60)
+    assert mine.states("acme")[0].remaining is None, "a new minute has begun"

@@ -37,6 +37,7 @@ async def age(url: str, conversation_id: str, days: int) -> None:
     for table, columns in (
         ("conversations", ("created_at", "updated_at")),
         ("messages", ("created_at",)),
+        ("events", ("created_at",)),
     ):
         changes = ", ".join(f"{name} = {name} - make_interval(days => $2)" for name in columns)
         await execute(

@@ -17,6 +17,14 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
+from app.domain.conversations.rolling_window import (
+    INHERIT,
+    RollingWindow,
+    WindowDefaults,
+    agent_window,
+    conversation_window,
+    own_from,
+)
 from app.domain.conversations.settings import ListVersions, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
@@ -39,7 +47,8 @@ _SMALL_COLUMNS = (
     "c.sections_version, c.tools_version",
     "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
     "cal.reports AS calibrated_reports",
-    "a.rolling_window_seconds",
+    "c.rolling_window_seconds AS own_window_seconds",
+    "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
 )
 CONVERSATION_COLUMNS = ", ".join(
     (
@@ -74,6 +83,11 @@ STATE_COLUMNS = """
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
+LAST_MESSAGE_AT = """(
+    SELECT newest.created_at FROM messages newest WHERE newest.conversation_id = h.conversation_id
+    ORDER BY newest.seq DESC LIMIT 1
+) AS last_message_at"""
+"""When the newest message of a head `h` was received, for what shows it."""
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
 SETTINGS_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
@@ -83,7 +97,7 @@ SETTINGS_JOINS = f"""
 """
 
 
-def agent_from(row: Any) -> Agent:
+def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
     """Return an agent from its row."""
     return Agent(
         agent_id=AgentId(row["agent_id"]),
@@ -93,7 +107,9 @@ def agent_from(row: Any) -> Agent:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         versions=_versions_from(row),
-        rolling_window_seconds=row["rolling_window_seconds"],
+        rolling_window=agent_window(
+            INHERIT if row["inherits_window"] else row["rolling_window_seconds"], defaults
+        ),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -160,7 +176,8 @@ NO_CACHED_SETTINGS = CachedSettings().parameters
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, max_size: int = 1024) -> None:
+    def __init__(self, defaults: WindowDefaults, max_size: int = 1024) -> None:
+        self._defaults = defaults
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
     def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
@@ -183,7 +200,7 @@ class SettingsCache:
                 key = (tenant_id, conversation.conversation_id, model)
                 self._cache[key] = replace(cached, conversation=conversation)
             return conversation
-        conversation = conversation_from(row)
+        conversation = conversation_from(row, self._defaults)
         key = (tenant_id, conversation.conversation_id, model)
         self._cache[key] = CachedSettings(
             row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
@@ -191,7 +208,7 @@ class SettingsCache:
         return conversation
 
 
-def conversation_from(row: Any) -> Conversation:
+def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
     """Return a conversation from a row with all of its settings."""
     agent = StoredSettings()
     if row["agent_policy"] is not None:
@@ -211,9 +228,18 @@ def conversation_from(row: Any) -> Conversation:
         model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=_calibration_from(row),
-        rolling_window_seconds=row["rolling_window_seconds"],
+        last_message_at=row.get("last_message_at"),
+        rolling_window=_window_from(row, defaults),
         own_id=row["own_id"],
     )
+
+
+def _window_from(row: Any, defaults: WindowDefaults) -> RollingWindow:
+    agent = None
+    if row["inherits_window"] is not None:  # it has an agent
+        inherits = row["inherits_window"]
+        agent = agent_window(INHERIT if inherits else row["agent_window_seconds"], defaults)
+    return conversation_window(own_from(row["own_window_seconds"]), agent, defaults)
 
 
 def _versions_from(row: Any) -> ListVersions:

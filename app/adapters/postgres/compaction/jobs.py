@@ -15,20 +15,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from uuid import UUID
 
 import asyncpg
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.compaction.job_lists import job_from, list_jobs
 from app.domain.common import json_text
+from app.domain.common.pages import Bound, Page
 from app.domain.conversations.compaction_receipt import Failure
-from app.domain.conversations.job import Claim, Job
+from app.domain.conversations.job import Claim, Job, JobFilter
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
-_JOB_COLUMNS = {field.name: field.name for field in fields(Job)} | {"request": "ask"}
-"""The column of each field of a job."""
 _FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
@@ -165,10 +164,10 @@ ADD_JOB = Statement(
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
         )
-        INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
-        SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
-            CAST(:kind AS text), CAST(:ask AS text)
-        FROM conversation
+        INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask, agent_id)
+        SELECT c.conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
+            CAST(:kind AS text), CAST(:ask AS text), c.agent_id
+        FROM conversation JOIN conversations c ON c.conversation_id = conversation.conversation_id
         RETURNING pg_notify('{CHANNEL}', '')
         """
 )
@@ -283,9 +282,13 @@ class JobRepository:
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
         if row is None:
             return None
-        job = {name: row[column] for name, column in _JOB_COLUMNS.items()}
-        ids = {"job_id": str(row["job_id"]), "conversation_id": str(row["conversation_id"])}
-        return Job(**(job | ids))
+        return job_from(row)
+
+    async def page(
+        self, tenant_id: str, wanted: JobFilter, limit: int, before: str | None, bound: Bound
+    ) -> Page[Job]:
+        """Return a page of jobs, newest first."""
+        return await list_jobs(self._session, tenant_id, wanted, limit, before, bound)
 
     async def change(
         self,
@@ -295,9 +298,9 @@ class JobRepository:
         *,
         result: str | None = None,
         error: str | None = None,
-    ) -> None:
-        """Store the state of a job, unless it has ended (rule 5)."""
-        await self._session.run(
+    ) -> bool:
+        """Store the state of a job; False when it has ended (rule 5)."""
+        changed = await self._session.run(
             CHANGE_JOB,
             conversation_id=UUID(conversation_id),
             job_id=UUID(job_id),
@@ -305,6 +308,7 @@ class JobRepository:
             result=result,
             error=error,
         )
+        return changed == 1
 
 
 @asynccontextmanager

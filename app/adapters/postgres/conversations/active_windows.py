@@ -7,6 +7,8 @@ from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
+from app.adapters.postgres.conversations.tenant_events import POSITION_COLUMNS, POSITION_VALUES
+from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
@@ -166,10 +168,14 @@ _CLEAR = """
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """
-_ADD_EVENT = """
-    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-    SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
+_ADD_EVENT = f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
+        clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
     FROM cleared
+    JOIN conversations c ON c.conversation_id = cleared.conversation_id
 """
 CLEAR = Statement(f"""
     WITH cleared AS (
@@ -178,6 +184,13 @@ CLEAR = Statement(f"""
         RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENT}
+""")
+# The clear of an agent that the conversation is given to: the next read moves the window.
+TAKE_CLEAR = Statement(f"""
+    UPDATE heads
+    SET cleared_at = CAST(:at AS timestamptz), window_seconds = {OUT_OF_DATE},
+        newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
 # Rows are locked in one order, so that two concurrent clears cannot deadlock.
 CLEAR_ALL = Statement(f"""
@@ -320,6 +333,9 @@ class ActiveWindowRepository:
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
+
+    async def take_clear(self, conversation_id: str, at: datetime) -> None:
+        await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         return await self._session.run(

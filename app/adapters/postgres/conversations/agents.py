@@ -21,17 +21,19 @@ from app.adapters.postgres.conversations.settings import (
 from app.adapters.postgres.conversations.snapshot_removal import delete_snapshots_of_agent
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
+from app.domain.conversations.rolling_window import WindowSource
 
 ADD_AGENT = Statement(f"""
     WITH added AS (
         INSERT INTO agents (
             tenant_id, agent_id, name, model, policy, sections, tools, metadata,
-            rolling_window_seconds, sections_version, tools_version
+            rolling_window_seconds, inherits_window, sections_version, tools_version
         ) VALUES (
             CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
             CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
             CAST(:tools AS text), CAST(:metadata AS text),
-            CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
+            CAST(:rolling_window_seconds AS bigint), CAST(:inherits_window AS boolean),
+            {FIRST_VERSIONS}
         ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
         RETURNING tenant_id, agent_id
     ), versions AS (
@@ -43,7 +45,8 @@ ADD_AGENT = Statement(f"""
     SELECT agent_id FROM added
 """)
 _AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
-    tools_version, rolling_window_seconds, last_cleared_at, created_at, updated_at"""
+    tools_version, rolling_window_seconds, inherits_window, last_cleared_at, created_at,
+    updated_at"""
 _IS_AGENT = "tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)"
 _FIND_AGENT = f"SELECT {_AGENT_COLUMNS} FROM agents WHERE {_IS_AGENT}"
 FIND_AGENT = Statement(_FIND_AGENT)
@@ -53,7 +56,7 @@ LIST_AGENTS = Statement(
     bounded(
         """
             SELECT agent_id, name, model, metadata, sections_version, tools_version,
-                rolling_window_seconds, last_cleared_at, created_at, updated_at,
+                rolling_window_seconds, inherits_window, last_cleared_at, created_at, updated_at,
                 '{}' AS policy, '[]' AS sections, '[]' AS tools
             FROM agents
             WHERE tenant_id = CAST(:tenant_id AS text)
@@ -70,7 +73,8 @@ LIST_AGENTS = Statement(
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
     SET {SET_SETTINGS}, name = CAST(:name AS text),
-        rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
+        rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
+        inherits_window = CAST(:inherits_window AS boolean)
     WHERE {_IS_AGENT}
 """)
 VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
@@ -102,7 +106,7 @@ class AgentRepository(ConfigurableRepository):
             agent_id=agent.agent_id,
             name=agent.name,
             metadata=agent.metadata,
-            rolling_window_seconds=agent.rolling_window_seconds,
+            **_window_parameters(agent),
             **asdict(agent.settings),
         )
         return added is not None
@@ -111,7 +115,7 @@ class AgentRepository(ConfigurableRepository):
         row = await self._session.first(
             LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
         )
-        return agent_from(row) if row is not None else None
+        return agent_from(row, self._window_defaults) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
@@ -123,7 +127,7 @@ class AgentRepository(ConfigurableRepository):
             before_id=before[1] if before else None,
             **limits(limit, bound),
         )
-        return page_of(rows, agent_from)
+        return page_of(rows, lambda row: agent_from(row, self._window_defaults))
 
     async def change(self, tenant_id: str, agent: Agent) -> None:
         await self._session.run(
@@ -131,7 +135,7 @@ class AgentRepository(ConfigurableRepository):
             tenant_id=tenant_id,
             agent_id=agent.agent_id,
             name=agent.name,
-            rolling_window_seconds=agent.rolling_window_seconds,
+            **_window_parameters(agent),
             **change_parameters(agent),
         )
 
@@ -146,3 +150,10 @@ class AgentRepository(ConfigurableRepository):
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
         return deleted | snapshot_rows
+
+
+def _window_parameters(agent: Agent) -> dict[str, Any]:
+    # An agent that inherits has a length as well, for the release before, which inherits nothing.
+    window = agent.rolling_window
+    inherits = window.source is WindowSource.SERVICE
+    return {"rolling_window_seconds": window.seconds, "inherits_window": inherits}

@@ -8,10 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
-    LISTED_COLUMNS,
+    LAST_MESSAGE_AT,
     NO_CACHED_SETTINGS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
@@ -26,23 +25,26 @@ from app.adapters.postgres.conversations.settings import (
     change_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
+from app.adapters.postgres.conversations.tenant_events import ADD_CREATED, ADD_DELETED
 from app.domain.common.ids import ConversationId
-from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import INHERIT, OwnWindow, conversation_window
 from app.domain.conversations.settings import StoredSettings
 
 ADD_CONVERSATION = Statement(f"""
     WITH added AS (
         INSERT INTO conversations (
             conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-            metadata, sections_version, tools_version, own_id
+            metadata, rolling_window_seconds, sections_version, tools_version, own_id
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
             CAST(:model AS text), CAST(:policy AS text),
             CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-            {FIRST_VERSIONS}, CAST(:own_id AS text)
+            CAST(:own_window_seconds AS bigint), {FIRST_VERSIONS}, CAST(:own_id AS text)
         ) ON CONFLICT (conversation_id) DO NOTHING
-        RETURNING conversation_id
+        RETURNING conversation_id, tenant_id, agent_id
+    ), event AS ({ADD_CREATED}
     ), versions AS (
         INSERT INTO conversation_versions (conversation_id, kind, version, body)
         SELECT added.conversation_id, list.kind, 1, list.body
@@ -50,21 +52,19 @@ ADD_CONVERSATION = Statement(f"""
         WHERE list.body <> '[]'
     )
     INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
-    SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
+    SELECT added.conversation_id, CAST(:counter AS text), CAST(:window_seconds AS bigint),
         a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
     FROM added
     LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
         AND a.agent_id = CAST(:agent_id AS text)
 """)
 _FIND = f"""
-    SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
     {SETTINGS_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         AND c.tenant_id = CAST(:tenant_id AS text)
 """
-FIND_CONVERSATION = Statement(_FIND)
 STORED_KEYS = Statement("""
     SELECT conversation_id,
         tenant_id = CAST(:tenant_id AS text)
@@ -77,27 +77,11 @@ LOCK_ID = Statement("""
     SELECT pg_advisory_xact_lock(
         hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
 """)
-# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
-LOCK = Statement(f"{_FIND} FOR UPDATE OF h, c")
-LIST_CONVERSATIONS = Statement(
-    bounded(
-        f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}
-            FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
-            {SETTINGS_JOINS}
-            WHERE c.tenant_id = CAST(:tenant_id AS text)
-                AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
-                AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
-                    < (CAST(:before AS timestamptz), CAST(:before_id AS uuid)))
-            ORDER BY c.created_at DESC, c.conversation_id DESC
-            LIMIT CAST(:limit AS bigint)
-        """,
-        ("*",),
-        lengths("metadata", "own_id"),
-        "created_at DESC, conversation_id DESC",
-    )
+FIND_CONVERSATION = Statement(
+    f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT} {_FIND}"
 )
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
+LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
         UPDATE heads SET counter = CAST(:counter AS text)
@@ -105,7 +89,8 @@ CHANGE_CONVERSATION = Statement(f"""
             AND counter <> CAST(:counter AS text)
     )
     UPDATE conversations
-    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text)
+    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
+        rolling_window_seconds = CAST(:own_window_seconds AS bigint)
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND tenant_id = CAST(:tenant_id AS text)
 """)
@@ -139,8 +124,14 @@ CONVERSATION_TABLES = (
     "offloaded_totals",
     "message_words",
     "snapshot_parts",
+    "conversation_labels",
+    "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""
+FIND_OWNER = Statement("""
+    SELECT tenant_id, agent_id FROM conversations
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
 DELETE_STATEMENTS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
@@ -161,20 +152,26 @@ class ConversationRepository(ConfigurableRepository):
         self,
         tenant_id: str,
         conversation_id: str,
-        agent_id: str | None,
+        agent: Agent | None,
         counter: str,
         settings: StoredSettings,
         metadata: str,
+        own_window: OwnWindow = INHERIT,
         own_id: str | None = None,
     ) -> bool:
+        window = conversation_window(
+            own_window, agent.rolling_window if agent is not None else None, self._window_defaults
+        )
         added = await self._session.run(
             ADD_CONVERSATION,
             tenant_id=tenant_id,
             conversation_id=conversation_id,
-            agent_id=agent_id,
+            agent_id=agent.agent_id if agent is not None else None,
             counter=counter,
             metadata=metadata,
             own_id=own_id,
+            own_window_seconds=window.stored,
+            window_seconds=window.seconds,
             **asdict(settings),
         )
         return added == 1
@@ -205,28 +202,7 @@ class ConversationRepository(ConfigurableRepository):
             default_model=default_model,
             **NO_CACHED_SETTINGS,
         )
-        return conversation_from(row) if row is not None else None
-
-    async def page(
-        self,
-        tenant_id: str,
-        agent_id: str | None,
-        limit: int,
-        before: tuple[Any, str] | None,
-        default_model: str | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Conversation]:
-        rows = await self._session.all(
-            LIST_CONVERSATIONS,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            before=before[0] if before else None,
-            before_id=before[1] if before else None,
-            model=None,
-            default_model=default_model,
-            **limits(limit, bound),
-        )
-        return page_of(rows, conversation_from)
+        return conversation_from(row, self._window_defaults) if row is not None else None
 
     async def change(self, tenant_id: str, conversation: Conversation) -> None:
         await self._session.run(
@@ -235,6 +211,7 @@ class ConversationRepository(ConfigurableRepository):
             conversation_id=UUID(conversation.conversation_id),
             agent_id=conversation.agent_id,
             counter=conversation.counter,
+            own_window_seconds=conversation.rolling_window.stored,
             **change_parameters(conversation),
         )
 
@@ -244,8 +221,11 @@ class ConversationRepository(ConfigurableRepository):
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
+        owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)
             for name, statement in DELETE_STATEMENTS.items()
         }
+        if owner is not None:
+            await self._session.run(ADD_DELETED, conversation_id=conversation_id, **owner)
         return deleted | snapshot_rows

@@ -11,19 +11,27 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.conversations.tenant_events import (
+    POSITION_COLUMNS,
+    POSITION_VALUES,
+    TenantEventQueries,
+)
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
-ADD = Statement("""
+ADD = Statement(f"""
     WITH moved AS (
         UPDATE heads SET event_seq = event_seq + 1
         WHERE conversation_id = CAST(:conversation_id AS uuid)
         RETURNING event_seq
     )
-    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
     SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
-        CAST(:data AS text), clock_timestamp()
+        CAST(:data AS text), clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
     FROM moved
+    JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
 """)
 
 FIND_NEWEST = Statement("""
@@ -66,7 +74,7 @@ PAGE = Statement("""
 """)
 
 
-class EventRepository:
+class EventRepository(TenantEventQueries):
     """Stores and reads the events of conversations."""
 
     def __init__(self, session: Session) -> None:

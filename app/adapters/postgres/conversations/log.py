@@ -13,7 +13,7 @@ from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import SettingsCache, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
-from app.adapters.postgres.conversations.conversations import LOCK
+from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.conversations.log_statements import (
     ADD_ANSWER,
     BY_IDS,
@@ -151,14 +151,18 @@ class LogRepository:
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
         cached = self._settings_cache.get(tenant_id, conversation_id)
-        row = await self._session.first(
-            LOCK,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            model=None,
-            default_model=default_model,
+        parameters = {
+            "tenant_id": tenant_id,
+            "conversation_id": conversation_id,
+            "model": None,
+            "default_model": default_model,
             **cached.parameters,
-        )
+        }
+        row = await self._session.first(LOCK, **parameters)
+        if row is not None and row["agent_id"] is not None and row["agent_updated_at"] is None:
+            # While the statement waited, the conversation was given to an agent whose row was not
+            # read then.
+            row = await self._session.first(FIND_CONVERSATION, **parameters)
         return (
             self._settings_cache.conversation_from(row, tenant_id, cached)
             if row is not None

@@ -102,28 +102,41 @@ ADD = Statement(
     is_long=True,
 )
 
-# Groups of blocks in the given order, each only if those before had too few messages. OFFSET 0
-# makes PostgreSQL use the index of words; a scan of the log would take too long.
-_HITS = """
-    SELECT hit.seq
-    FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
-    CROSS JOIN LATERAL (
-        SELECT w.seq FROM (
-            SELECT conversation_id, seq FROM message_words
-            WHERE words @@ CAST(blocks.query AS tsquery)
-            OFFSET 0
-        ) AS w
-        WHERE w.conversation_id = CAST(:conversation_id AS uuid)
-            AND w.seq > CAST(:after_seq AS bigint) AND w.seq < CAST(:before_seq AS bigint)
-        ORDER BY w.seq {order}
+
+def hits(
+    queries: str,
+    order: str,
+    conversation_id: str = "CAST(:conversation_id AS uuid)",
+    after_seq: str = "CAST(:after_seq AS bigint)",
+    before_seq: str = "CAST(:before_seq AS bigint)",
+) -> str:
+    """Return a query for the seqs that match, by groups of blocks in the given order.
+
+    A group is searched only if those before had too few messages. OFFSET 0 makes PostgreSQL use the
+    index of words; a scan of the log would take too long.
+    """
+    return f"""
+        SELECT hit.seq
+        FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
+        CROSS JOIN LATERAL (
+            SELECT w.seq FROM (
+                SELECT conversation_id, seq FROM message_words
+                WHERE words @@ CAST(blocks.query AS tsquery)
+                OFFSET 0
+            ) AS w
+            WHERE w.conversation_id = {conversation_id}
+                AND w.seq > {after_seq} AND w.seq < {before_seq}
+            ORDER BY w.seq {order}
+            LIMIT CAST(:limit AS bigint)
+        ) AS hit
         LIMIT CAST(:limit AS bigint)
-    ) AS hit
-    LIMIT CAST(:limit AS bigint)
-"""
+    """
+
+
 _FIND = f"""
     SELECT {STORED_COLUMNS} FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq = ANY (ARRAY({_HITS.format(queries="CAST(:queries AS text[])", order="{order}")}))
+        AND seq = ANY (ARRAY({hits("CAST(:queries AS text[])", "{order}")}))
     ORDER BY seq {{order}}
 """
 FIND = {
@@ -132,9 +145,7 @@ FIND = {
 }
 
 POSTINGS = Statement(f"""
-        SELECT ARRAY({
-    _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
-}) AS seqs
+        SELECT ARRAY({hits("string_to_array(terms.queries, chr(10))", "DESC")}) AS seqs
         FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS terms (queries, number)
         ORDER BY terms.number
 """)
@@ -197,11 +208,10 @@ class SearchRepository:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
-        groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
             FIND[order],
             conversation_id=conversation_id,
-            queries=_by_group(groups, _tsquery(query)),
+            queries=block_queries(conversation_id, query, after_seq, before_seq, order),
             after_seq=after_seq,
             before_seq=before_seq,
             **limits(limit, bound),
@@ -244,6 +254,14 @@ class SearchRepository:
             BY_SEQS, conversation_id=conversation_id, seqs=list(seqs), max_bytes=max_bytes
         )
         return [_searched_from(row) for row in rows]
+
+
+def block_queries(
+    conversation_id: str, query: Query, after_seq: int, before_seq: int, order: str
+) -> list[str]:
+    """Return a query for each group of blocks between two seqs, in this order."""
+    groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
+    return _by_group(groups, _tsquery(query))
 
 
 def _key(conversation_id: str, block: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.settings import SettingsList
 
 FIRST_LISTS = """
@@ -50,8 +51,9 @@ class ConfigurableRepository:
 
     versions: ClassVar[VersionStatements]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
         self._session = session
+        self._window_defaults = window_defaults
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         raise NotImplementedError

@@ -25,6 +25,7 @@ from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.stored_message import StoredMessage
 
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
@@ -83,22 +84,30 @@ def _unless_first_page(bound: str, otherwise: str) -> str:
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
-def _of_agent(order: str, low: str, high: str, before: str, **words: str) -> Statement:
-    """Return the statement for a page in this order."""
+def page_start(order: str) -> str:
+    """Return a search for the seq at which a page by time starts in a `conversation`.
+
+    It is the first seq of the page in ascending order, and the seq after it in descending order.
+    """
+    low, high, before = (
+        (_FIRST, _unless_first_page(_PAST, _FIRST), "<=")
+        if order == "asc"
+        else (_unless_first_page(_FIRST, _PAST), _PAST, "<")
+    )
     is_before = f"({MESSAGE_TIME}, m.conversation_id, m.seq) {before} {_AFTER}"
-    first = seq_search("conversation.conversation_id", low, high, is_before)
-    rows = _OF_AGENT.format(order=order, first=first, **words)
+    return seq_search("conversation.conversation_id", low, high, is_before)
+
+
+def _of_agent(order: str, **words: str) -> Statement:
+    """Return the statement for a page in this order."""
+    rows = _OF_AGENT.format(order=order, first=page_start(order), **words)
     by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
     return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
 
 
 OF_AGENT = {
-    "asc": _of_agent(
-        "ASC", _FIRST, _unless_first_page(_PAST, _FIRST), "<=", beyond=">=", from_there=">="
-    ),
-    "desc": _of_agent(
-        "DESC", _unless_first_page(_FIRST, _PAST), _PAST, "<", beyond="<", from_there="<="
-    ),
+    "asc": _of_agent("asc", beyond=">=", from_there=">="),
+    "desc": _of_agent("desc", beyond="<", from_there="<="),
 }
 
 CONVERSATIONS = Statement(f"""
@@ -158,8 +167,9 @@ CHAINS = Statement("""
 class TranscriptRepository:
     """Reads messages of several conversations at once."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
         self._session = session
+        self._window_defaults = window_defaults
 
     async def of_agent(
         self,
@@ -199,7 +209,7 @@ class TranscriptRepository:
             model=None,
             default_model=default_model,
         )
-        return [conversation_from(row) for row in rows]
+        return [conversation_from(row, self._window_defaults) for row in rows]
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         rows = await self._session.all(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.conversations.tenant_events import ADD_CREATED
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
 from app.domain.tool_output.blobs import Blob
@@ -19,7 +20,7 @@ from app.domain.tool_output.blobs import Blob
 COPIED = {
     "conversations": (
         *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
-        *("sections_version", "tools_version"),
+        *("sections_version", "tools_version", "rolling_window_seconds"),
     ),
     "conversation_versions": ("kind", "version", "body", "created_at"),
     "messages": (
@@ -71,7 +72,8 @@ ADD = Statement(
         ), added AS (
             {_copied("conversations", "source", _METADATA, _OWN_ID)} FROM source
             ON CONFLICT (conversation_id) DO NOTHING
-            RETURNING conversation_id
+            RETURNING conversation_id, tenant_id, agent_id
+        ), event AS ({ADD_CREATED}
         ), versions AS (
             {_copied("conversation_versions", "v")}
             FROM added

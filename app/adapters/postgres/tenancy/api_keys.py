@@ -12,10 +12,12 @@ from app.domain.tenancy.api_keys import ApiKey, KeyUse
 
 ADD = Statement(
     """
-        INSERT INTO api_keys (key_id, tenant_id, name, secret_hash, created_at, expires_at)
+        INSERT INTO api_keys (
+            key_id, tenant_id, name, secret_hash, created_at, expires_at, read_only
+        )
         VALUES (CAST(:key_id AS text), CAST(:tenant_id AS text), CAST(:name AS text),
             CAST(:secret_hash AS text), CAST(:created_at AS timestamptz),
-            CAST(:expires_at AS timestamptz))
+            CAST(:expires_at AS timestamptz), CAST(:read_only AS boolean))
         """
 )
 FIND = Statement("SELECT * FROM api_keys WHERE key_id = CAST(:key_id AS text)")
@@ -32,6 +34,12 @@ REVOKE = Statement(
         UPDATE api_keys SET revoked_at = coalesce(revoked_at, CAST(:at AS timestamptz))
         WHERE key_id = CAST(:key_id AS text)
         RETURNING *
+        """
+)
+EXPIRE = Statement(
+    """
+        UPDATE api_keys SET expires_at = least(expires_at, CAST(:at AS timestamptz))
+        WHERE key_id = CAST(:key_id AS text)
         """
 )
 COUNT_USES = Statement(
@@ -84,6 +92,9 @@ class ApiKeyRepository:
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
         return _key_from(row) if row is not None else None
+
+    async def expire(self, key_id: str, at: datetime) -> None:
+        await self._session.run(EXPIRE, key_id=key_id, at=at)
 
     async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
         await self._session.run(

@@ -24,6 +24,7 @@ from app.domain.common.messages import (
     sendable,
 )
 from app.domain.formats import adapting, inline_media, labels, tool_calls
+from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
 _FORMAT = FormatName.ANTHROPIC
@@ -120,8 +121,13 @@ def render(
 
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render tool definitions as `ToolParam` dicts, in their order."""
-    return [wire_fields(tool, "input_schema", strict=tool.strict) for tool in tools]
+    """Render tool definitions as `ToolUnionParam` dicts, in their order."""
+    return [
+        hosted_definition(tool.hosted)
+        if tool.hosted is not None
+        else wire_fields(tool, "input_schema", strict=tool.strict)
+        for tool in tools
+    ]
 
 
 def _wire_block(part: Part) -> dict[str, Any]:

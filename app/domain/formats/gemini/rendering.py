@@ -38,7 +38,7 @@ from app.domain.formats.gemini.fields import (
     tool_media,
     unsigned,
 )
-from app.domain.formats.tools import ToolDefinition, wire_fields
+from app.domain.formats.tools import ToolDefinition, hosted_wire, wire_fields
 
 _FORMAT = FormatName.GEMINI
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
@@ -224,9 +224,11 @@ def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render tool definitions as one `Tool` that declares them all, in their order."""
-    declarations = [wire_fields(tool, "parametersJsonSchema") for tool in tools]
-    return [{"functionDeclarations": declarations}] if tools else []
+    """Render functions as one `Tool` that declares them all, and hosted tools after it."""
+    functions = [tool for tool in tools if tool.hosted is None]
+    declarations = [wire_fields(tool, "parametersJsonSchema") for tool in functions]
+    declared = [{"functionDeclarations": declarations}] if declarations else []
+    return [*declared, *hosted_wire(tools)]
 
 
 def _wire_model(message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:

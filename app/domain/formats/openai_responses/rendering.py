@@ -25,6 +25,7 @@ from app.domain.common.messages import (
     ToolCall,
 )
 from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
+from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
@@ -152,12 +153,14 @@ def render(
 
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render tool definitions as `FunctionToolParam` dicts, in their order.
+    """Render tool definitions as `ToolParam` dicts, in their order.
 
     The default of `strict` is true there, and requires every argument.
     """
     return [
-        {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
+        hosted_definition(tool.hosted)
+        if tool.hosted is not None
+        else {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
         for tool in tools
     ]
 

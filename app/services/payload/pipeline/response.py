@@ -17,6 +17,8 @@ _log = logging.getLogger("app.context")
 
 NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
+TOOL_LEFT_OUT = "hosted_tool_left_out"
+"""`degraded`: the format does not have the hosted tool of the type after the colon."""
 
 
 def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
@@ -39,7 +41,10 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
         state = state.degrade(SUMMARY_AS_USER)
     is_degraded = bool(state.degraded)
-    state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
+    state = state.degrade(
+        *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
+        *(f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools),
+    )
     usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
     deps.observer.built(

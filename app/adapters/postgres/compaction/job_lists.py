@@ -1,0 +1,87 @@
+"""Lists of jobs in PostgreSQL, newest first.
+
+Each list reads its index once for each status, so that it reads no job of another one. Job ids are
+UUIDv7, and so in the order of creation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.domain.common.pages import Bound, Page
+from app.domain.conversations.job import Job, JobFilter
+
+_COLUMN_OF = {field.name: field.name for field in fields(Job)} | {"request": "ask"}
+"""The column of each field of a job."""
+_COLUMNS = tuple(_COLUMN_OF.values())
+
+
+def _list(scope: str) -> Statement:
+    """Return the list of the jobs that `scope` and a status select, which an index begins with."""
+    rows = f"""
+        SELECT {", ".join(f"j.{column}" for column in _COLUMNS)}
+        FROM (
+            SELECT found.conversation_id, wanted.status, found.job_id
+            FROM unnest(CAST(:statuses AS text[])) AS wanted (status)
+            CROSS JOIN LATERAL (
+                SELECT conversation_id, job_id FROM jobs
+                WHERE {scope} AND status = wanted.status
+                    AND job_id < coalesce(CAST(:before AS uuid),
+                        CAST('ffffffff-ffff-ffff-ffff-ffffffffffff' AS uuid))
+                ORDER BY job_id DESC
+                LIMIT CAST(:limit AS bigint)
+            ) AS found
+            ORDER BY found.job_id DESC
+            LIMIT CAST(:limit AS bigint)
+        ) AS newest
+        JOIN jobs j ON j.conversation_id = newest.conversation_id
+            AND j.status = newest.status AND j.job_id = newest.job_id
+    """
+    return Statement(bounded(rows, _COLUMNS, lengths("ask", "result", "error"), "job_id DESC"))
+
+
+LIST_OF_TENANT = _list("tenant_id = CAST(:tenant_id AS text)")
+LIST_OF_AGENT = _list("tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)")
+LIST_OF_CONVERSATION = _list(
+    """conversation_id = CAST(:conversation_id AS uuid) AND EXISTS (
+                    SELECT FROM conversations c
+                    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+                        AND c.tenant_id = CAST(:tenant_id AS text)
+                )"""
+)
+
+
+def job_from(row: Any) -> Job:
+    """Return the job of a row."""
+    job = {name: row[column] for name, column in _COLUMN_OF.items()}
+    ids = {"job_id": str(row["job_id"]), "conversation_id": str(row["conversation_id"])}
+    return Job(**(job | ids))
+
+
+async def list_jobs(
+    session: Session,
+    tenant_id: str,
+    wanted: JobFilter,
+    limit: int,
+    before: str | None,
+    bound: Bound,
+) -> Page[Job]:
+    """Return a page of jobs that were created before another one."""
+    values = {
+        "tenant_id": tenant_id,
+        "statuses": wanted.statuses,
+        "before": UUID(before) if before is not None else None,
+        **limits(limit, bound),
+    }
+    if wanted.conversation_id is not None:
+        own = {"conversation_id": UUID(wanted.conversation_id)}
+        rows = await session.all(LIST_OF_CONVERSATION, **values, **own)
+    elif wanted.agent_id is not None:
+        rows = await session.all(LIST_OF_AGENT, **values, agent_id=wanted.agent_id)
+    else:
+        rows = await session.all(LIST_OF_TENANT, **values)
+    return page_of(rows, job_from)

@@ -1,0 +1,251 @@
+"""Lists of conversations in PostgreSQL (rules in `app.domain.conversations.listing`).
+
+1. A page is read in two statements: the places of its items, and then the items by their ids.
+2. Every index is read by a statement of its own, since PostgreSQL plans a statement once, whatever
+   its filters are. Each row that the index gives is compared with the filters by its primary key:
+   subqueries in expressions are never planned as joins, which could read whole tables.
+3. An index that has the order of the list is read only as far as the page needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.rows import (
+    LAST_MESSAGE_AT,
+    LISTED_COLUMNS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
+    conversation_from,
+)
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.listing import (
+    FIRST_ID,
+    LATEST,
+    MAX_SCANNED,
+    ConversationFilter,
+    Lead,
+    ListIndex,
+    ListOrder,
+    Place,
+    Places,
+)
+from app.domain.conversations.rolling_window import WindowDefaults
+
+_TIMES: Final = {index: "created_at" for index in ListIndex} | {ListIndex.ACTIVE: "active_at"}
+_OF_TENANT = "tenant_id = CAST(:tenant_id AS text)"
+_ENTRIES: Final = {
+    ListIndex.LABEL: f"""conversation_labels WHERE {_OF_TENANT}
+        AND key = CAST(:label AS text) AND value = CAST(:label_value AS text)""",
+    ListIndex.AGENT: f"conversations WHERE {_OF_TENANT}",
+    ListIndex.MODEL: f"conversations WHERE {_OF_TENANT} AND model IS NOT NULL",
+    ListIndex.CREATED: f"conversations WHERE {_OF_TENANT}",
+    ListIndex.ACTIVE: f"conversation_activity WHERE {_OF_TENANT}",
+}
+_IN_RANGE: Final = {
+    ListIndex.AGENT: ("agent_id, ", "CAST(:agent_id AS text), "),
+    ListIndex.MODEL: ("model, ", "CAST(:own_model AS text), "),
+}
+"""Columns of the range, with their values at both ends.
+
+As a column of the order, it leaves PostgreSQL no other index; without statistics, that of the
+tenant's conversations would cost the same.
+"""
+_ACTIVE_AT = """(SELECT v.active_at FROM conversation_activity v
+        WHERE v.conversation_id = scanned.conversation_id LIMIT 1)"""
+_MATCHES = """
+    (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
+    AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
+    AND c.created_at > CAST(:created_after AS timestamptz)
+    AND c.created_at < CAST(:created_before AS timestamptz)
+    AND (CAST(:any_active AS boolean) OR (
+        SELECT v.active_at > CAST(:active_after AS timestamptz)
+            AND v.active_at < CAST(:active_before AS timestamptz)
+        FROM conversation_activity v
+        WHERE v.conversation_id = scanned.conversation_id LIMIT 1
+    ))
+    AND (cardinality(CAST(:keys AS text[])) = 0 OR cardinality(CAST(:keys AS text[])) = (
+        SELECT count(*) FROM conversation_labels l
+        WHERE l.conversation_id = scanned.conversation_id
+            AND l.key = ANY (CAST(:keys AS text[]))
+            AND l.value = (CAST(:values AS text[]))[array_position(CAST(:keys AS text[]), l.key)]
+    ))
+"""
+
+
+def _entries(index: ListIndex) -> str:
+    """Return a query for the entries of an index within its range of times, newest first.
+
+    `:until` and `:until_id` are the end of the range: its time, or the place before the page.
+    """
+    time = _TIMES[index]
+    column, value = _IN_RANGE.get(index, ("", ""))
+    order = f"{column}{time}, conversation_id".replace(",", " DESC,")
+    return f"""
+        SELECT conversation_id, {time} AS at FROM {_ENTRIES[index]}
+            AND ({column}{time}) > ({value}CAST(:since AS timestamptz))
+            AND ({column}{time}, conversation_id)
+                < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
+        ORDER BY {order} DESC
+        LIMIT CAST(:scanned AS bigint)
+    """
+
+
+def _places(index: ListIndex, order: ListOrder) -> Statement:
+    """Return the statement for places in this order by this index (rules 2 and 3)."""
+    is_ordered = index.is_ordered_by(order)
+    place = "scanned.at"
+    if not is_ordered:
+        place = "c.created_at" if order is ListOrder.CREATED else _ACTIVE_AT
+    in_order = "ORDER BY at DESC, conversation_id DESC"
+    rows = f"""
+        SELECT scanned.conversation_id, {place} AS at
+        FROM scanned
+        CROSS JOIN LATERAL (
+            SELECT agent_id, model, created_at FROM conversations
+            WHERE conversation_id = scanned.conversation_id LIMIT 1
+        ) c
+        WHERE {_MATCHES}
+    """
+    if not is_ordered:
+        rows = f"""
+            SELECT * FROM ({rows} OFFSET 0) AS item
+            WHERE (at, conversation_id)
+                < (CAST(:before AS timestamptz), CAST(:before_id AS uuid))
+            {in_order}
+        """
+    is_cut = """(SELECT count(*) FROM matching) < CAST(:limit AS bigint)
+        AND (SELECT count(*) FROM scanned) = CAST(:scanned AS bigint)"""
+    last = "(SELECT {} FROM scanned ORDER BY at, conversation_id LIMIT 1)"
+    return Statement(f"""
+        WITH scanned AS MATERIALIZED ({_entries(index)}),
+        matching AS MATERIALIZED ({rows} LIMIT CAST(:limit AS bigint))
+        SELECT ARRAY(SELECT conversation_id FROM matching {in_order}) AS ids,
+            ARRAY(SELECT at FROM matching {in_order}) AS times,
+            CASE WHEN {is_cut} THEN {last.format("at")} END AS end_at,
+            CASE WHEN {is_cut} THEN {last.format("conversation_id")} END AS end_id
+    """)
+
+
+PLACES = {f"{order}/{index}": _places(index, order) for order in ListOrder for index in ListIndex}
+"""Statements by the order of the list and the index that they read."""
+COUNT = {
+    str(index): Statement(f"SELECT count(*) AS count FROM ({_entries(index)}) AS entries")
+    for index in ListIndex
+}
+BY_IDS = Statement(
+    bounded(
+        f"""
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT}, requested.number
+            FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
+                AS requested (conversation_id, number)
+            CROSS JOIN LATERAL (
+                SELECT * FROM conversations
+                WHERE conversation_id = requested.conversation_id LIMIT 1
+            ) c
+            CROSS JOIN LATERAL (
+                SELECT * FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
+            ) h
+            {SETTINGS_JOINS}
+            WHERE c.tenant_id = CAST(:tenant_id AS text)
+            ORDER BY requested.number
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("metadata"),
+        "number",
+    )
+)
+
+
+class ConversationListRepository:
+    """Reads pages of a tenant's conversations."""
+
+    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
+        self._session = session
+        self._window_defaults = window_defaults
+
+    async def count(self, tenant_id: str, wanted: ConversationFilter, lead: Lead) -> int:
+        row = await self._session.first(
+            COUNT[lead.index],
+            **_range(wanted, lead, None),
+            **_filters(tenant_id, wanted, lead),
+            scanned=MAX_SCANNED + 1,
+        )
+        return row["count"] if row is not None else 0
+
+    async def places(
+        self,
+        tenant_id: str,
+        wanted: ConversationFilter,
+        order: ListOrder,
+        lead: Lead,
+        before: Place | None,
+        limit: int,
+        scanned: int,
+    ) -> Places:
+        is_ordered = lead.index.is_ordered_by(order)
+        at, conversation_id = before or (LATEST, FIRST_ID)
+        row = await self._session.first(
+            PLACES[f"{order}/{lead.index}"],
+            **_range(wanted, lead, before if is_ordered else None),
+            **_filters(tenant_id, wanted, lead),
+            before=at,
+            before_id=UUID(conversation_id),
+            limit=limit,
+            # An index in another order was counted, and may have grown a little since.
+            scanned=scanned if is_ordered else 2 * MAX_SCANNED,
+        )
+        if row is None:
+            return Places(())
+        items = zip(row["times"], map(str, row["ids"]), strict=True)
+        is_cut = is_ordered and row["end_at"] is not None
+        return Places(tuple(items), (row["end_at"], str(row["end_id"])) if is_cut else None)
+
+    async def by_ids(
+        self,
+        tenant_id: str,
+        conversation_ids: Sequence[str],
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
+        rows = await self._session.all(
+            BY_IDS,
+            tenant_id=tenant_id,
+            conversation_ids=list(conversation_ids),
+            model=None,
+            default_model=default_model,
+            **limits(len(conversation_ids), bound),
+        )
+        return page_of(rows, lambda row: conversation_from(row, self._window_defaults))
+
+
+def _range(wanted: ConversationFilter, lead: Lead, before: Place | None) -> dict[str, Any]:
+    """Return the range of an index: the filter's, up to the place before the page."""
+    times = wanted.active if lead.index is ListIndex.ACTIVE else wanted.created
+    until, until_id = min(before or (LATEST, FIRST_ID), (times.end, FIRST_ID))
+    return {"since": times.start, "until": until, "until_id": UUID(until_id)}
+
+
+def _filters(tenant_id: str, wanted: ConversationFilter, lead: Lead) -> dict[str, Any]:
+    """Return the values of the filters; rows are not compared with that of the index itself."""
+    others = {key: value for key, value in wanted.labels.items() if key != lead.label}
+    return {
+        "tenant_id": tenant_id,
+        "label": lead.label,
+        "label_value": wanted.labels[lead.label] if lead.label is not None else None,
+        "agent_id": wanted.agent_id,
+        "own_model": wanted.model,
+        "created_after": wanted.created.start,
+        "created_before": wanted.created.end,
+        "any_active": not wanted.active or lead.index is ListIndex.ACTIVE,
+        "active_after": wanted.active.start,
+        "active_before": wanted.active.end,
+        "keys": list(others),
+        "values": list(others.values()),
+    }

@@ -1,0 +1,137 @@
+"""The events of a tenant in PostgreSQL, in the order of their transactions.
+
+`pg_current_xact_id()` orders events by the transaction that stored them, a sequence orders those of
+one transaction. A transaction below `pg_snapshot_xmin` has ended, and its rows are visible to the
+snapshot: so no row appears later among those that were read. The server's identifier tells a
+restored database, whose transactions count anew, from the one that a cursor came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.conversations.tenant_events import (
+    CREATED_SEQ,
+    DELETED_SEQ,
+    EventFilter,
+    TenantCursor,
+    TenantEventPage,
+    TenantEventRow,
+    TenantPosition,
+)
+
+_SERVER_ID = "(SELECT system_identifier FROM pg_control_system())"
+_NOT_YET_ENDED = "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
+_NEXT = "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
+
+POSITION_COLUMNS = "server_id, transaction_id, event_id"
+POSITION_VALUES = (
+    f"{_SERVER_ID}, CAST(CAST(pg_current_xact_id() AS text) AS bigint), nextval('event_ids')"
+)
+"""The position of an event that this statement stores."""
+
+ADD_CREATED = f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT added.conversation_id, {CREATED_SEQ}, 'created', '{{}}', clock_timestamp(),
+        added.tenant_id, added.agent_id, {POSITION_VALUES}
+    FROM added
+"""
+"""Stores the event of a conversation in `added`, in the statement that adds it."""
+
+ADD_DELETED = Statement(f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT CAST(:conversation_id AS uuid), {DELETED_SEQ}, 'deleted', '{{}}', clock_timestamp(),
+        CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
+""")
+
+_NEWEST = f"""
+    SELECT transaction_id, event_id FROM events
+    WHERE tenant_id = {{tenant}} AND server_id = {_SERVER_ID}
+        AND transaction_id < {_NOT_YET_ENDED}
+    ORDER BY transaction_id DESC, event_id DESC
+    LIMIT 1
+"""
+FIND_POSITION = Statement(f"""
+    SELECT {_SERVER_ID} AS server_id, {_NEXT} AS next_transaction_id,
+        coalesce(newest.transaction_id, 0) AS transaction_id,
+        coalesce(newest.event_id, 0) AS event_id
+    FROM (SELECT 1) AS always
+    LEFT JOIN ({_NEWEST.format(tenant="CAST(:tenant_id AS text)")}) AS newest ON true
+""")
+NEWEST_OF_TENANTS = Statement(f"""
+    SELECT followed.tenant_id, {_SERVER_ID} AS server_id, newest.transaction_id, newest.event_id
+    FROM unnest(CAST(:tenant_ids AS text[])) AS followed (tenant_id)
+    CROSS JOIN LATERAL ({_NEWEST.format(tenant="followed.tenant_id")}) AS newest
+""")
+# The filter is applied to the rows of a page, so that a page reads no more rows than it has, and a
+# stream advances past those that it leaves out.
+PAGE_OF_TENANT = Statement(f"""
+    SELECT server.id AS current_server_id, found.*
+    FROM (SELECT {_SERVER_ID} AS id) AS server
+    LEFT JOIN (
+        SELECT {POSITION_COLUMNS}, conversation_id, agent_id, type, created_at,
+            CASE WHEN (CAST(:agent_id AS text) IS NULL OR agent_id = CAST(:agent_id AS text))
+                AND (CAST(:types AS text[]) IS NULL OR type = ANY (CAST(:types AS text[])))
+            THEN data END AS data
+        FROM events
+        WHERE tenant_id = CAST(:tenant_id AS text) AND server_id = CAST(:server_id AS bigint)
+            AND (transaction_id, event_id)
+                > (CAST(:after_transaction_id AS bigint), CAST(:after_number AS bigint))
+            AND transaction_id < {_NOT_YET_ENDED}
+        ORDER BY transaction_id, event_id
+        LIMIT CAST(:limit AS bigint)
+    ) AS found ON found.server_id = server.id
+    ORDER BY found.transaction_id, found.event_id
+""")
+
+
+class TenantEventQueries:
+    """The queries of an EventRepository about all conversations of a tenant."""
+
+    _session: Session
+
+    async def find_position(self, tenant_id: str) -> TenantPosition:
+        row = await self._session.first(FIND_POSITION, tenant_id=tenant_id)
+        assert row is not None, "it has one row"
+        return TenantPosition(_cursor(row), row["next_transaction_id"])
+
+    async def newest_of_tenants(self, tenant_ids: Collection[str]) -> Mapping[str, TenantCursor]:
+        rows = await self._session.all(NEWEST_OF_TENANTS, tenant_ids=list(tenant_ids))
+        return {row["tenant_id"]: _cursor(row) for row in rows}
+
+    async def page_of_tenant(
+        self, tenant_id: str, after: TenantCursor, wanted: EventFilter, limit: int
+    ) -> TenantEventPage:
+        rows = await self._session.all(
+            PAGE_OF_TENANT,
+            tenant_id=tenant_id,
+            server_id=after.server_id,
+            after_transaction_id=after.transaction_id,
+            after_number=after.number,
+            agent_id=wanted.agent_id,
+            types=list(wanted.types) or None,
+            limit=limit,
+        )
+        found = [_row(row) for row in rows if row["event_id"] is not None]
+        return TenantEventPage(rows[0]["current_server_id"], limit, found)
+
+
+def _cursor(row: Any) -> TenantCursor:
+    return TenantCursor(row["server_id"], row["transaction_id"], row["event_id"])
+
+
+def _row(row: Any) -> TenantEventRow:
+    return TenantEventRow(
+        _cursor(row),
+        str(row["conversation_id"]),
+        row["agent_id"],
+        row["type"],
+        row["created_at"],
+        row["data"],
+    )

@@ -1,0 +1,173 @@
+"""Search in several conversations: one statement searches each of them by its own lexemes.
+
+The plans are those of `search.py` for each conversation, which its rules describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.rows import stored_message_from
+from app.adapters.postgres.conversations.log_statements import (
+    MESSAGE_TIME,
+    STORED_COLUMNS,
+    bounded_messages,
+)
+from app.adapters.postgres.conversations.search import block_queries, hits
+from app.adapters.postgres.conversations.transcripts import page_start
+from app.domain.common.ids import ConversationId
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.search.query import Query
+from app.domain.conversations.search.several import IndexProgress, MessagePlace
+from app.domain.conversations.stored_message import StoredMessage
+
+PROGRESS = Statement("""
+    SELECT requested.conversation_id, h.head_seq, coalesce((
+        SELECT w.seq FROM message_words w
+        WHERE w.conversation_id = requested.conversation_id
+        ORDER BY w.seq DESC LIMIT 1
+    ), 0) AS indexed_seq
+    FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
+        AS requested (conversation_id, number)
+    CROSS JOIN LATERAL (
+        SELECT tenant_id FROM conversations
+        WHERE conversation_id = requested.conversation_id LIMIT 1
+    ) c
+    CROSS JOIN LATERAL (
+        SELECT head_seq FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
+    ) h
+    WHERE c.tenant_id = CAST(:tenant_id AS text)
+    ORDER BY requested.number
+""")
+# The conversations are searched in the given order until there are enough messages.
+_QUERIES = "string_to_array(requested.queries, chr(10))"
+NEWEST = Statement(f"""
+    SELECT requested.conversation_id, hit.seq
+    FROM unnest(
+        CAST(:conversation_ids AS uuid[]), CAST(:queries AS text[]), CAST(:before_seqs AS bigint[])
+    ) AS requested (conversation_id, queries, before_seq)
+    CROSS JOIN LATERAL (
+        {hits(_QUERIES, "DESC", "requested.conversation_id", "0", "requested.before_seq")}
+    ) hit
+    LIMIT CAST(:limit AS bigint)
+""")
+BY_PLACES = Statement(
+    bounded_messages(
+        f"""
+            SELECT m.*, requested.conversation_id, requested.number
+            FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+                WITH ORDINALITY AS requested (conversation_id, at_seq, number)
+            CROSS JOIN LATERAL (
+                SELECT {STORED_COLUMNS} FROM messages
+                WHERE conversation_id = requested.conversation_id AND seq >= requested.at_seq
+                ORDER BY seq LIMIT 1
+            ) m
+            ORDER BY requested.number
+            LIMIT CAST(:limit AS bigint)
+        """,
+        "number",
+        "conversation_id",
+        "number",
+    )
+)
+
+
+def _by_time(order: str) -> Statement:
+    """Return the statement for messages by time, after the message `:at` if it is given."""
+    of_it = "conversation.conversation_id"
+    ends = ("cut.low - 1", "conversation.head_seq + 1") if order == "asc" else ("0", "cut.low")
+    queries = "string_to_array(conversation.queries, chr(10))"
+    return Statement(f"""
+        SELECT conversation.conversation_id, hit.seq, m.at
+        FROM unnest(
+            CAST(:conversation_ids AS uuid[]), CAST(:head_seqs AS bigint[]),
+            CAST(:queries AS text[])
+        ) AS conversation (conversation_id, head_seq, queries)
+        CROSS JOIN LATERAL ({page_start(order)}) cut
+        CROSS JOIN LATERAL ({hits(queries, order, of_it, *ends)}) hit
+        CROSS JOIN LATERAL (
+            SELECT {MESSAGE_TIME} AS at FROM messages m
+            WHERE m.conversation_id = conversation.conversation_id AND m.seq >= hit.seq
+            ORDER BY m.seq LIMIT 1
+        ) m
+        ORDER BY m.at {order}, conversation.conversation_id {order}, hit.seq {order}
+        LIMIT CAST(:limit AS bigint)
+    """)
+
+
+BY_TIME = {order: _by_time(order) for order in ("asc", "desc")}
+
+
+class TenantSearchRepository:
+    """Searches several conversations at once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def progress(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> list[IndexProgress]:
+        rows = await self._session.all(
+            PROGRESS, tenant_id=tenant_id, conversation_ids=list(conversation_ids)
+        )
+        return [
+            IndexProgress(str(row["conversation_id"]), row["head_seq"], row["indexed_seq"])
+            for row in rows
+        ]
+
+    async def newest(
+        self, query: Query, before: Sequence[MessagePlace], limit: int
+    ) -> list[MessagePlace]:
+        rows = await self._session.all(
+            NEWEST,
+            conversation_ids=[conversation_id for conversation_id, _ in before],
+            queries=[
+                "\n".join(block_queries(conversation_id, query, 0, seq, "desc"))
+                for conversation_id, seq in before
+            ],
+            before_seqs=[seq for _, seq in before],
+            limit=limit,
+        )
+        return [(str(row["conversation_id"]), row["seq"]) for row in rows]
+
+    async def by_time(
+        self,
+        query: Query,
+        conversations: Sequence[IndexProgress],
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+    ) -> list[tuple[datetime, MessagePlace]]:
+        at, after_id, after_seq = after or (None, None, None)
+        rows = await self._session.all(
+            BY_TIME[order],
+            conversation_ids=[item.conversation_id for item in conversations],
+            head_seqs=[item.head_seq for item in conversations],
+            queries=[
+                "\n".join(block_queries(item.conversation_id, query, 0, item.head_seq + 1, order))
+                for item in conversations
+            ],
+            at=at,
+            after_id=after_id,
+            after_seq=after_seq,
+            limit=limit,
+        )
+        return [(row["at"], (str(row["conversation_id"]), row["seq"])) for row in rows]
+
+    async def by_places(
+        self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
+    ) -> Page[tuple[ConversationId, StoredMessage]]:
+        rows = await self._session.all(
+            BY_PLACES,
+            conversation_ids=[UUID(conversation_id) for conversation_id, _ in places],
+            seqs=[seq for _, seq in places],
+            **limits(len(places), bound),
+        )
+        return page_of(
+            rows,
+            lambda row: (ConversationId(str(row["conversation_id"])), stored_message_from(row)),
+        )

@@ -1,0 +1,79 @@
+"""`/v1/search`: messages of all conversations by their words."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api.conversations.search_schemas import SearchPage
+from app.api.http import cursors
+from app.api.http.bodies import Json
+from app.api.http.dependencies import Cursor, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.fields import AgentId
+from app.api.http.pacing import read_of
+from app.api.http.routing import PageRoute
+from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.conversations.search.query import MAX_QUERY_CHARS
+from app.domain.conversations.search.several import MAX_HITS, Hit, SearchPlace
+
+router = APIRouter(route_class=PageRoute, tags=["messages"])
+
+
+@router.get(
+    "/v1/search",
+    operation_id="search_messages",
+    summary="Search all conversations",
+    response_model=SearchPage,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def search_messages(
+    request: Request,
+    q: Annotated[
+        str,
+        Query(
+            max_length=MAX_QUERY_CHARS,
+            description="Words that a message has, as `q` of a transcript.",
+            examples=['trip "Bergen in May" -hotel'],
+        ),
+    ],
+    agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_HITS, description="Maximum number of items on a page.")
+    ] = 20,
+    cursor: Cursor = None,
+) -> Response:
+    """Return messages of all conversations that match a query, each with a snippet.
+
+    The most recently active conversation is first, and in it the newest message. A page ends after
+    1,000 conversations, or after 200 that are searched for the first time and so are indexed: it
+    may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and `agent_id`
+    with a cursor.
+    """
+    digest = cursors.digest_of(q, agent_id)
+    after = None
+    if cursor:
+        at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
+        after = SearchPlace((at, conversation_id), before_seq)
+    page = await services(request).tenant_search.page(
+        tenant_of(request), q, agent_id, after, limit, read_of(request)
+    )
+    next_cursor = None
+    if page.end is not None:
+        at, conversation_id = page.end.place
+        next_cursor = cursors.encode(
+            "search", digest, at.isoformat(), conversation_id, page.end.before_seq
+        )
+    return Json({"data": [_item(hit) for hit in page.hits], "next_cursor": next_cursor})
+
+
+def _item(hit: Hit) -> dict[str, Any]:
+    return {
+        "conversation_id": hit.conversation_id,
+        "seq": hit.message.seq,
+        "id": hit.message.id,
+        "role": hit.message.role,
+        "snippet": hit.excerpt,
+        "created_at": hit.message.created_at,
+    }

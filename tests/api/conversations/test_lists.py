@@ -1,0 +1,164 @@
+"""Filters and orders of `GET /v1/conversations` over HTTP.
+
+[lists.filters, lists.active-order]
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from app.keys import create
+from app.main import create_app
+from app.settings import Settings
+from tests.api.conversations.builders import post
+from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.conftest import in_thread, started
+
+
+async def ids(client: httpx.AsyncClient, query: str = "") -> list[str]:
+    """Return the paths of all conversations of a list, over all its pages of two."""
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        answer = await client.get(f"/v1/conversations?limit=2&{query}{cursor}")
+        assert answer.status_code == 200, answer.text
+        found += [f"/v1/conversations/{item['conversation_id']}" for item in answer.json()["data"]]
+        following = answer.json()["next_cursor"]
+        cursor = f"&cursor={following}" if following else None
+    return found
+
+
+async def test_metadata_is_filtered_as_it_is_now(client: httpx.AsyncClient) -> None:
+    """A change, a fork and a deletion change what a filter finds. [lists.metadata]"""
+    first = await new_conversation(client, metadata={"user": "ann", "vip": True, "n": 7, "x": None})
+    second = await new_conversation(client, metadata={"user": "bob", "vip": True, "": "e"})
+    assert await ids(client, "metadata[user]=ann") == [first]
+    assert await ids(client, "metadata%5Bvip%5D=true") == [second, first]
+    assert await ids(client, "metadata[vip]=true&metadata[n]=7") == [first]
+    assert await ids(client, "metadata[user]=an") == await ids(client, "metadata[x]=null") == []
+    await client.patch(first, json={"metadata": {"user": "bob", "über": "ü & ö"}})
+    assert await ids(client, "metadata[user]=bob") == [second, first]
+    assert await ids(client, "metadata[%C3%BCber]=%C3%BC+%26+%C3%B6") == [first]
+    assert await ids(client, "metadata[vip]=true") == [second]
+    fork = f"/v1/conversations/{(await post(client, f'{first}/fork'))['conversation_id']}"
+    other = (await post(client, f"{first}/fork", {"metadata": {"user": "eve"}}))["conversation_id"]
+    assert await ids(client, "metadata[user]=bob") == [fork, second, first]
+    assert await ids(client, "metadata[user]=eve") == [f"/v1/conversations/{other}"]
+    await client.delete(first)
+    assert await ids(client, "metadata[user]=bob&order=active") == [fork, second]
+
+
+async def test_the_newest_append_orders_and_is_shown(client: httpx.AsyncClient) -> None:
+    """`order=active` is by the newest append; a conversation without messages by its creation."""
+    first, second, third = [await new_conversation(client) for _ in range(3)]
+    assert (await client.get(first)).json()["last_message_at"] is None
+    assert await ids(client, "order=active") == [third, second, first]
+    await append(client, first, user("hello"), user("again"))
+    assert await ids(client, "order=active") == [first, third, second]
+    assert await ids(client) == [third, second, first]
+    newest = (await client.get(f"{first}/messages?order=desc")).json()["data"][0]["created_at"]
+    shown = (await client.get(first)).json()
+    assert shown["last_message_at"] == newest
+    listed = (await client.get("/v1/conversations?order=active")).json()["data"]
+    assert [item["last_message_at"] for item in listed] == [newest, None, None]
+    created = (await client.get(third)).json()["created_at"]
+    assert "+" in created, "an offset that callers may leave unescaped"
+    assert await ids(client, f"created_before={created}") == [second, first]
+    assert await ids(client, f"active_after={created}") == [first]
+    assert await ids(client, f"active_after={newest.replace('+', '%2B')}") == []
+    await post(client, f"{first}/fork")
+    assert (await ids(client, "order=active"))[1] == first, "a fork is as new as its creation"
+
+
+async def test_own_models_and_agents(client: httpx.AsyncClient) -> None:
+    """`model` is the conversation's own one, as lists show it; agents with it are no match."""
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A", "model": "gpt-4o"})
+    inherits = await new_conversation(client, agent_id="a")
+    own = await new_conversation(client, agent_id="a", model="gpt-4o")
+    assert await ids(client, "model=gpt-4o") == [own]
+    assert await ids(client, "agent_id=a") == [own, inherits]
+    await client.patch(own, json={"model": None})
+    assert await ids(client, "model=gpt-4o") == []
+
+
+async def test_appends_meanwhile_change_no_list_by_creation(client: httpx.AsyncClient) -> None:
+    """While others append and create, pages by creation show every earlier one once."""
+    paths = [await new_conversation(client) for _ in range(6)]
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = client.get(f"/v1/conversations?limit=2{cursor}")
+        appends = [append(client, path, user("more")) for path in paths[::2]]
+        answer, *_ = await asyncio.gather(page, new_conversation(client), *appends)
+        seen += [f"/v1/conversations/{item['conversation_id']}" for item in answer.json()["data"]]
+        following = answer.json()["next_cursor"]
+        cursor = f"&cursor={following}" if following else None
+    assert [path for path in seen if path in paths] == paths[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("metadata[]=x", "/query/metadata[]"),
+        ("metadata=x", "/query/metadata"),
+        ("metadata[a][b]=x", "/query/metadata[a][b]"),
+        ("metadata[a]=x&metadata[a]=y", "/query/metadata[a]"),
+        ("metadata[a]=%00", "/query/metadata[a]"),
+        (f"metadata[a]={'x' * 513}", "/query/metadata[a]"),
+        (f"metadata[{'k' * 65}]=x", f"/query/metadata[{'k' * 65}]"),
+        ("&".join(f"metadata[k{n}]=x" for n in range(9)), "/query/metadata"),
+        ("labels[a]=x", "/query/labels[a]"),
+        ("order=oldest", "/query/order"),
+        ("model=%0A", "/query/model"),
+        ("created_after=2026-01-05", "/query/created_after"),
+        ("created_after=0.5", "/query/created_after"),
+        ("created_after=2026-02-30T09:30:00Z", "/query/created_after"),
+        ("created_after=2026-01-05T09:30:00", "/query/created_after"),
+        ("active_before=0001-01-01T00:00:00%2B14:00", "/query/active_before"),
+        (
+            "active_after=2026-02-01T00:00:00Z&active_before=2026-01-01T00:00:00Z",
+            "/query/active_before",
+        ),
+    ],
+)
+async def test_wrong_filters_are_refused(
+    client: httpx.AsyncClient, query: str, pointer: str
+) -> None:
+    """Each is a 422 at its place."""
+    answer = await client.get(f"/v1/conversations?{query}")
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_cursor_belongs_to_its_list(client: httpx.AsyncClient) -> None:
+    """With other filters or another order it is refused. [lists.cursor]"""
+    for _ in range(3):
+        await new_conversation(client, metadata={"a": "x"})
+    query = "limit=1&metadata[a]=x&order=active&created_after=2026-01-01T00:00:00Z"
+    cursor = (await client.get(f"/v1/conversations?{query}")).json()["next_cursor"]
+    same = await client.get(f"/v1/conversations?{query.replace('limit=1', '')}&cursor={cursor}")
+    assert len(same.json()["data"]) == 2
+    for other in (
+        query.replace("=x", "=y"),
+        query.replace("active", "created"),
+        query.replace("2026-01-01", "2026-01-02"),
+        f"{query}&model=m",
+        "limit=1",
+    ):
+        answer = await client.get(f"/v1/conversations?{other}&cursor={cursor}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_other_tenants_find_nothing(settings: Settings) -> None:
+    """Equal metadata, agents, models and times of another tenant are in no list."""
+    keys = [in_thread(create, name, "", None, settings) for name in ("one", "two")]
+    async with started(create_app(settings)) as client:
+        client.headers["Authorization"] = f"Bearer {keys[0]}"
+        path = await new_conversation(client, metadata={"a": "x"}, model="m/x")
+        await append(client, path, user("hello"))
+        queries = ("metadata[a]=x", "model=m/x", "order=active", "order=created")
+        assert [await ids(client, query) for query in queries] == [[path]] * 4
+        client.headers["Authorization"] = f"Bearer {keys[1]}"
+        assert [await ids(client, query) for query in queries] == [[]] * 4

@@ -1,0 +1,189 @@
+"""Search in several conversations over HTTP: a tenant's, and an agent's by time.
+
+[search.tenant, search.agent]
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.conversations.search import several
+from app.keys import create
+from app.main import create_app
+from app.services.conversations import tenant_search
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, assistant, new_conversation, user
+from tests.conftest import in_thread, started
+
+Found = list[tuple[str, int]]
+
+
+async def search(client: httpx.AsyncClient, **query: Any) -> Found:
+    """Return conversation and seq of each hit, over all pages."""
+    found: Found = []
+    cursor: dict[str, str] = {}
+    for _ in range(100):
+        answer = await client.get("/v1/search", params=query | cursor)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["data"]) <= query.get("limit", 20)
+        found += [(hit["conversation_id"], hit["seq"]) for hit in page["data"]]
+        if page["next_cursor"] is None:
+            return found
+        cursor = {"cursor": page["next_cursor"]}
+    raise AssertionError("the search does not end")
+
+
+async def planted(client: httpx.AsyncClient, count: int) -> list[str]:
+    """Return the ids of conversations with some whales, those of even ones in agent `a`."""
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    ids = []
+    for index in range(count):
+        path = await new_conversation(client, **({} if index % 2 else {"agent_id": "a"}))
+        messages = [user(f"whale {place}" if place % 3 == 0 else "boat") for place in range(8)]
+        await append(client, path, *messages)
+        ids.append(path.rpartition("/")[2])
+    return ids
+
+
+def whales(ids: list[str]) -> Found:
+    """Return where the whales are, of the newest conversation first."""
+    return [(conversation_id, seq) for conversation_id in reversed(ids) for seq in (7, 4, 1)]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_pages_together_have_every_hit(
+    client: httpx.AsyncClient, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the bounds of a request are, each hit is found once, and in order."""
+    monkeypatch.setattr(tenant_search, "MAX_NEWLY_INDEXED", 10)
+    monkeypatch.setattr(tenant_search, "MAX_SEARCHED", 3)
+    monkeypatch.setattr(tenant_search, "_BATCH", 2)
+    monkeypatch.setattr(tenant_search, "MAX_CHECKED", 2)
+    monkeypatch.setattr(tenant_search, "MAX_COMPARED", 4)
+    ids = await planted(client, 5)
+    assert await search(client, q="whale", limit=limit) == whales(ids)
+    assert await search(client, q='"whale 3"', limit=limit) == [(it, 4) for it in reversed(ids)]
+    assert await search(client, q="whale", agent_id="a", limit=limit) == whales(ids[::2])
+    assert await search(client, q="shark", limit=limit) == []
+    oldest = f"/v1/conversations/{ids[0]}"
+    await append(client, oldest, assistant("The whale surfaces beside the boat. " + "Waves. " * 90))
+    assert (await search(client, q="whale", limit=limit))[0] == (ids[0], 9)
+    await client.delete(oldest)
+    assert await search(client, q="whale", limit=limit) == whales(ids[1:])
+
+
+async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> None:
+    """The snippet is one line around the match."""
+    path = await new_conversation(client)
+    text = f"{'Waves. ' * 200}The whale\nsurfaces. {'Gulls. ' * 200}"
+    appended = await append(client, path, user("boat"), assistant(text))
+    (hit,) = (await client.get("/v1/search?q=whale")).json()["data"]
+    assert "The whale surfaces." in hit["snippet"] and len(hit["snippet"]) < 1_000
+    assert (hit["role"], hit["seq"]) == ("assistant", 2)
+    assert hit["id"] == appended["messages"][1]["id"]
+    assert hit["conversation_id"] == path.rpartition("/")[2]
+
+
+async def test_other_tenants_are_never_searched(settings: Settings) -> None:
+    """Not by words, and not by a cursor that names their conversation."""
+    keys = [in_thread(create, name, "", None, settings) for name in ("one", "two")]
+    async with started(create_app(settings)) as client:
+        client.headers["Authorization"] = f"Bearer {keys[0]}"
+        ids = await planted(client, 2)
+        page = (await client.get("/v1/search?q=whale&limit=1")).json()
+        cursor = page["next_cursor"]
+        assert json.loads(base64.urlsafe_b64decode(cursor + "=="))[3] in ids
+        assert (await client.get(f"/v1/search?q=whale&cursor={cursor}")).json()["data"]
+        client.headers["Authorization"] = f"Bearer {keys[1]}"
+        for query in ("q=whale", f"q=whale&cursor={cursor}", "q=whale&agent_id=a"):
+            assert (await client.get(f"/v1/search?{query}")).json()["data"] == []
+        answer = await client.get("/v1/agents/a/messages?q=whale")
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("", "/query/q"),
+        ("q=", "/query/q"),
+        ("q=-only", "/query/q"),
+        (f"q={'x' * 1001}", "/query/q"),
+        (f"q={'+'.join(f'w{n}' for n in range(65))}", "/query/q"),
+        ("q=a&limit=101", "/query/limit"),
+        ("q=a&agent_id=%20", "/query/agent_id"),
+        ("q=a&cursor=abc", "/query/cursor"),
+        ("q=a&order=asc", "/query/order"),
+    ],
+)
+async def test_wrong_searches_are_refused(
+    client: httpx.AsyncClient, query: str, pointer: str
+) -> None:
+    """Each is a 422 at its place."""
+    answer = await client.get(f"/v1/search?{query}")
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None:
+    """With another query or agent it is refused. [lists.cursor]"""
+    await planted(client, 1)
+    cursor = (await client.get("/v1/search?q=whale&limit=1")).json()["next_cursor"]
+    for query in ("q=boat", "q=whale&agent_id=a"):
+        answer = await client.get(f"/v1/search?{query}&cursor={cursor}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_an_agents_transcript_is_searched_by_time(
+    client: httpx.AsyncClient, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `q` it has the messages that match, in the order that it has without."""
+    monkeypatch.setattr(tenant_search, "MAX_CHECKED", 2)
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    paths = [await new_conversation(client, agent_id="a") for _ in range(3)]
+    for index in range(18):
+        at = f"2026-01-01T00:{index // 2:02}:00Z"
+        text = "the blue whale" if index % 4 == 0 else "a whale, not blue"
+        message = user(text if index % 3 else "boat", timestamp=at)
+        await append(client, paths[index % 7 % 3], message)
+
+    async def read(**query: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor: dict[str, str] = {}
+        while True:
+            parameters = {"order": order, **query, **cursor}
+            answer = await client.get("/v1/agents/a/messages", params=parameters)
+            assert answer.status_code == 200, answer.text
+            found += answer.json()["data"]
+            if answer.json()["next_cursor"] is None:
+                return found
+            cursor = {"cursor": answer.json()["next_cursor"]}
+
+    every = await read()
+    assert len(every) == 18
+    for query, part in (("whale", "whale"), ('"blue whale"', "blue whale"), ("shark", "shark")):
+        expected = [message for message in every if part in message["content"]]
+        assert await read(q=query) == expected
+        assert await read(q=query, limit=2) == expected
+
+
+async def test_the_transcript_of_a_large_agent_is_not_searched(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and the refusal says what to use; indexing ends early and can be retried."""
+    await planted(client, 4)
+    monkeypatch.setattr(tenant_search, "MAX_AGENT_CONVERSATIONS", 1)
+    answer = await client.get("/v1/agents/a/messages?q=whale")
+    problem = assert_problem(answer, 422, "VALIDATION_ERROR", "/query/q")
+    assert "/v1/search" in problem["detail"]
+    monkeypatch.setattr(tenant_search, "MAX_AGENT_CONVERSATIONS", several.MAX_AGENT_CONVERSATIONS)
+    monkeypatch.setattr(tenant_search, "MAX_NEWLY_INDEXED", 8)
+    monkeypatch.setattr(tenant_search, "MIN_INDEXING_COST", 1)
+    answer = await client.get("/v1/agents/a/messages?q=whale")
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+    assert len((await client.get("/v1/agents/a/messages?q=whale")).json()["data"]) == 6

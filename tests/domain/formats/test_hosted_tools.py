@@ -1,0 +1,184 @@
+"""Hosted tools of the providers, by the types of their SDKs. [tools.hosted]"""
+
+from __future__ import annotations
+
+import copy
+import typing
+from typing import Any, Final
+
+import pytest
+from anthropic.types.beta import BetaToolUnionParam
+from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ToolParam
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.formats import FORMATS, ToolDefinition, parse_tool, tool_from, tools_of
+from app.domain.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
+from app.domain.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
+from app.domain.prompt.tool_deferral import is_fixed, plan_deferral, with_deferred
+from tests.judge import check_model, check_type
+
+ANTHROPIC: Final[list[dict[str, Any]]] = [
+    {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+    {"type": "web_fetch_20260309", "name": "web_fetch", "citations": {"enabled": True}},
+    {"type": "code_execution_20260120", "name": "code_execution"},
+    {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9000},
+    {"type": "bash_20250124", "name": "bash"},
+    {"type": "memory_20250818", "name": "memory"},
+    {
+        "type": "computer_20251124",
+        "name": "computer",
+        "display_width_px": 1024,
+        "display_height_px": 768,
+    },
+    {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
+    {"type": "mcp_toolset", "mcp_server_name": "wiki", "default_config": {"defer_loading": True}},
+]
+RESPONSES: Final[list[dict[str, Any]]] = [
+    {"type": "web_search", "search_context_size": "low"},
+    {"type": "web_search_preview_2025_03_11"},
+    {"type": "file_search", "vector_store_ids": ["vs_1"], "max_num_results": 3},
+    {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file_1"]}},
+    {"type": "image_generation", "quality": "low"},
+    {"type": "mcp", "server_label": "wiki", "server_url": "https://mcp.example.org"},
+    {"type": "mcp", "server_label": "shop", "connector_id": "connector_gmail"},
+    {
+        "type": "computer_use_preview",
+        "display_width": 1024,
+        "display_height": 768,
+        "environment": "browser",
+    },
+    {"type": "local_shell"},
+    {"type": "shell"},
+    {"type": "apply_patch"},
+]
+GEMINI: Final[list[dict[str, Any]]] = [
+    {"google_search": {}},
+    {"codeExecution": {}},
+    {"url_context": {}},
+    {"google_maps": {}},
+    {"fileSearch": {"fileSearchStoreNames": ["stores/a"]}},
+]
+HOSTED: Final = {
+    FormatName.ANTHROPIC: ANTHROPIC,
+    FormatName.OPENAI_RESPONSES: RESPONSES,
+    FormatName.GEMINI: GEMINI,
+}
+CASES: Final = [(format, raw) for format, tools in HOSTED.items() for raw in tools]
+FUNCTION: Final = {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+
+
+def sdk_findings(format: FormatName, tool: dict[str, Any]) -> list[Any]:
+    """Return how a tool differs from the types of its provider's SDK."""
+    if format is FormatName.GEMINI:
+        return check_model(tool, types.Tool)
+    return check_type(tool, BetaToolUnionParam if format is FormatName.ANTHROPIC else ToolParam)
+
+
+def function(name: str, category: str = "builtin") -> ToolDefinition:
+    """Return a function tool."""
+    return parse_tool({**FUNCTION, "name": name, "category": category}, "")
+
+
+@pytest.mark.parametrize(("format", "raw"), CASES)
+def test_passed_through_unchanged(format: FormatName, raw: dict[str, Any]) -> None:
+    """A definition that the SDK takes is sent as it is, by its own format alone.
+
+    It also survives the record of an epoch.
+    """
+    assert sdk_findings(format, raw) == []
+    given_tool = copy.deepcopy(raw)
+    tool = parse_tool({**raw, "category": "mcp", "cache_control": {"type": "ephemeral"}}, "")
+    for definition in (tool, tool_from(tool.record())):
+        assert FORMATS[format].tools_to_wire([definition]) == [given_tool]
+        for other in FormatName:
+            taken, left_out = tools_of([definition, function("f")], other)
+            assert [item.name for item in taken][-1] == "f"
+            assert (len(taken), len(left_out)) == ((2, 0) if other is format else (1, 1))
+
+
+def literals_of(union: Any) -> set[str]:
+    """Return the values of `type` that a union of TypedDicts names."""
+    found: set[str] = set()
+    for member in typing.get_args(union):
+        found |= set(typing.get_args(typing.get_type_hints(member).get("type")))
+    return {kind for kind in found if isinstance(kind, str)}
+
+
+def test_every_type_of_the_sdks_is_known() -> None:
+    """A hosted tool of any type that an SDK has belongs to that format.
+
+    Functions are no hosted tools, nor are tools with functions of the caller inside. The client's
+    tool search is the service's own.
+    """
+    own = {"function", "custom", "namespace", "tool_search"}
+    for hint, format in (
+        (BetaToolUnionParam, FormatName.ANTHROPIC),
+        (ToolParam, FormatName.OPENAI_RESPONSES),
+    ):
+        found = literals_of(hint) - own
+        assert len(found) > 10
+        for kind in found:
+            assert parse_tool({"type": kind}, "").format is format, kind
+    assert set(types.Tool.model_fields) - {"function_declarations"} == set(GEMINI_KEYS)
+    for key in GEMINI_SPELLINGS:
+        assert parse_tool({key: {}}, "").format is FormatName.GEMINI
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer"),
+    [
+        ({"type": "telepathy", "name": "a"}, "/t/type"),
+        ({"type": 5, "name": "a"}, "/t/type"),
+        ({"type": "web_search_2025", "name": "a"}, "/t/type"),
+        ({"type": "tool_search"}, "/t/type"),
+        ({"type": "bash_20250124", "name": "two words"}, "/t/name"),
+        ({"type": "bash_20250124", "name": None}, "/t/name"),
+        ({"type": "web_search", "category": "free"}, "/t/category"),
+        ({"google_search": {}, "function_declarations": []}, "/t/function_declarations"),
+        ({"googlesearch": {}}, "/t/name"),
+    ],
+)
+def test_refused(raw: dict[str, Any], pointer: str) -> None:
+    """What is no definition of any provider is refused at its field."""
+    with pytest.raises(ValidationError) as refused:
+        parse_tool(raw, "/t")
+    assert refused.value.problems[0].pointer == pointer
+
+
+def test_names() -> None:
+    """Tools of different formats, servers and kinds do not replace each other.
+
+    Anthropic's share the names of functions, as its payloads do.
+    """
+    names = [parse_tool(raw, "").name for _, raw in CASES]
+    assert len(set(names)) == len(names)
+    assert parse_tool(ANTHROPIC[0], "").name == function("web_search").name
+    newer = {"type": "web_search_20260209", "name": "web_search"}
+    assert parse_tool(newer, "").name == parse_tool(ANTHROPIC[0], "").name
+
+
+@given(
+    picked=st.lists(st.sampled_from(CASES), max_size=4),
+    functions=st.integers(1, 6),
+    allowed=st.integers(0, 5000),
+)
+def test_never_deferred_and_always_counted(
+    picked: list[tuple[FormatName, dict[str, Any]]], functions: int, allowed: int
+) -> None:
+    """Deferral leaves hosted tools alone, native deferral marks none, and each is counted."""
+    hosted = [parse_tool({**raw, "category": "mcp"}, "") for _, raw in picked]
+    tools = [*hosted, *(function(f"f{number}", "mcp") for number in range(functions))]
+    costs = [estimate_tool_defs_tokens([tool], len) for tool in tools]
+    assert all(map(is_fixed, hosted))
+    assert all(cost > HOSTED_TOOL_TOKENS for cost in costs[: len(hosted)])
+    deferred = plan_deferral(tools, costs, allowed, {}, [])
+    assert all(name.startswith("f") for name in deferred)
+    for format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES):
+        taken, _ = tools_of(tools, format)
+        wire = with_deferred(format, taken, deferred)
+        for tool in wire[: len([item for item in taken if item.hosted is not None])]:
+            assert tool in HOSTED[format]
