@@ -65,12 +65,16 @@ async def search_messages(
         next_cursor = cursors.encode(
             "search", digest, at.isoformat(), conversation_id, page.end.before_seq
         )
-    return Json({"data": [_item(hit) for hit in page.hits], "next_cursor": next_cursor})
+    public_ids = await services(request).conversation_keys.public_ids_of(
+        tenant_of(request), {hit.conversation_id for hit in page.hits}
+    )
+    data = [_item(hit, public_ids[hit.conversation_id]) for hit in page.hits]
+    return Json({"data": data, "next_cursor": next_cursor})
 
 
-def _item(hit: Hit) -> dict[str, Any]:
+def _item(hit: Hit, public_id: str) -> dict[str, Any]:
     return {
-        "conversation_id": hit.conversation_id,
+        "conversation_id": public_id,
         "seq": hit.message.seq,
         "id": hit.message.id,
         "role": hit.message.role,

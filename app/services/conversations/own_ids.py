@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cachetools import LRUCache
 
 from app.domain.common.errors import Conflict
@@ -26,6 +28,11 @@ class ConversationKeys:
         """Return the key under which a conversation with this id is, if it exists."""
         return self._cached.get((tenant_id, public_id)) or keys_of(tenant_id, public_id)[0]
 
+    async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
+        """Return the public ids of conversations by their keys."""
+        async with self._database.session() as session:
+            return await public_ids_of(session, tenant_id, keys)
+
     async def find_other(self, tenant_id: str, public_id: str, key: str) -> str | None:
         """Return the key of the conversation if it is another one than this, which is unknown."""
         if len(keys_of(tenant_id, public_id)) == 1:
@@ -36,6 +43,14 @@ class ConversationKeys:
             return None
         self._cached[tenant_id, public_id] = found
         return found
+
+
+async def public_ids_of(
+    repositories: Repositories, tenant_id: str, keys: Collection[str]
+) -> dict[str, str]:
+    """Return the public ids of conversations by their keys."""
+    own = await repositories.conversations.own_ids(tenant_id, keys)
+    return {key: own.get(key, key) for key in keys}
 
 
 async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -> str | None:

@@ -68,6 +68,9 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
     ) -> Mapping[str, bool]:
         """Return which of these keys any tenant has, each with whether this is its conversation."""
 
+    async def own_ids(self, tenant_id: str, keys: Collection[str]) -> Mapping[str, str]:
+        """Return the callers' own ids of those conversations that have one, by key."""
+
     async def lock_id(self, tenant_id: str, public_id: str) -> None:
         """Make other creations of a tenant with this id wait until the transaction ends."""
 

@@ -167,6 +167,7 @@ SPREAD = {
     "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
+    "conversations.OWN_IDS": "a page of a tenant's search, its conversations given as a list",
     "conversations.STORED_KEYS": "an id is created or not found: the two keys that it may have",
     "listing.BY_IDS": "a page of a tenant's list, its conversations given as a list",
     "listing.COUNT": "a tenant's list: which filter few conversations match",

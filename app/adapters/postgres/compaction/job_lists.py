@@ -18,12 +18,13 @@ from app.domain.conversations.job import Job, JobFilter
 _COLUMN_OF = {field.name: field.name for field in fields(Job)} | {"request": "ask"}
 """The column of each field of a job."""
 _COLUMNS = tuple(_COLUMN_OF.values())
+_SELECTED = ["c.own_id" if column == "own_id" else f"j.{column}" for column in _COLUMNS]
 
 
 def _list(scope: str) -> Statement:
     """Return the list of the jobs that `scope` and a status select, which an index begins with."""
     rows = f"""
-        SELECT {", ".join(f"j.{column}" for column in _COLUMNS)}
+        SELECT {", ".join(_SELECTED)}
         FROM (
             SELECT found.conversation_id, wanted.status, found.job_id
             FROM unnest(CAST(:statuses AS text[])) AS wanted (status)
@@ -40,6 +41,7 @@ def _list(scope: str) -> Statement:
         ) AS newest
         JOIN jobs j ON j.conversation_id = newest.conversation_id
             AND j.status = newest.status AND j.job_id = newest.job_id
+        JOIN conversations c ON c.conversation_id = newest.conversation_id
     """
     return Statement(bounded(rows, _COLUMNS, lengths("ask", "result", "error"), "job_id DESC"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -71,6 +71,11 @@ STORED_KEYS = Statement("""
             AND coalesce(own_id, CAST(conversation_id AS text)) = CAST(:public_id AS text) AS is_own
     FROM conversations
     WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+""")
+OWN_IDS = Statement("""
+    SELECT conversation_id, own_id FROM conversations
+    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+        AND tenant_id = CAST(:tenant_id AS text) AND own_id IS NOT NULL
 """)
 # Two creations of one id wait for each other, although they may choose different keys.
 LOCK_ID = Statement("""
@@ -183,6 +188,10 @@ class ConversationRepository(ConfigurableRepository):
             STORED_KEYS, tenant_id=tenant_id, public_id=public_id, keys=list(keys)
         )
         return {str(row["conversation_id"]): row["is_own"] for row in rows}
+
+    async def own_ids(self, tenant_id: str, keys: Collection[str]) -> Mapping[str, str]:
+        rows = await self._session.all(OWN_IDS, tenant_id=tenant_id, keys=list(keys))
+        return {str(row["conversation_id"]): row["own_id"] for row in rows}
 
     async def lock_id(self, tenant_id: str, public_id: str) -> None:
         await self._session.all(LOCK_ID, tenant_id=tenant_id, public_id=public_id)

@@ -72,7 +72,7 @@ NEWEST_OF_TENANTS = Statement(f"""
 # The filter is applied to the rows of a page, so that a page reads no more rows than it has, and a
 # stream advances past those that it leaves out.
 PAGE_OF_TENANT = Statement(f"""
-    SELECT server.id AS current_server_id, found.*
+    SELECT server.id AS current_server_id, found.*, c.own_id
     FROM (SELECT {_SERVER_ID} AS id) AS server
     LEFT JOIN (
         SELECT {POSITION_COLUMNS}, conversation_id, agent_id, type, created_at,
@@ -87,6 +87,7 @@ PAGE_OF_TENANT = Statement(f"""
         ORDER BY transaction_id, event_id
         LIMIT CAST(:limit AS bigint)
     ) AS found ON found.server_id = server.id
+    LEFT JOIN conversations c ON c.conversation_id = found.conversation_id
     ORDER BY found.transaction_id, found.event_id
 """)
 
@@ -129,7 +130,7 @@ def _cursor(row: Any) -> TenantCursor:
 def _row(row: Any) -> TenantEventRow:
     return TenantEventRow(
         _cursor(row),
-        str(row["conversation_id"]),
+        row["own_id"] or str(row["conversation_id"]),
         row["agent_id"],
         row["type"],
         row["created_at"],
