@@ -50,7 +50,12 @@ async def list_jobs(
     """Return the tenant's jobs, newest first; of an agent or of a conversation, but not of both."""
     if agent_id is not None and conversation_id is not None:
         raise ValidationError.at("/query/agent_id", "cannot be used with conversation_id")
-    wanted = JobFilter(status, agent_id, conversation_id)
+    key = None
+    if conversation_id is not None:
+        tenant_id, keys = tenant_of(request), services(request).conversation_keys
+        key = keys.likeliest(tenant_id, conversation_id)
+        key = await keys.find_other(tenant_id, conversation_id, key) or key
+    wanted = JobFilter(status, agent_id, key)
     before = cursors.decode_id(cursor, "jobs") if cursor else None
     page = await services(request).jobs.page(
         tenant_of(request), wanted, limit, before, read_of(request)

@@ -102,11 +102,7 @@ class TenantEventStream:
 
 
 def _event(row: TenantEventRow, data: str) -> TenantEvent:
-    return TenantEvent(
-        row.cursor,
-        row.type,
-        row.created_at,
-        row.conversation_id,
-        row.agent_id,
-        json_text.loads(data),
-    )
+    fields = json_text.loads(data)
+    # A deleted conversation has no row any more: its event keeps its own id.
+    conversation_id = fields.pop("own_id", row.conversation_id)
+    return TenantEvent(row.cursor, row.type, row.created_at, conversation_id, row.agent_id, fields)

@@ -134,7 +134,7 @@ CONVERSATION_TABLES = (
 )
 """All tables with rows of a conversation, in the order of deletion."""
 FIND_OWNER = Statement("""
-    SELECT tenant_id, agent_id FROM conversations
+    SELECT tenant_id, agent_id, own_id FROM conversations
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
 DELETE_STATEMENTS = {

@@ -46,7 +46,10 @@ ADD_DELETED = Statement(f"""
     INSERT INTO events (
         conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
     )
-    SELECT CAST(:conversation_id AS uuid), {DELETED_SEQ}, 'deleted', '{{}}', clock_timestamp(),
+    SELECT CAST(:conversation_id AS uuid), {DELETED_SEQ}, 'deleted',
+        CASE WHEN CAST(:own_id AS text) IS NULL THEN '{{}}'
+            ELSE CAST(json_build_object('own_id', CAST(:own_id AS text)) AS text)
+        END, clock_timestamp(),
         CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
 """)
 
