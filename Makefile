@@ -9,6 +9,9 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header --quiet
 
+# One process more than processors: tests often wait for PostgreSQL and for processes that they start.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 # Without the bytecode of its imports each of the many processes compiles the libraries again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -30,7 +33,7 @@ run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data
 	$(BIN)/context-service serve $(ARGS)
 
 test: setup ## Run the tests (ARGS="-k budget")
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 test-pooled: setup ## Run the tests through PgBouncer in transaction mode (ARGS="-k log")
 	CONTEXT_TEST_POOLER=transaction $(BIN)/pytest -n auto -m "not direct" $(ARGS)

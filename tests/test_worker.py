@@ -242,8 +242,8 @@ async def test_a_worker_deletes_expired_rows(
     """Expired rows are deleted; a failure ends no worker and logs no content."""
     given = Settings(database_url=place.url, retention_conversation_days=1)
     conversation_id = await place.conversation()
-    age = "UPDATE conversations SET updated_at = now() - interval '2 days'"
-    await execute(place.url, age)
+    for table, column in (("conversations", "updated_at"), ("events", "created_at")):
+        await execute(place.url, f"UPDATE {table} SET {column} = now() - interval '2 days'")
     parts = compose(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
