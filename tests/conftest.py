@@ -162,7 +162,7 @@ EMPTIED = """
 """
 """Removes all rows. A truncation makes new files for each table and index, so that deleting the few
 rows of a small table takes a third of its time. Dead rows in two pages change no plan: the planner
-takes a table that was never analysed to have ten pages at least, and their indexes have one page."""
+takes a table that was never analysed to have ten pages at least, and its indexes have one page."""
 
 
 class Server:
