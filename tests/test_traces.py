@@ -25,7 +25,7 @@ from tests.recorded import (
 )
 from tests.replay import MODELS, Judge, Replay
 
-ROUNDS = 8
+ROUNDS = 5
 """How often payloads are built of a conversation, in each format and window."""
 
 

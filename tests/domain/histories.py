@@ -20,7 +20,7 @@ from tests.domain.compaction import strategies_messages as given_
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
-QUICK = settings(max_examples=50, deadline=None)
+QUICK = settings(max_examples=30, deadline=None)
 """For properties of whole logs, whose examples take milliseconds each."""
 
 CALL_IDS = ("c1", "c2", "c3", "toolu_A", "bad id!", "é", "x" * 60)

@@ -24,7 +24,7 @@ from tests.conftest import Server, in_thread, serving
 
 ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 TENANTS = ("alice", "bob")
-EXAMPLES = 5
+EXAMPLES = 3
 LONG_LIST = 100
 """Longer lists are left to test_bounds.py: to make them up takes most of the time of a run."""
 

@@ -371,7 +371,7 @@ async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> 
         if cut.status_code == 200:
             check(cut.json()["context"])
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
     @given(st.data())
     def tried(data: st.DataObject) -> None:
         total = data.draw(st.sampled_from([6500, 8000, 12_000]))

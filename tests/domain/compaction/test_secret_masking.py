@@ -536,7 +536,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_masking_again_changes_nothing(text: str) -> None:
     """A summary is masked again by each later summary."""
@@ -544,7 +544,7 @@ def test_masking_again_changes_nothing(text: str) -> None:
     assert masked(once) == once
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.lists(PIECES, max_size=8).map("".join),
     st.lists(PIECES, max_size=8).map("".join),

@@ -139,7 +139,7 @@ def count_marks(value: Any) -> int:
 
 
 @given(cases(), RESOLVED, TAILS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_payloads_are_valid_requests(
     case: Case, resolved: ResolvedSettings, tail: DynamicTexts
 ) -> None:
@@ -214,7 +214,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
 
 
 @given(cases(), RESOLVED, TAILS, TAILS, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_deltas_give_the_whole_payload(
     case: Case,
     resolved: ResolvedSettings,
