@@ -86,7 +86,7 @@ async def test_jobs_are_listed_by_filter(client: httpx.AsyncClient, database_url
     ("query", "pointer"),
     [
         ({"status": "lost"}, "/query/status"),
-        ({"conversation_id": "x"}, "/query/conversation_id"),
+        ({"conversation_id": "a/b"}, "/query/conversation_id"),
         ({"agent_id": "a b"}, "/query/agent_id"),
         ({"agent_id": "a", "conversation_id": UNKNOWN_ID}, "/query/agent_id"),
         ({"limit": "0"}, "/query/limit"),
