@@ -167,7 +167,8 @@ EMPTIED = """
 """
 """Removes all rows. A truncation makes new files for each table and index, so that deleting the few
 rows of a small table takes a third of its time. Dead rows in two pages change no plan: the planner
-takes a table that was never analysed to have ten pages at least. A larger index would change one."""
+takes a table that was never analysed to have ten pages at least.
+A larger index could change one."""
 
 
 class Server:
