@@ -4,7 +4,7 @@
    needs the public id only for its answer, from `public_id_of`.
 2. If the likeliest key is not found, the conversation may have another one, because another tenant
    has this UUID: then the endpoint runs again with that key, which is cached. So only a `404` costs
-   a lookup, and it is the same whether another tenant has the id or nobody has it.
+   a lookup, and it is the same whether another tenant has the id or no tenant has it.
 3. Errors name the public id.
 """
 

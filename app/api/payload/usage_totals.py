@@ -61,11 +61,11 @@ async def get_conversation_usage(
     fork begins without usage.
     """
     known_id = conversation_id_from(conversation_id)
-    asked = _request(first, last, group_by, model, limit, cursor)
-    found = await services(request).usage_totals.of_conversation(
-        tenant_of(request), known_id, asked
+    totals_request = _request(first, last, group_by, model, limit, cursor)
+    totals = await services(request).usage_totals.of_conversation(
+        tenant_of(request), known_id, totals_request
     )
-    return Json(_answer(found))
+    return Json(_answer(totals))
 
 
 @router.get(
@@ -86,9 +86,11 @@ async def get_agent_usage(
 ) -> Response:
     """Return the usage of all conversations of an agent, deleted ones included."""
     known_id = agent_id_from(agent_id)
-    asked = _request(first, last, group_by, model, limit, cursor)
-    found = await services(request).usage_totals.of_agent(tenant_of(request), known_id, asked)
-    return Json(_answer(found))
+    totals_request = _request(first, last, group_by, model, limit, cursor)
+    totals = await services(request).usage_totals.of_agent(
+        tenant_of(request), known_id, totals_request
+    )
+    return Json(_answer(totals))
 
 
 @router.get(
@@ -110,9 +112,9 @@ async def get_usage(
 
     Summaries of snapshots and of `POST /v1/context/compress` are part of it.
     """
-    asked = _request(first, last, group_by, model, limit, cursor)
-    found = await services(request).usage_totals.of_tenant(tenant_of(request), asked)
-    return Json(_answer(found))
+    totals_request = _request(first, last, group_by, model, limit, cursor)
+    totals = await services(request).usage_totals.of_tenant(tenant_of(request), totals_request)
+    return Json(_answer(totals))
 
 
 def _request(
@@ -122,20 +124,20 @@ def _request(
     return UsageTotalsRequest(first, last, group_by, model, limit, after)
 
 
-def _answer(found: UsageTotals) -> dict[str, Any]:
-    last = found.rows[-1] if found.rows.has_more else None
-    following = None
+def _answer(totals: UsageTotals) -> dict[str, Any]:
+    last = totals.rows[-1] if totals.rows.has_more else None
+    next_cursor = None
     if last is not None:
         day = last.day.isoformat() if last.day is not None else None
-        following = cursors.encode("usage", found.group_by, day, last.model)
+        next_cursor = cursors.encode("usage", totals.group_by, day, last.model)
     return {
-        "from": found.days.first,
-        "to": found.days.last,
-        "group_by": found.group_by,
-        "data": [{"day": row.day, "model": row.model, **_figures(row)} for row in found.rows],
-        "totals": _figures(found.totals),
+        "from": totals.days.first,
+        "to": totals.days.last,
+        "group_by": totals.group_by,
+        "data": [{"day": row.day, "model": row.model, **_figures(row)} for row in totals.rows],
+        "totals": _figures(totals.totals),
         "savings_method": SAVINGS_METHOD,
-        "next_cursor": following,
+        "next_cursor": next_cursor,
     }
 
 

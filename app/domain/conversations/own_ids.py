@@ -6,7 +6,7 @@
 3. The key of a UUID is the UUID itself, unless another tenant has it: then it is derived like that
    of a string. So a tenant can neither notice nor take the ids of another one.
 4. Derived keys are UUIDs of version 8. A caller's UUID of version 8 is never a key itself, so that
-   nobody can occupy a key that is derived for another tenant.
+   no caller can occupy a key that is derived for another tenant.
 """
 
 from __future__ import annotations

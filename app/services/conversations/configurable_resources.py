@@ -152,7 +152,7 @@ class ConfigurableService(ABC, Generic[Resource]):
         """Create a resource, or return the one that an equal request with its key created.
 
         `add` stores the resource with an id and returns its key, None when the id is taken.
-        Raises Conflict for that, and whatever `add` raises.
+        Raises Conflict for that, and what `add` raises.
         """
         check_summariser(new.settings.policy, self._check_model)
         resource_id = resource_id or self._new_id()
