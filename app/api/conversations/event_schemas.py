@@ -39,25 +39,27 @@ class StreamedEvent(BaseModel):
     created_at: datetime = Field(description="Time of the event.")
 
 
-LastEventId = Annotated[
-    str | None,
-    Header(
+def _last_event_id(pattern: str, example: str) -> Any:
+    return Header(
         alias="Last-Event-ID",
-        pattern=CURSOR_PATTERN,
+        pattern=pattern,
         description="Id of the last event received; browsers send it when they reconnect.",
-        examples=["12.3"],
-    ),
-]
-FirstEventId = Annotated[
-    str | None,
-    Query(
+        examples=[example],
+    )
+
+
+def _first_event_id(pattern: str, start: str) -> Any:
+    return Query(
         alias="last_event_id",
-        pattern=CURSOR_PATTERN,
+        pattern=pattern,
         description="The same for clients that cannot set headers; the header has precedence."
-        " `0.0` is the start.",
-        examples=["0.0"],
-    ),
-]
+        f" `{start}` is the start.",
+        examples=[start],
+    )
+
+
+LastEventId = Annotated[str | None, _last_event_id(CURSOR_PATTERN, "12.3")]
+FirstEventId = Annotated[str | None, _first_event_id(CURSOR_PATTERN, "0.0")]
 Follow = Annotated[
     bool, Query(description="`false`: end with the newest event instead of waiting for more.")
 ]
@@ -127,25 +129,8 @@ class TenantEvent(BaseModel):
     created_at: datetime = Field(description="Time of the event.")
 
 
-LastTenantEventId = Annotated[
-    str | None,
-    Header(
-        alias="Last-Event-ID",
-        pattern=TENANT_CURSOR_PATTERN,
-        description="Id of the last event received; browsers send it when they reconnect.",
-        examples=["0.0.0"],
-    ),
-]
-FirstTenantEventId = Annotated[
-    str | None,
-    Query(
-        alias="last_event_id",
-        pattern=TENANT_CURSOR_PATTERN,
-        description="The same for clients that cannot set headers; the header has precedence."
-        " `0.0.0` is the start.",
-        examples=["0.0.0"],
-    ),
-]
+LastTenantEventId = Annotated[str | None, _last_event_id(TENANT_CURSOR_PATTERN, "0.0.0")]
+FirstTenantEventId = Annotated[str | None, _first_event_id(TENANT_CURSOR_PATTERN, "0.0.0")]
 EventTypes = Annotated[
     list[Literal[TENANT_EVENT_TYPES]] | None,  # type: ignore[valid-type]
     Query(
