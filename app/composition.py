@@ -43,6 +43,7 @@ from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
 from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.snapshots.imports import StaleImports
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
@@ -201,7 +202,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         ),
         search=SearchService(database, resolver),
         conversations=conversations,
-        retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
+        retention=RetentionService(
+            database,
+            retention,
+            conversations.remove_idle,
+            conversations.remove_expired,
+            utc_now,
+            StaleImports(database, utc_now).remove_all,
+        ),
         keys=keys_of(database),
         quotas=quotas,
         storage=StorageQuota(database, quotas, time.monotonic),

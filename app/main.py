@@ -11,9 +11,16 @@ from fastapi import FastAPI
 
 from app import logs
 from app.adapters.postgres.readiness import Readiness
-from app.adapters.tool_ranking import Bm25Ranking
+from app.adapters.tool_ranking.ranking import Bm25Ranking
 from app.api.compaction import compactions, jobs, strategies
-from app.api.conversations import agents, conversations, events, messages, tenant_events
+from app.api.conversations import (
+    agents,
+    conversations,
+    events,
+    messages,
+    single_messages,
+    tenant_events,
+)
 from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.dependencies import Services
@@ -25,7 +32,7 @@ from app.api.openapi.description import DESCRIPTION, TAGS, describe
 from app.api.operation import health, pages
 from app.api.payload import context, reported_usage, stateless, usage_totals, validation
 from app.api.prompt import tools
-from app.api.snapshots import forks, snapshots
+from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common.json_structure import StructureLimits
@@ -39,6 +46,7 @@ from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
 from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
+from app.services.conversations.redactions import RedactionService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
@@ -53,7 +61,9 @@ from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
+from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
+from app.services.snapshots.imports import ImportService
 from app.services.snapshots.restores import RestoreService
 from app.services.snapshots.snapshot_summaries import SnapshotSummaries
 from app.services.snapshots.snapshots import SnapshotService
@@ -67,6 +77,8 @@ ROUTERS = (
     messages.router,
     messages.page_router,
     message_search.router,
+    single_messages.router,
+    single_messages.page_router,
     context.router,
     blobs.router,
     blob_reading.router,
@@ -76,6 +88,8 @@ ROUTERS = (
     compactions.page_router,
     conversations.router,
     conversations.page_router,
+    exports.router,
+    exports.stream_router,
     forks.router,
     events.router,
     tenant_events.router,
@@ -236,6 +250,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
+        redactions=RedactionService(database, resolver, parts.outputs),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
@@ -247,6 +262,18 @@ def _services(settings: Settings, parts: Parts) -> Services:
                 settings.events_max_streams,
                 settings.events_max_streams_per_tenant,
             ),
+        ),
+        exports=ExportService(database, parts.outputs, utc_now),
+        imports=ImportService(
+            database,
+            resolver,
+            parts.blob_store,
+            new_id,
+            utc_now,
+            exports.check_settings,
+            max_body_bytes=settings.max_body_bytes,
+            max_message_values=settings.max_message_values,
+            max_blob_bytes=settings.max_blob_bytes,
         ),
         forks=ForkService(
             database, resolver, parts.active, parts.blob_store, new_id, parts.storage

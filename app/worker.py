@@ -46,6 +46,7 @@ _CLAIM_AGAIN_SECONDS = 0.5
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
 _DELETE_EXPIRED_SECONDS = 3600.0
+_DELETE_CONVERSATIONS_SECONDS = 60.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
@@ -75,6 +76,7 @@ class Worker:
     - `index_hidden` indexes messages that `work` has hidden, for searches.
     - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
     - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
+    - `delete_expired_conversations` deletes conversations whose own expiry has passed.
     - `measure` records metrics of the work on a conversation, and on a job or None.
     """
 
@@ -88,6 +90,7 @@ class Worker:
     collect_blobs: Callable[[], Awaitable[int]] = _collect_nothing
     collect_blobs_seconds: float = 3600.0
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
+    delete_expired_conversations: Callable[[], Awaitable[int]] = _collect_nothing
     measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
 
     def __post_init__(self) -> None:
@@ -106,6 +109,11 @@ class Worker:
                 self._claim_and_run(),
                 self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
                 self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
+                self._repeat(
+                    "delete_expired_conversations",
+                    self._delete_expired_conversations,
+                    _DELETE_CONVERSATIONS_SECONDS,
+                ),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
@@ -254,6 +262,10 @@ class Worker:
         if deleted := await self.delete_expired():
             _log.info("expired_data_deleted", extra={"data": dict(deleted)})
 
+    async def _delete_expired_conversations(self) -> None:
+        if deleted := await self.delete_expired_conversations():
+            _log.info("expired_data_deleted", extra={"data": {"expired_conversations": deleted}})
+
 
 def _log_failed(chore: str, error: Exception) -> None:
     _log.error("chore_failed", extra={"data": {"chore": chore, "error": type(error).__name__}})
@@ -280,6 +292,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         collect_blobs=parts.blob_collector.collect_all,
         collect_blobs_seconds=settings.blob_gc_seconds,
         delete_expired=parts.retention.delete_expired,
+        delete_expired_conversations=parts.retention.delete_expired_conversations,
         measure=parts.telemetry.working,
     )
 

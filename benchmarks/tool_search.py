@@ -2,9 +2,10 @@
 
 1. The definitions are recorded ones of MCP servers, in `mcp_tools.jsonl` of `CONTEXT_TRACES_DIR`;
    without it, those of `tools.jsonl`. All are of the category `mcp` [tools.deferral, tools.search].
-   The queries are in `tool_queries`; those that weights were tuned on are reported apart.
-2. A query counts where any of its tools is among the first 1 or 5. A cold search builds the
-   index, a warm one finds it; both are timed inside one process, and warm ones over HTTP.
+   The queries are in `tool_queries`; those that weights were tuned on are reported apart. How
+   recall is counted, and beside what: `tool_recall`.
+2. A cold search builds the index, a warm one finds it; both are timed inside one process, and warm
+   ones over HTTP.
 3. What is held back is what the domain plans for a window, with nothing used yet: the order is
    then the list's, and the reason of each is that the others leave no more tokens.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,28 +24,29 @@ import orjson
 import psutil
 
 from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.tool_ranking import Bm25Ranking, words
+from app.adapters.tool_ranking.ranking import Bm25Ranking
 from app.domain.common.policy import Policy
 from app.domain.formats import ToolDefinition, parse_tool
 from app.domain.models.tokens import estimate_tool_defs_tokens
-from app.domain.prompt.tool_deferral import MAX_TOOL_MATCHES, plan_deferral
+from app.domain.prompt.tool_deferral import ToolLimits, plan_deferral
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service
 from benchmarks.stage import MODEL
 from benchmarks.tool_queries import QUERIES, TUNING, Query, unique
+from benchmarks.tool_recall import LabelledSet, asked_by_models, say_recall
 from tests.recorded import is_external, traces_dir
 from tests.replay import MAX_OUTPUT_TOKENS
 
 FILE = "mcp_tools.jsonl"
+ASKED_FILE = "livemcpbench.jsonl"
 OWN_FILE = Path(__file__).with_name("tools.jsonl")
 TOOLS = 500
+TIMED_TOOLS = 1_000
 WINDOW = 32_000
-FIRST = (1, 5)
 COLD_ROUNDS = 10
 HTTP_ROUNDS = 4
 KEPT = 5
-_MISSED = 12
 
 
 def measure(quick: bool) -> Section:
@@ -55,14 +57,12 @@ def measure(quick: bool) -> Section:
     where = FILE if recorded_file() != OWN_FILE else f"benchmarks/{OWN_FILE.name}"
     section = Section("tool_search", f"{len(tools)} tools of {where}, {len(queries)} queries")
     memory = _memory_section()
-    ranking = Bm25Ranking()
-    ranks = asyncio.run(_ranks(ranking, tools, [*queries, *tuning]))
-    _say_recall(section, ranks, queries, tuning)
+    say_recall(section, _labelled(tools, queries, tuning))
     some = tools[:TOOLS]
     rounds = 3 if quick else COLD_ROUNDS
-    cold, warm = asyncio.run(_times(some, rounds))
+    cold, warm = asyncio.run(_times(_copies(tools, TIMED_TOOLS), rounds))
     over_http = _http_times(given[:TOOLS], 1 if quick else HTTP_ROUNDS)
-    section.add_text(f"Over {len(some)} tools; times in ms.")
+    section.add_text(f"Over {TIMED_TOOLS:,} tools, over HTTP {len(some)}; times in ms.")
     section.add_table(
         ["search", "searches", "p50", "p95"],
         [
@@ -93,47 +93,38 @@ def answerable(queries: Sequence[Query], tools: Sequence[ToolDefinition]) -> lis
 
 def recorded_tools() -> list[dict[str, Any]]:
     """Return the recorded definitions as a caller would send them; without them, a few of ours."""
-    path = recorded_file()
+    return _definitions(recorded_file())
+
+
+def _definitions(path: Path) -> list[dict[str, Any]]:
     return unique(orjson.loads(line) for line in path.read_bytes().splitlines())
 
 
-def share_within(ranks: Sequence[int | None], first: int) -> float:
-    """Return the share of the queries with a tool of theirs among the first so many."""
-    return sum(rank is not None and rank <= first for rank in ranks) / max(1, len(ranks))
+def _labelled(
+    tools: Sequence[ToolDefinition], queries: Sequence[Query], tuning: Sequence[Query]
+) -> list[LabelledSet]:
+    own = [parse_tool(raw, "/tools") for raw in _definitions(OWN_FILE)]
+    sets: list[LabelledSet] = [
+        ("own queries", tools, queries),
+        ("own, few tools", own, answerable(QUERIES, own)),
+    ]
+    recorded = traces_dir() / ASKED_FILE
+    if recorded_file() != OWN_FILE and recorded.is_file():
+        names: dict[str, list[str]] = {}
+        lines = recorded_file().read_bytes().splitlines()
+        for line, tool in zip(lines, tools, strict=True):
+            names.setdefault(orjson.loads(line)["function"]["name"], []).append(tool.name)
+        for_tuning, asked = asked_by_models(recorded, names)
+        sets += [("asked by models", tools, asked), ("tuning: asked by models", tools, for_tuning)]
+    return [*sets, ("tuning: own queries", tools, tuning)]
 
 
-async def _ranks(
-    ranking: Bm25Ranking, tools: Sequence[ToolDefinition], queries: Sequence[Query]
-) -> dict[str, int | None]:
-    """Return at which place the first tool of each query was found."""
-    found = {}
-    for query, names in queries:
-        ranked = await ranking.rank(query, tools, MAX_TOOL_MATCHES, key="all")
-        places = (place for place, name in enumerate(ranked, 1) if name in names)
-        found[query] = next(places, None)
-    return found
-
-
-def _say_recall(
-    section: Section,
-    ranks: dict[str, int | None],
-    asked: Sequence[Query],
-    tuning: Sequence[Query],
-) -> None:
-    sets = (("queries", asked), ("those for tuning", tuning))
-    rows = []
-    for name, queries in sets:
-        places = [ranks[query] for query, _ in queries]
-        shares = [f"{share_within(places, first):.0%}" for first in FIRST]
-        rows.append([name, str(len(queries)), *shares])
-    section.add_table(["set", "queries", *(f"recall@{first}" for first in FIRST)], rows)
-    missed = [(query, ranks[query]) for query, _ in asked if (ranks[query] or 99) > max(FIRST)]
-    if missed:
-        shown = [f"“{query}” ({place or 'not found'})" for query, place in islice(missed, _MISSED)]
-        section.add_text(
-            f"{len(missed)} queries have no tool of theirs among the first {max(FIRST)}; their"
-            f" place: {', '.join(shown)}. Most ask in words that the definition does not have."
-        )
+def _copies(tools: Sequence[ToolDefinition], count: int) -> list[ToolDefinition]:
+    """Return as many tools as asked, those given again under other names."""
+    return [
+        replace(tools[number % len(tools)], name=f"{tools[number % len(tools)].name}_{number}")
+        for number in range(count)
+    ]
 
 
 async def _times(tools: Sequence[ToolDefinition], rounds: int) -> tuple[list[float], list[float]]:
@@ -175,7 +166,7 @@ def _memory_section() -> Callable[[Sequence[ToolDefinition]], str]:
     """Note the memory of a process that never searched; the result says what searching adds."""
     process = psutil.Process()
     before = process.memory_info().rss
-    words("the library")
+    asyncio.run(Bm25Ranking().rank("x", [ToolDefinition("x", "", {})], 1, key="x"))
     loaded = process.memory_info().rss
 
     def say(tools: Sequence[ToolDefinition]) -> str:
@@ -199,7 +190,7 @@ def _say_deferral(section: Section, tools: Sequence[ToolDefinition]) -> None:
     effective = WINDOW - MAX_OUTPUT_TOKENS
     share = Policy().tool_deferral_threshold
     allowed = int(share * effective)
-    held = set(plan_deferral(tools, costs, allowed, {}, ()))
+    held = set(plan_deferral(tools, costs, ToolLimits(allowed), {}, ()))
     left = sum(cost for tool, cost in zip(tools, costs, strict=True) if tool.name not in held)
     section.add_text(
         f"Window {WINDOW:,}, of which {MAX_OUTPUT_TOKENS:,} for the answer: the {len(tools)}"

@@ -147,7 +147,7 @@ async def _say_searches(section: Section, parts: Parts, conversation_id: str, ro
 
 
 async def _recall(parts: Parts, conversation_id: str, question: str) -> Sequence[Any]:
-    return await parts.search.recall(TENANT, conversation_id, question)
+    return (await parts.search.recall(TENANT, conversation_id, question)).messages
 
 
 async def _times(work: Callable[[], Awaitable[Any]], rounds: int) -> list[float]:

@@ -13,14 +13,28 @@ from typing import Any, TypeVar
 from context_service_client import AuthenticatedClient, Client
 from context_service_client.api.agents import create_agent
 from context_service_client.api.blobs import read_lines, upload_blob
-from context_service_client.api.compactions import compact, list_compactions
-from context_service_client.api.context import build_context, report_usage, stream_events
+from context_service_client.api.compactions import compact, list_compactions, list_jobs
+from context_service_client.api.context import (
+    build_context,
+    report_usage,
+    stream_events,
+    stream_tenant_events,
+)
 from context_service_client.api.conversations import (
+    change_conversation,
     create_conversation,
+    export_conversation,
     get_conversation,
+    import_conversation,
     list_conversations,
 )
-from context_service_client.api.messages import append_messages, list_messages, search_messages
+from context_service_client.api.messages import (
+    append_messages,
+    get_message,
+    list_messages,
+    redact_message,
+    search_messages,
+)
 from context_service_client.api.models import count_tokens
 from context_service_client.api.snapshots import (
     list_conversation_snapshots,
@@ -35,6 +49,7 @@ from context_service_client.models import (
     CompactResult,
     ContextRequest,
     ConversationCreate,
+    ConversationPatch,
     Known,
     MessageObject,
     MessagesAppend,
@@ -42,6 +57,7 @@ from context_service_client.models import (
     MetadataFilter,
     PolicyPatch,
     ProblemAnswer,
+    RedactionRequest,
     Section,
     SnapshotSave,
     StepAppend,
@@ -140,6 +156,11 @@ def events(client: Client | AuthenticatedClient, conversation_id: str) -> list[S
     text = good(
         stream_events.sync(conversation_id, client=client, last_event_id_query="0.0", follow=False)
     )
+    return events_in(text)
+
+
+def events_in(text: str) -> list[StreamedEvent]:
+    """Return the events of a stream."""
     lines = [line for line in text.splitlines() if line.startswith("data:")]
     return [StreamedEvent.from_dict(json.loads(line.removeprefix("data:"))) for line in lines]
 
@@ -239,6 +260,26 @@ def store(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     tell("events", sorted({event.type_ for event in events(client, conversation_id)}))
 
 
+def move(client: Client | AuthenticatedClient, conversation_id: str) -> None:
+    """Redact a message, copy the conversation to an id of our own, and let the copy expire."""
+    result = transcript(client, conversation_id)[2]
+    reason = RedactionRequest(reason="The user asked for it")
+    good(redact_message.sync(conversation_id, result.id, client=client, body=reason))
+    tell("redacted", good(get_message.sync(conversation_id, result.id, client=client))["content"])
+
+    own_id = f"moved: {conversation_id}"
+    export = good(export_conversation.sync(conversation_id, client=client))
+    copy = good(import_conversation.sync(client=client, body=export, conversation_id=own_id))
+    tell("imported", copy.conversation_id == own_id, copy.imported.messages)
+    patch = ConversationPatch(ttl_seconds=3600)
+    changed = good(change_conversation.sync(own_id, client=client, body=patch))
+    tell("expires", changed.expires_at is not None)
+
+    tell("jobs", good(list_jobs.sync(client=client, conversation_id=own_id)).data)
+    text = good(stream_tenant_events.sync(client=client, last_event_id_query="0.0.0", follow=False))
+    tell("created", "created" in {event.type_ for event in events_in(text)})
+
+
 def fail(client: Client | AuthenticatedClient) -> None:
     """Ask for what is not there, and for what cannot be."""
     for asked in (
@@ -257,4 +298,5 @@ if __name__ == "__main__":
         conversation = talk(service)
         reduce(service, conversation)
         store(service, conversation)
+        move(service, conversation)
         fail(service)

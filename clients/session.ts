@@ -117,6 +117,11 @@ async function events(
       parseAs: "text",
     }),
   );
+  return eventsIn(text);
+}
+
+/** Return the events of a stream. */
+function eventsIn(text: string): Schemas["StreamedEvent"][] {
   return text
     .split(/\r?\n/)
     .filter((line) => line.startsWith("data:"))
@@ -254,6 +259,60 @@ async function store(service: Service, conversation_id: string): Promise<void> {
   tell("events", [...new Set(kinds)].sort());
 }
 
+/** Redact a message, copy the conversation to an id of our own, and let the copy expire. */
+async function move(service: Service, conversation_id: string): Promise<void> {
+  const message_id = (await transcript(service, conversation_id))[2]?.id ?? "";
+  const message = { path: { conversation_id, message_id } };
+  good(
+    await service.POST("/v1/conversations/{conversation_id}/messages/{message_id}/redact", {
+      params: message,
+      body: { reason: "The user asked for it" },
+    }),
+  );
+  const redacted = good(
+    await service.GET("/v1/conversations/{conversation_id}/messages/{message_id}", {
+      params: message,
+    }),
+  );
+  tell("redacted", redacted.content);
+
+  const own_id = `moved: ${conversation_id}`;
+  const exported = good(
+    await service.GET("/v1/conversations/{conversation_id}/export", {
+      params: { path: { conversation_id } },
+      parseAs: "text",
+    }),
+  );
+  const copy = good(
+    await service.POST("/v1/conversations/import", {
+      params: { query: { conversation_id: own_id } },
+      headers: { "Content-Type": "application/x-ndjson" },
+      body: exported,
+      bodySerializer: (body) => body,
+    }),
+  );
+  tell("imported", copy.conversation_id === own_id, copy.imported.messages);
+  const changed = good(
+    await service.PATCH("/v1/conversations/{conversation_id}", {
+      params: { path: { conversation_id: own_id } },
+      body: { ttl_seconds: 3600 },
+    }),
+  );
+  tell("expires", changed.expires_at !== null);
+
+  const jobs = good(
+    await service.GET("/v1/jobs", { params: { query: { conversation_id: own_id } } }),
+  );
+  tell("jobs", jobs.data);
+  const text = good(
+    await service.GET("/v1/events", {
+      params: { query: { last_event_id: "0.0.0", follow: false } },
+      parseAs: "text",
+    }),
+  );
+  tell("created", eventsIn(text).some((event) => event.type === "created"));
+}
+
 /** Ask for what is not there, and for what cannot be. */
 async function fail(service: Service): Promise<void> {
   const answers = [
@@ -274,4 +333,5 @@ const service = connected(url, process.env["CONTEXT_API_KEY"]);
 const conversation_id = await talk(service);
 await reduce(service, conversation_id);
 await store(service, conversation_id);
+await move(service, conversation_id);
 await fail(service);

@@ -150,6 +150,7 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             response = yield _with(request, built["payload"])
         except Exception as error:  # each provider has its own; the service knows "too long"
             told = {**ask, "error": getattr(error, "body", None) or str(error)}
+            told["error_status"] = getattr(error, "status_code", None)
             try:
                 built = (yield from self._post(f"{path}/overflow", told))["context"]
             except ContextServiceError as refused:

@@ -49,6 +49,7 @@ GIVEN = (
 TAKEN = ("model", "input", "tools", "max_output_tokens")
 ADDED = {"seq", "turn", "token_count", "format", "created_at", "conversation_id", "agent_id"}
 ADDED |= {"output_ref", "content_truncated", "content_collected", "pinned", "visibility", "given"}
+ADDED |= {"redacted_at"}
 
 
 class ContextServiceError(Exception):

@@ -111,6 +111,7 @@ class ContextHistory(AbstractCapability[Any]):
     _built: dict[str, Any] = field(default_factory=dict, init=False)
     _path: str = field(default="", init=False)
     _own: dict[str, Tool[Any]] = field(default_factory=dict, init=False)
+    _given: list[Any] = field(default_factory=list, init=False)
 
     async def process(
         self, ctx: RunContext[Any], messages: list[ModelMessage]
@@ -154,6 +155,7 @@ class ContextHistory(AbstractCapability[Any]):
             self._ask["sections"] = [{"name": "instructions", "content": text}]
         if limit := (settings or {}).get("max_tokens"):
             self._ask["max_output_tokens"] = limit
+        self._given = given.function_tools
         request_context.messages = await self.process(ctx, request_context.messages)
         self._limit(request_context)
         return request_context
@@ -167,6 +169,7 @@ class ContextHistory(AbstractCapability[Any]):
             response = await handler(request_context)
         except ModelHTTPError as error:
             told = {**self._ask, "error": error.body or error.message}
+            told["error_status"] = error.status_code
             try:
                 cut = await self.client.ask("POST", f"{self._path}/overflow", told)
             except ContextServiceError as refused:
@@ -251,7 +254,7 @@ class ContextHistory(AbstractCapability[Any]):
         """Take the payload's tools, output limit and cache key; its instructions are a message."""
         payload, given = self._built["payload"], request_context.model_request_parameters
         names = {tool.get("name") for tool in payload.get("tools", [])}
-        offered = [tool for tool in given.function_tools if tool.name in names]
+        offered = [tool for tool in self._given if tool.name in names]
         request_context.model_request_parameters = replace(
             given, function_tools=offered, instruction_parts=None
         )

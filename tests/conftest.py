@@ -45,12 +45,13 @@ from tests.pooler import Pooled, pooling
 
 __all__ = ["fake_llm"]
 
-# How long an example takes says more about the machine than about the code.
-hypothesis_settings.register_profile("service", deadline=None)
+# How long an example takes says more about the machine than about the code. Each run takes other
+# examples, so that many runs find what is rare.
+hypothesis_settings.register_profile("service", deadline=None, max_examples=30)
 hypothesis_settings.load_profile("service")
 
 LONGEST = (
-    "test_all_checks_find_nothing",
+    "test_all_checks_pass",
     "test_nothing_is_compacted_twice_and_nothing_lost",
     "test_real_conversations_build_valid_payloads",
     "test_every_version_can_be_left_and_reached_again",

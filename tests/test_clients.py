@@ -52,6 +52,11 @@ SESSION: list[list[Any]] = [
     ["found", True],
     ["line", ["2", "FAIL test_two"]],
     ["events", ["appended", "compacted", "ready", "started"]],
+    ["redacted", "[redacted]"],
+    ["imported", True, 28],
+    ["expires", True],
+    ["jobs", []],
+    ["created", True],
     ["problem", 404, "NOT_FOUND", []],
     ["problem", 422, "VALIDATION_ERROR", ["/name"]],
 ]

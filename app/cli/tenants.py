@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import BinaryIO
 
 import click
 
@@ -99,7 +100,7 @@ def list_uses(key_id: str, days: int) -> None:
 
 @click.group()
 def tenants() -> None:
-    """List tenants and set their limits."""
+    """List tenants, set their limits, export and delete them."""
 
 
 @tenants.command("list")
@@ -126,3 +127,37 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")
+
+
+@tenants.command("export")
+@click.argument("tenant")
+@click.argument("file", type=click.File("wb", lazy=False))
+@on_database
+def export_tenant(tenant: str, file: BinaryIO) -> None:
+    """Write all data of TENANT to FILE as lines of JSON; `-` is stdout.
+
+    Without a last line of the type `tenant_end`, the export is cut off.
+    """
+    from app.tenant_data import export
+
+    size = run_migrated(existing_settings(), partial(export, tenant, file))
+    click.echo(f"Exported {size:,} bytes of tenant {tenant}.", err=True)
+
+
+@tenants.command("delete")
+@click.argument("tenant")
+@click.option("--yes", is_flag=True, help="Delete without a question; needed.")
+@on_database
+def delete_tenant(tenant: str, yes: bool) -> None:
+    """Delete all data of TENANT for good. Its keys are revoked first.
+
+    The keys and the counts of their uses stay. Repeat it after an interruption.
+    """
+    from app.tenant_data import delete
+
+    if not yes:
+        raise click.ClickException(
+            f"This deletes all data of tenant {tenant}: repeat it with --yes."
+        )
+    counts = run_migrated(existing_settings(), partial(delete, tenant))
+    click.echo(f"Deleted tenant {tenant}.\n{counts}")

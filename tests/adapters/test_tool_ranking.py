@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.tool_ranking import Bm25Ranking, words
+from app.adapters.tool_ranking.ranking import Bm25Ranking
+from app.adapters.tool_ranking.synonyms import synonyms
+from app.adapters.tool_ranking.words import words
 from app.domain.formats import ToolDefinition
 
 
@@ -32,6 +34,10 @@ TOOLS = [
     tool("add_slide", "Add a slide to a PowerPoint presentation."),
     tool("get-tickets", "查询12306余票信息。"),
     tool("get_stock_ja", "株価を取得します"),
+    tool("delete_row", "Erases."),
+    tool("paint", "", hue={"enum": ["crimson", 7], "default": "azure"}),
+    tool("meteo_fr", "Prévisions météo."),
+    tool("shorten", "Makes it short.", url={}),
     tool("plan", "", steps={"type": "array", "items": {"properties": {"milestone": {}}}}),
 ]
 
@@ -55,11 +61,20 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
         ("株価", "get_stock_ja"),
         ("county", "weather_alerts"),
         ("milestones", "plan"),
+        ("remove a row", "delete_row"),
+        ("crimson", "paint"),
+        ("azure", "paint"),
+        ("wether", "get_weather"),
+        ("PREVISIONS Meteo", "meteo_fr"),
+        ("www.nytimes.com", "shorten"),
         ("\uff32\uff25\uff21\uff24\uff2d\uff25", "npmPackageReadme"),
     ],
 )
 async def test_words_match_in_every_spelling(query: str, first: str) -> None:
-    """Names split into words, English stems, full width, pairs where nothing is spaced."""
+    """Names split into words, English stems, full width, pairs where nothing is spaced.
+
+    Synonyms, values of parameters, slips of spelling, accents and kinds of values match as well.
+    """
     assert (await found(query))[0] == first
 
 
@@ -67,7 +82,7 @@ async def test_a_name_counts_for_more_than_a_description() -> None:
     """The name of a tool weighs most, then its description, then its parameters."""
     assert await found("weather") == ["get_weather", "weather_alerts", "send"]
     tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
-    assert await found("town", tools) == ["town_hall", "b", "a"]
+    assert await found("town hall", tools) == ["town_hall", "b", "a"]
 
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
@@ -123,6 +138,13 @@ def test_any_text_can_be_split_into_words(one: str, other: str) -> None:
     assert words(f"{one} {other}") == words(one) + words(other)
 
 
+def test_synonyms_are_mutual() -> None:
+    """A word stands for its synonyms and they for it, each as the index has it."""
+    for word, others in synonyms().items():
+        assert word not in others
+        assert all(word in synonyms()[other] for other in others)
+
+
 class Watched(list[ToolDefinition]):
     """Tools that note in which threads they are read."""
 
@@ -160,12 +182,9 @@ async def test_the_least_recently_searched_index_is_evicted() -> None:
 
 
 def test_the_library_is_imported_when_it_is_needed() -> None:
-    """A process that never searches does not load numpy, and logs nothing of it."""
+    """A process that never searches does not load numpy."""
     code = (
-        "import sys, app.adapters.tool_ranking as ranking\n"
-        "assert not {'bm25s', 'numpy', 'Stemmer'} & sys.modules.keys()\n"
-        "ranking.words('x')\n"
-        "import logging\n"
-        "assert not logging.getLogger('bm25s').isEnabledFor(logging.INFO)\n"
+        "import sys, app.adapters.tool_ranking.ranking\n"
+        "assert not {'numpy', 'Stemmer'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

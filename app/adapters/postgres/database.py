@@ -14,18 +14,21 @@ from app.adapters.postgres.conversations.conversations import ConversationReposi
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
+from app.adapters.postgres.conversations.redactions import RedactionRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
+from app.adapters.postgres.snapshots.exports import ExportRepository
 from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
 from app.adapters.postgres.tenancy.quotas import QuotaRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
 from app.adapters.postgres.tenancy.storage_usage import StorageRepository
+from app.adapters.postgres.tenancy.tenant_data import TenantDataRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
@@ -105,8 +108,20 @@ class PostgresRepositories:
         return TranscriptRepository(self._session, self._window_defaults)
 
     @property
+    def redactions(self) -> RedactionRepository:
+        return RedactionRepository(self._session)
+
+    @property
     def forks(self) -> ForkRepository:
         return ForkRepository(self._session)
+
+    @property
+    def exports(self) -> ExportRepository:
+        return ExportRepository(self._session)
+
+    @property
+    def tenant_data(self) -> TenantDataRepository:
+        return TenantDataRepository(self._session)
 
     @property
     def retention(self) -> RetentionRepository:

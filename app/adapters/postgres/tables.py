@@ -113,6 +113,20 @@ conversations = sa.Table(
     # The id that its caller gave it; null if that is `conversation_id`.
     sa.Column("own_id", sa.Text),
     sa.Column("rolling_window_seconds", sa.BigInteger),
+    # From then on it is answered as unknown, until a worker deletes it.
+    sa.Column("expires_at", sa.DateTime(timezone=True)),
+    # The conversation that this one and others were forked from, directly or not; null for it.
+    sa.Column("origin_id", sa.Uuid),
+    sa.Index(
+        "conversations_expiring",
+        "expires_at",
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    ),
+    sa.Index(
+        "conversations_by_origin",
+        "origin_id",
+        postgresql_where=sa.text("origin_id IS NOT NULL"),
+    ),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
     sa.Index(
@@ -197,6 +211,8 @@ heads = sa.Table(
     sa.Column("oldest_at", sa.DateTime(timezone=True)),
     sa.Column("newest_at", sa.DateTime(timezone=True)),
     sa.Column("newest_before", sa.DateTime(timezone=True)),
+    # The view version of the last redaction: no payload of an earlier one is rendered again.
+    sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -241,7 +257,19 @@ messages = sa.Table(
     ),
 )
 
-# The bytes of a log up to a seq; its rows never change, so that each is measured once.
+# Who redacted which message, when and why, without its content.
+redactions = sa.Table(
+    "redactions",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("key_id", sa.Text),
+    _time("created_at"),
+)
+
+# The bytes of a log up to a seq; its rows never grow, so that each is measured once.
 log_sizes = sa.Table(
     "log_sizes",
     metadata,

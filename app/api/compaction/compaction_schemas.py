@@ -37,6 +37,16 @@ class CompactionRequest(RequestSchema):
     dry_run: bool = Field(default=False, description="Only return what would be done.")
 
 
+class SummarySection(ResponseSchema):
+    """What became of the statements of one section, in a summary without a model."""
+
+    section: str = Field(description="The heading of the section.")
+    found: int = Field(description="Statements that there were; the sum of the other numbers.")
+    kept: int = Field(description="Statements in the summary.")
+    superseded: int = Field(description="Statements that a newer one replaced.")
+    dropped: int = Field(description="Statements that there was no room for.")
+
+
 class MadeSummary(ResponseSchema):
     """A summary that a compaction made or shows."""
 
@@ -45,6 +55,9 @@ class MadeSummary(ResponseSchema):
     text: str = Field(description="Its text.")
     tokens: int = Field(description="Tokens of the message that shows it.")
     sources: list[list[int]] = Field(description="The ranges that it was made from.")
+    sections: list[SummarySection] = Field(
+        description="What became of the statements of each section; empty for a model's summary."
+    )
 
 
 _SUMMARY: dict[str, Any] = {
@@ -53,6 +66,7 @@ _SUMMARY: dict[str, Any] = {
     "text": "The user plans a trip to Bergen in May; trains were compared.",
     "tokens": 16,
     "sources": [[6, 41]],
+    "sections": [],
 }
 _RECEIPT: dict[str, Any] = {
     "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
@@ -128,7 +142,9 @@ class Receipt(ResponseSchema):
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
     degraded: list[str] = Field(
-        description="What was not available, such as `summariser_unavailable`."
+        description="What was not available, such as `summariser_unavailable`, or kept the payload"
+        " over an asked target: `target_exceeded_by_system_and_tools`, `…_by_pinned_messages`,"
+        " `…_by_kept_messages`."
     )
     created_at: datetime = Field(description="When it was applied.")
     undone_at: datetime | None = Field(description="When it was undone.")

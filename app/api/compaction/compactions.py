@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -17,7 +18,6 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -85,14 +85,13 @@ async def compact(
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
     log never changes.
     """
-    checked_id = conversation_id_from(conversation_id)
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
     if wait or options.dry_run:
         compaction = services(request).compaction
-        return Json(await compaction.compact(tenant_of(request), checked_id, options))
+        return Json(await compaction.compact(tenant_of(request), conversation_id, options))
     services(request).compaction.check_model(options)
     job = await services(request).jobs.start(
-        tenant_of(request), checked_id, "compact", options.as_json()
+        tenant_of(request), conversation_id, "compact", options.as_json()
     )
     return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
@@ -111,10 +110,9 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Response:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
-    checked_id = conversation_id_from(conversation_id)
     before = cursors.decode_id(cursor, "compactions") if cursor else None
     page = await services(request).receipts.page(
-        tenant_of(request), checked_id, limit, before, read_of(request)
+        tenant_of(request), conversation_id, limit, before, read_of(request)
     )
     last = page[-1].compaction.compaction_id if page.has_more else None
     next_cursor = cursors.encode("compactions", last) if last else None
@@ -132,9 +130,8 @@ async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
 ) -> Response:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
-    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    receipt = await services(request).receipts.get(tenant_of(request), checked_id, receipt_id)
+    receipt = await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
     return Json(_receipt_json(receipt))
 
 
@@ -153,7 +150,6 @@ async def expand_compaction(
     cursor: Cursor = None,
 ) -> Response:
     """Return the original messages of the range that a compaction hides, in log order."""
-    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
     if cursor:
@@ -161,7 +157,7 @@ async def expand_compaction(
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        tenant_of(request), checked_id, receipt_id, after_seq, limit, read_of(request)
+        tenant_of(request), conversation_id, receipt_id, after_seq, limit, read_of(request)
     )
     return await transcript(request, conversation, page, "asc", None)
 
@@ -181,9 +177,8 @@ async def undo_compaction(
     Another one is `409`. The conversation is not compacted automatically until the log has grown
     by 5 % of the window, as long as it fits.
     """
-    checked_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    receipt = await services(request).receipts.undo(tenant_of(request), checked_id, receipt_id)
+    receipt = await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
     return Json(_receipt_json(receipt))
 
 
@@ -219,6 +214,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "text": summary.text,
         "tokens": summary.tokens,
         "sources": [_range(span) for span in summary.sources],
+        "sections": [asdict(section) for section in summary.sections],
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -19,10 +19,14 @@ from app.api.http.fields import (
     ConversationId,
     OwnRollingWindow,
     ResponseSchema,
+    Time,
     examples,
 )
 from app.api.http.pages import Page
+from app.domain.conversations.expiry import MAX_TTL_SECONDS, Expiry
 from app.domain.conversations.rolling_window import INHERIT
+
+TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 _ITEM: dict[str, Any] = {
@@ -38,6 +42,7 @@ _ITEM: dict[str, Any] = {
     "rolling_window_source": "agent",
     "last_cleared_at": None,
     "last_message_at": "2026-01-05T09:41:12.654321+00:00",
+    "expires_at": None,
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -64,6 +69,16 @@ class ConversationCreate(SettingsCreate):
     conversation_id: ConversationId | None = None
     agent_id: AgentId | None = Field(default=None, description="The agent it belongs to.")
     rolling_window_seconds: OwnRollingWindow = INHERIT
+    expires_at: Time | None = Field(
+        default=None, description="When it expires; null for never, without `ttl_seconds`."
+    )
+    ttl_seconds: TtlSeconds | None = Field(
+        default=None, description="Seconds from now until it expires, instead of `expires_at`."
+    )
+
+    def expiry(self) -> Expiry:
+        """Return the expiry that the caller gives."""
+        return Expiry(self.expires_at, self.ttl_seconds)
 
 
 class ConversationPatch(SettingsPatch):
@@ -72,12 +87,26 @@ class ConversationPatch(SettingsPatch):
     model_config = examples(
         {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
         {"agent_id": "support-bot"},
+        {"ttl_seconds": 86_400},
     )
 
     agent_id: AgentId | None = Field(
         default=None, description="The agent it belongs to from now on; null for none."
     )
     rolling_window_seconds: OwnRollingWindow = None
+    expires_at: Time | None = Field(
+        default=None, description="A new time of expiry; null for never."
+    )
+    ttl_seconds: TtlSeconds | None = Field(
+        default=None,
+        description="Seconds from now until it expires, instead of `expires_at`; null for never.",
+    )
+
+    def expiry(self) -> Expiry | None:
+        """Return the new expiry, None where it stays."""
+        if self.model_fields_set.isdisjoint(("expires_at", "ttl_seconds")):
+            return None
+        return Expiry(self.expires_at, self.ttl_seconds)
 
 
 class ConversationItem(ListedSettings):
@@ -94,6 +123,9 @@ class ConversationItem(ListedSettings):
     )
     last_message_at: datetime | None = Field(
         description="When its newest message was received; null without messages."
+    )
+    expires_at: datetime | None = Field(
+        description="From then on it is answered as unknown, and soon deleted; null for never."
     )
 
 

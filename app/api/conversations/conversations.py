@@ -29,7 +29,6 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -69,6 +68,7 @@ async def create_conversation(
         agent_id=body.agent_id,
         rolling_window_seconds=body.rolling_window_seconds,
         idempotency_key=idempotency_key,
+        expiry=body.expiry(),
         **body.creation(),
     )
     configured = await services(request).conversations.create(tenant_of(request), new)
@@ -114,7 +114,6 @@ async def list_conversations(
 )
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
-    conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
             await services(request).conversations.get(tenant_of(request), conversation_id)
@@ -132,20 +131,23 @@ async def get_conversation(request: Request, conversation_id: ConversationPath) 
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> Response:
-    """Change agent, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
+    """Change agent, model, policy, rolling window, metadata or expiry.
+
+    The policy is merged leaf by leaf.
 
     With another agent the conversation inherits the settings of that one from its next append or
     build, and shows no message from before the last clear of that agent. `409` for another token
     counter once there are messages, since their counts are stored.
     """
-    conversation_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
             await services(request).conversations.change(
                 tenant_of(request),
                 conversation_id,
                 body.patch(
-                    agent_id=body.agent_id, rolling_window_seconds=body.rolling_window_seconds
+                    agent_id=body.agent_id,
+                    rolling_window_seconds=body.rolling_window_seconds,
+                    expiry=body.expiry(),
                 ),
             )
         )
@@ -161,7 +163,6 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    conversation_id = conversation_id_from(conversation_id)
     return Json(
         {
             "deleted": await services(request).conversations.remove(
@@ -184,7 +185,6 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
-    conversation_id = conversation_id_from(conversation_id)
     state = await services(request).conversations.clear(tenant_of(request), conversation_id)
     return Json(
         {
@@ -196,7 +196,7 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
 
 
 def _conversation_id(conversation_id: ConversationPath) -> str:
-    return conversation_id_from(conversation_id)
+    return conversation_id
 
 
 add_list_routes(
@@ -219,6 +219,7 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "tokens": state.tokens,
         "last_cleared_at": state.cleared_at,
         "last_message_at": conversation.last_message_at,
+        "expires_at": conversation.expires_at,
         **listed_settings(conversation),
     }
 

@@ -8,7 +8,7 @@ from sse_starlette import EventSourceResponse
 from app.api.conversations.event_schemas import STREAM, FirstEventId, Follow, LastEventId
 from app.api.conversations.event_streams import streamed
 from app.api.http.conversation_ids import public_id_of
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.dependencies import ConversationPath, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
@@ -43,11 +43,10 @@ async def stream_events(
 
     Types: `appended` (messages `first_seq` to `last_seq`; consecutive messages are one event),
     `due`, `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`,
-    `gc`. After `deleted` the stream ends. Without events a comment is sent every 15 s, unless
-    configured otherwise. The stream ends when the API key is revoked or expires. `429` at the
-    tenant's maximum of streams, `503` at the maximum of the process.
+    `redacted`, `gc`. After `deleted` the stream ends. Without events a comment is sent every 15 s,
+    unless configured otherwise. The stream ends when the API key is revoked or expires. `429` at
+    the tenant's maximum of streams, `503` at the maximum of the process.
     """
-    conversation_id = conversation_id_from(conversation_id)
     last_id = last_event_id or first_event_id
     after = cursor_from(last_id) if last_id else None
     stream = await services(request).events.open(

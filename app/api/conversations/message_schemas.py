@@ -10,6 +10,7 @@ from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
     MAX_SEQ,
+    NAME_PATTERN,
     AnyObject,
     Format,
     MessageObject,
@@ -113,6 +114,9 @@ class StoredMessage(ResponseSchema):
     token_count: int = Field(description="Its tokens, including reasoning.")
     format: FormatName = Field(description="The format in which it was sent.")
     created_at: datetime = Field(description="When it was received.")
+    redacted_at: datetime | None = Field(
+        description="When its content was replaced by a tombstone; null for other messages."
+    )
     conversation_id: str = Field(description="The conversation it belongs to.")
     agent_id: str | None = Field(description="The agent of that conversation.")
     output_ref: ToolOutputRef | None = Field(
@@ -139,6 +143,7 @@ _STORED: dict[str, Any] = {
     "token_count": 12,
     "format": "openai_chat",
     "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "redacted_at": None,
     "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
     "agent_id": None,
     "output_ref": None,
@@ -154,6 +159,12 @@ _STORED: dict[str, Any] = {
 }
 
 
+class ShownMessage(StoredMessage):
+    """One message, as the transcript shows it."""
+
+    model_config = examples(_STORED)
+
+
 class MessagePage(Page[StoredMessage]):
     """Messages in the requested order."""
 
@@ -167,4 +178,44 @@ class Pinned(ResponseSchema):
 
     seqs: list[int] = Field(
         description="Seqs of the message with its call group, or of its turn; ascending."
+    )
+
+
+class RedactionRequest(RequestSchema):
+    """Why a message is redacted."""
+
+    model_config = examples({"reason": "The user withdrew consent"})
+
+    reason: str | None = Field(
+        default=None,
+        max_length=500,
+        pattern=NAME_PATTERN,
+        description="Kept in the record and in the event; it should quote no content.",
+    )
+
+
+class Redacted(ResponseSchema):
+    """The record of a redaction."""
+
+    model_config = examples(
+        {
+            "id": _ID,
+            "seq": 1,
+            "redacted_at": "2026-01-05T09:30:00.123456+00:00",
+            "reason": "The user withdrew consent",
+            "key_id": None,
+            "conversations": 2,
+        }
+    )
+
+    id: str = Field(description="Id of the message.")
+    seq: int = Field(description="Its position in the log.")
+    redacted_at: datetime = Field(description="When it was redacted first.")
+    reason: str | None = Field(description="As the first request gave it.")
+    key_id: str | None = Field(
+        description="The API key of that request; null while the service has no keys."
+    )
+    conversations: int = Field(
+        description="In how many conversations this request redacted it, forks included; 0 when it"
+        " was redacted everywhere before."
     )

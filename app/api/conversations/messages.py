@@ -25,7 +25,6 @@ from app.api.http.dependencies import (
     IdempotencyKey,
     Limit,
     agent_id_from,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -115,7 +114,6 @@ async def append_messages(
     `409`. A tool result must answer an open call of the log, otherwise `409`
     `UNPAIRED_TOOL_RESULT`. If `expected_seq` is not the newest seq, `409` returns the newest one.
     """
-    conversation_id = conversation_id_from(conversation_id)
     await require_small_messages(request, body.messages)
     await services(request).storage.take(tenant_of(request), len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
@@ -155,7 +153,6 @@ async def list_messages(
     `content_truncated` the message has only its preview. A page of large messages ends before
     `limit`, with a `next_cursor`.
     """
-    conversation_id = conversation_id_from(conversation_id)
     page_order: str = order
     if cursor:
         page_order, seq = cursors.decode_message(cursor)
@@ -238,7 +235,6 @@ async def pin_message(
     `422` when pins would take more than half of the tokens that the context window leaves for
     history.
     """
-    conversation_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.pin(
         tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
@@ -259,7 +255,6 @@ async def unpin_message(
     scope: Scope = "message",
 ) -> Response:
     """Unpin a message; the next compaction may hide or clear it."""
-    conversation_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.unpin(
         tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
@@ -269,7 +264,7 @@ async def unpin_message(
 def message_id_from(text: str) -> str:
     """Return the message id of a path; raises NotFound for an invalid id."""
     if not 0 < len(text) <= MAX_ID_CHARS or not is_sendable(text):
-        raise NotFound(f"No message {text!r}", {"id": text})
+        raise NotFound.message(text)
     return text
 
 
@@ -306,10 +301,10 @@ async def _transcript(
                 cursor_fields[-1],
             )
         next_cursor = cursors.encode(*cursor_fields)
-    return Json({"data": [_item(message) for message in shown], "next_cursor": next_cursor})
+    return Json({"data": [shown_message(message) for message in shown], "next_cursor": next_cursor})
 
 
-def _item(shown: TranscriptMessage) -> dict[str, Any]:
+def shown_message(shown: TranscriptMessage) -> dict[str, Any]:
     """Return the original message with the service's fields; fields they hide are in `given`."""
     message, body = shown.page_message.message, shown.original.raw_message
     conversation = shown.page_message.conversation
@@ -321,6 +316,7 @@ def _item(shown: TranscriptMessage) -> dict[str, Any]:
         "token_count": message.token_count,
         "format": message.format,
         "created_at": message.created_at,
+        "redacted_at": shown.redacted_at,
         "conversation_id": conversation.public_id,
         "agent_id": conversation.agent_id,
         "output_ref": message.output_ref,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Header, Path, Query, Request
 
-from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS, UUID
+from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
 from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
@@ -22,6 +22,7 @@ from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
 from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.pins import PinService
+from app.services.conversations.redactions import RedactionService
 from app.services.conversations.search import SearchService
 from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
@@ -35,7 +36,9 @@ from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
 from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
+from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
+from app.services.snapshots.imports import ImportService
 from app.services.snapshots.snapshots import SnapshotService
 from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.collection import BlobCollector
@@ -61,7 +64,10 @@ class Services:
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService
+    redactions: RedactionService
     events: EventService
+    exports: ExportService
+    imports: ImportService
     forks: ForkService
     jobs: JobService
     registry: RegistryService
@@ -125,13 +131,6 @@ Cursor = Annotated[
     str | None,
     Query(max_length=1024, description="`next_cursor` of the previous page."),
 ]
-
-
-def conversation_id_from(text: str) -> str:
-    """Return the key that the route has put in place of a path's id; raises NotFound."""
-    if not UUID.fullmatch(text):
-        raise NotFound.conversation(text)
-    return text.lower()
 
 
 def agent_id_from(text: str) -> str:

@@ -6,6 +6,7 @@ A `TypeAliasType` is a named schema in openapi.json, so that generated clients h
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
@@ -15,6 +16,7 @@ from typing_extensions import TypeAliasType
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.conversations import own_ids
+from app.domain.conversations.active_window import time_from
 from app.domain.formats import ToolCategory
 from app.domain.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.domain.formats.tool_calls import TOOL_NAME_PATTERN
@@ -59,6 +61,24 @@ class ResponseSchema(BaseModel):
 def examples(*values: Any) -> ConfigDict:
     """Return the configuration of a schema with these examples."""
     return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
+_YEARS = range(2000, 9000)
+
+
+def _time(value: Any) -> Any:
+    time = time_from(value) if isinstance(value, str) else None
+    if time is None or time.year not in _YEARS:
+        raise ValueError("must be a time in ISO 8601")
+    return time
+
+
+Time = Annotated[
+    datetime,
+    BeforeValidator(_time),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A time in ISO 8601, as UTC without a zone."""
 
 
 def _object(value: Any) -> Any:
@@ -128,6 +148,7 @@ Strategy = Annotated[
     StrategyName, Field(strict=False, description="Name of a strategy of `GET /v1/strategies`.")
 ]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+HttpStatus = Annotated[int, Field(strict=True, ge=100, le=599)]
 AnyObject = TypeAliasType(
     "AnyObject", Annotated[dict[str, Any], Field(description="An object with fields of any kind.")]
 )

@@ -20,6 +20,7 @@ RESPONSE_IDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("create_agent", "201"): {"agent_id": "agent_id"},
     ("create_conversation", "201"): {"conversation_id": "conversation_id"},
     ("fork_conversation", "201"): {"conversation_id": "conversation_id"},
+    ("import_conversation", "201"): {"conversation_id": "conversation_id"},
     ("append_messages", "201"): {"message_id": "messages/0/id"},
     ("upload_blob", "201"): {"ref": "id"},
     ("compact", "200"): {"compaction_id": "compaction_id"},

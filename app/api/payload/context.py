@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from app.api.http.bodies import Json, MalformedJson, require_small_messages
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -36,6 +36,7 @@ from app.domain.common.errors import (
     Conflict,
     ContextLimitUnknown,
     ContextOverflow,
+    Gone,
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
@@ -43,7 +44,7 @@ from app.domain.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
-from app.domain.compaction.reduction.overflow_errors import is_context_overflow
+from app.domain.compaction.reduction.overflow_errors import Verdict, VerdictKind, judge_error
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
 from app.services.conversations.batches import Append
@@ -67,6 +68,11 @@ _BUILD = problems_of(
     ServiceUnavailable,
 )
 _DEFAULT = RequestSettings()
+_THREAD_BYTES = 20_000
+"""A larger report is judged in a thread, off the event loop."""
+_STATUSES_OF_SIZE = (400, 413, 422)
+"""Statuses that may be reported without the error's body."""
+_OTHER_ERROR = "This error does not mean that the input is too long or the output too large"
 
 
 @hot_router.post(
@@ -95,9 +101,8 @@ async def build_context(
     Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
     not stored again, and the payload is built from the log as it is then.
     """
-    known_id = conversation_id_from(conversation_id)
     step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
-    answer = await services(request).steps.run(tenant_of(request), known_id, step)
+    answer = await services(request).steps.run(tenant_of(request), conversation_id, step)
     if (result := answer["reported"]) is not None:
         answer["reported"] = shown_report(result)
     return Json(answer)
@@ -121,7 +126,7 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
     f"{_PATH}/context",
     summary="Read the payload of an earlier build",
     response_model=EarlierBuild,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+    responses=problems_of(NotFound, Gone, ValidationError, ServiceUnavailable),
 )
 async def get_context(
     request: Request,
@@ -132,10 +137,12 @@ async def get_context(
 ) -> Response:
     """Return the exact payload of an earlier build, whatever changed since.
 
-    A build that was answered as a delta is returned whole.
+    A build that was answered as a delta is returned whole. `410` where a message of the
+    conversation was redacted since.
     """
-    known_id = conversation_id_from(conversation_id)
-    return Json(await services(request).build_replay.get(tenant_of(request), known_id, as_of))
+    return Json(
+        await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
+    )
 
 
 @router.get(
@@ -146,8 +153,7 @@ async def get_context(
 )
 async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
     """Return budget and pressure of the stored settings; nulls without a known context window."""
-    known_id = conversation_id_from(conversation_id)
-    status = await services(request).context.budget(tenant_of(request), known_id)
+    status = await services(request).context.budget(tenant_of(request), conversation_id)
     if status is None:
         return Json(dict.fromkeys(Reading.model_fields))
     return Json({"budget": status.budget, **asdict(status.pressure)})
@@ -165,15 +171,15 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
     `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
     automatic compaction failed, until one succeeds.
     """
-    known_id, tenant_id = conversation_id_from(conversation_id), tenant_of(request)
-    state = await services(request).receipts.state(tenant_id, known_id)
+    tenant_id = tenant_of(request)
+    state = await services(request).receipts.state(tenant_id, conversation_id)
     return Json(
         {
             **(asdict(state) if state is not None else dict.fromkeys(ContextState.model_fields)),
             "summariser_problem": await services(request).compaction.summariser_problem(
-                tenant_id, known_id
+                tenant_id, conversation_id
             ),
-            "last_failure": await services(request).receipts.failure(tenant_id, known_id),
+            "last_failure": await services(request).receipts.failure(tenant_id, conversation_id),
         }
     )
 
@@ -192,18 +198,46 @@ async def overflow(
     Call it when the provider refuses a payload as too long. No model is needed. A text that is
     longer than all the rest is shortened to half before turns are left out. The log keeps
     everything, a note in the context states what is missing, and the compaction can be undone.
-    Send the provider's `error` to have it checked: another error is `422` and cuts nothing.
+
+    Send the provider's `error` and its HTTP status to have them checked. Where only the requested
+    output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
+    a lower output limit. Any other error is `422` and cuts nothing.
     """
-    known_id = conversation_id_from(conversation_id)
-    settings = _DEFAULT
-    if body is not None:
-        if body.error is not None and not is_context_overflow(body.error):
-            raise ValidationError.at(
-                "/error", "This error does not mean that the input is too long"
-            )
-        settings = _settings(body)
-    result, built = await services(request).context.overflow(tenant_of(request), known_id, settings)
-    return Json({**asdict(result), "context": built | dict(NOTHING_STORED)})
+    tenant_id = tenant_of(request)
+    settings = _settings(body) if body is not None else _DEFAULT
+    verdict = await _verdict(request, body)
+    context = services(request).context
+    is_output = verdict.kind is VerdictKind.OUTPUT_TOO_LARGE
+    if is_output:
+        result, built = await context.lower_output(
+            tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
+        )
+    else:
+        result, built = await context.overflow(tenant_id, conversation_id, settings)
+    return Json(
+        {
+            **asdict(result),
+            "verdict": verdict.kind,
+            "max_output_tokens": built["budget"].max_output_tokens if is_output else None,
+            "context": built | dict(NOTHING_STORED),
+        }
+    )
+
+
+async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
+    """Return what the reported error means; without any, that the input is too long."""
+    status = body.http_status if body is not None else None
+    if body is None or body.error is None:
+        if status is None or status in _STATUSES_OF_SIZE:
+            return Verdict(VerdictKind.INPUT_TOO_LONG)
+        raise ValidationError.at("/error_status", _OTHER_ERROR)
+    if len(await request.body()) > _THREAD_BYTES:
+        verdict = await asyncio.to_thread(judge_error, body.error, status)
+    else:
+        verdict = judge_error(body.error, status)
+    if verdict.kind is VerdictKind.OTHER:
+        raise ValidationError.at("/error", _OTHER_ERROR)
+    return verdict
 
 
 def _settings(body: CallSettings) -> RequestSettings:
@@ -220,5 +254,5 @@ def _settings(body: CallSettings) -> RequestSettings:
         sections=json_text.dumps(static + replaced) if static or replaced else _DEFAULT.sections,
         tools=json_text.dumps(body.tools) if body.tools else _DEFAULT.tools,
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
-        status=body.status,
+        status=body.status if isinstance(body.status, str) else None,
     )

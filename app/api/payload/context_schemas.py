@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from app.api.http.fields import (
     MAX_TOKENS,
     AnyObject,
     Format,
+    HttpStatus,
     MessageObject,
     ModelName,
     PayloadItem,
@@ -331,7 +332,8 @@ class BuiltContext(EarlierBuild):
         description="Why this epoch began; null for the first. One of `compaction`,"
         " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
         " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
-        " `model_changed`, `cleared`, `restored`, `undone`."
+        " `model_changed`, `cleared`, `restored`, `undone`,"
+        " `redacted`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
     budget: Budget = Field(description="The context window and its use by this payload.")
@@ -349,7 +351,8 @@ class BuiltContext(EarlierBuild):
         description="What the payload lacks in order to fit, or what could not be done, in order."
         " `content_not_carried:` with a type stands for content that the format cannot carry: the"
         " payload has a label in its place. `hosted_tool_left_out:` with a type stands for a"
-        " hosted tool of another format.",
+        " hosted tool of another format. `builtin_tools_deferred`: tools without a category are"
+        " deferred, because they would leave no room for messages.",
     )
     deferred_tools: int = Field(description="Number of deferred tool definitions.")
     defers_natively: bool = Field(
@@ -364,18 +367,41 @@ class BuiltContext(EarlierBuild):
     )
 
 
+_StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
+
+
 class OverflowRequest(CallSettings):
     """Settings of the payload after the cut, and the provider's error."""
 
-    model_config = examples({"error": {"code": "context_length_exceeded"}})
+    model_config = examples({"error": {"code": "context_length_exceeded"}, "error_status": 400})
 
-    error: str | AnyObject | None = Field(
-        default=None, description="The provider's error, as text or as the JSON it sent."
+    error: str | AnyObject | list[AnyObject] | None = Field(
+        default=None,
+        description="The body of the provider's error: the JSON it sent, an object or an array, or"
+        " text.",
     )
+    error_status: HttpStatus | None = Field(
+        default=None, description="The HTTP status of the provider's error."
+    )
+    status: _StatusText | HttpStatus | None = Field(  # type: ignore[assignment]  # not of builds
+        default=None,
+        description="As in a build. A number is taken for `error_status`.",
+    )
+
+    @property
+    def http_status(self) -> int | None:
+        """The HTTP status of the error, in either field."""
+        if self.error_status is None and isinstance(self.status, int):
+            return self.status
+        return self.error_status
 
 
 class OverflowAnswer(CompactResult):
-    """The cut, and the payload after it."""
+    """What was done, and the payload to try again with.
+
+    With the verdict `output_too_large` nothing is cut: `compacted` is false, and the payload has a
+    lower output limit.
+    """
 
     model_config = examples(
         {
@@ -384,8 +410,18 @@ class OverflowAnswer(CompactResult):
             "summary_range": None,
             "model": None,
             "summary_tokens": 18,
+            "verdict": "input_too_long",
+            "max_output_tokens": None,
             "context": _BUILT,
         }
     )
 
-    context: BuiltContext = Field(description="The build after the cut.")
+    verdict: Literal["input_too_long", "output_too_large"] = Field(
+        description="What the error means: the input is too long for the model, or only the"
+        " requested output is too large."
+    )
+    max_output_tokens: int | None = Field(
+        description="The lower output limit of the payload, null where the input is too long. Send"
+        " it with the next builds, or set `budget.max_output_tokens` of the policy."
+    )
+    context: BuiltContext = Field(description="The build to try again with.")

@@ -11,7 +11,6 @@ from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -51,9 +50,8 @@ async def report_usage(
     the final answer. A compaction that is due starts in the background. A repeated
     `Idempotency-Key` stores nothing, and the last report is judged again.
     """
-    known_id = conversation_id_from(conversation_id)
     report = Report(**dict(body or UsageRequest()), idempotency_key=idempotency_key)
-    result = await services(request).usage.report(tenant_of(request), known_id, report)
+    result = await services(request).usage.report(tenant_of(request), conversation_id, report)
     return Json(shown_report(result))
 
 

@@ -15,7 +15,6 @@ from app.api.http.dependencies import (
     Cursor,
     Limit,
     agent_id_from,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -60,10 +59,9 @@ async def get_conversation_usage(
     A call is of the day on which it was reported, and is priced with the prices of that time. A
     fork begins without usage.
     """
-    known_id = conversation_id_from(conversation_id)
     totals_request = _request(first, last, group_by, model, limit, cursor)
     totals = await services(request).usage_totals.of_conversation(
-        tenant_of(request), known_id, totals_request
+        tenant_of(request), conversation_id, totals_request
     )
     return Json(_answer(totals))
 

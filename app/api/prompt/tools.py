@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.http.bodies import Json, MalformedJson
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.dependencies import ConversationPath, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.prompt.tool_schemas import (
@@ -73,9 +73,8 @@ async def answer_tool_call(
     An error that the model can correct, such as an unknown ref, is a `200` with `is_error` and an
     error message for the model. A malformed call, or a call of another tool, is a `422`.
     """
-    known_id = conversation_id_from(conversation_id)
     answered = await services(request).tool_calls.answer(
-        tenant_of(request), known_id, body.format, body.tool_call, native=body.native
+        tenant_of(request), conversation_id, body.format, body.tool_call, native=body.native
     )
     return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
 
@@ -97,10 +96,9 @@ async def search_tools(
     deferred or not. Matches are not deferred until the next user message. Without a match the list
     is empty.
     """
-    known_id = conversation_id_from(conversation_id)
     tools = json_text.dumps(body.tools or [])
     result = await services(request).tools.search(
-        tenant_of(request), known_id, body.query, body.limit, tools
+        tenant_of(request), conversation_id, body.query, body.limit, tools
     )
     return Json(
         {

@@ -14,7 +14,6 @@ from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -121,8 +120,7 @@ async def fork_conversation(
         idempotency_key=idempotency_key,
         request=fork.model_dump(exclude_unset=True),
     )
-    source_id = conversation_id_from(conversation_id)
-    created = await services(request).forks.fork(tenant_of(request), source_id, new)
+    created = await services(request).forks.fork(tenant_of(request), conversation_id, new)
     shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
     source = {"conversation_id": public_id_of(request), "at_seq": created.at_seq}
     location = path_of(created.public_id)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
     MAX_SEQ,
@@ -17,29 +17,14 @@ from app.api.http.fields import (
     ModelName,
     RequestSchema,
     ResponseSchema,
+    Time,
     examples,
 )
 from app.api.http.pages import Page
-from app.domain.conversations.active_window import time_from
 
 MAX_DESCRIPTION = 10_000
-_YEARS = range(2000, 9000)
 _SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-
-
-def _time(value: Any) -> Any:
-    time = time_from(value) if isinstance(value, str) else None
-    if time is None or time.year not in _YEARS:
-        raise ValueError("must be a time in ISO 8601")
-    return time
-
-
-Time = Annotated[
-    datetime,
-    BeforeValidator(_time),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
-]
 
 
 class SnapshotSave(RequestSchema):

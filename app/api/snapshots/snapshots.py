@@ -20,7 +20,6 @@ from app.api.http.dependencies import (
     Cursor,
     Limit,
     agent_id_from,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -118,7 +117,7 @@ async def save_conversation_snapshot(
     `422` if the window is empty.
     """
     save = services(request).snapshots.save_conversation
-    return await _saved(request, save, conversation_id_from(conversation_id), body)
+    return await _saved(request, save, conversation_id, body)
 
 
 @page_router.get(

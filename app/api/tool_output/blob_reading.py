@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.api.http.bodies import Json
-from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.dependencies import ConversationPath, services, tenant_of
 from app.api.http.errors import MEDIA_TYPE, problem, problems_of
 from app.api.http.fields import MAX_SEQ
 from app.api.http.routing import WireRoute, heavy
@@ -70,7 +70,6 @@ _RANGE_NOT_SATISFIABLE: dict[str, Any] = {
 
 def output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, str, str]:
     """Return the tenant, conversation and ref of a path; raises NotFound for invalid ids."""
-    conversation_id = conversation_id_from(conversation_id)
     if not 0 < len(ref) <= _MAX_REF_CHARS or not is_sendable(ref):
         raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
     return tenant_of(request), conversation_id, ref

@@ -16,7 +16,6 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    conversation_id_from,
     services,
     tenant_of,
 )
@@ -83,7 +82,6 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    conversation_id = conversation_id_from(conversation_id)
     if tool_call_id is not None and not is_sendable(tool_call_id):
         raise ValidationError.at(
             "/query/tool_call_id", "contains a character that cannot be stored"
@@ -115,7 +113,6 @@ async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the blobs of a conversation, newest first, without collected ones."""
-    conversation_id = conversation_id_from(conversation_id)
     before = cursors.decode_name(cursor, "blobs") if cursor else None
     page = await services(request).blobs.page(
         tenant_of(request), conversation_id, limit + 1, before
@@ -142,7 +139,6 @@ async def collect_blobs(
     With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
     transcript keeps their previews, with `content_collected`.
     """
-    conversation_id = conversation_id_from(conversation_id)
     result = await services(request).blob_collector.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )

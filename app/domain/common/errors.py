@@ -110,6 +110,11 @@ class NotFound(ContextError, code="NOT_FOUND"):
         """Return the error for an agent that this tenant does not have."""
         return cls(f"No agent {agent_id!r}", {"agent_id": agent_id})
 
+    @classmethod
+    def message(cls, message_id: str) -> NotFound:
+        """Return the error for a message that its conversation does not have."""
+        return cls(f"No message {message_id!r}", {"id": message_id})
+
 
 class Conflict(ContextError, code="CONFLICT"):
     """The state does not allow the request; `facts` has what the caller needs to try again."""

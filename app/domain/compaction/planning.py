@@ -10,22 +10,27 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from app.domain.common.policy import Policy, StrategyName
-from app.domain.compaction.plans import CompactionPlan, NoCompaction, SlidingCut, tokens_of
+from app.domain.common.policy import ChainStep, Policy, StrategyName
+from app.domain.compaction.plans import (
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    SlidingCut,
+    tokens_of,
+)
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summary_budget import (
     LABEL_TOKENS,
     NOTE_TOKENS,
     history_budget,
-    summary_reserve,
+    summary_room,
     tree_node_text_limit,
 )
 from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_summary_tokens
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.turns import Entry
+from app.domain.conversations.turns import Entry, call_groups, pinned_seqs
 from app.domain.conversations.view import WHOLE, Span, View, overlap
-from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
 
@@ -78,6 +83,7 @@ class CompactionInput:
             self.state,
             has_placeholders=view.results_cleared_through > 0,
             has_shortened=bool(view.shortened),
+            hides_messages=bool(view.summary_texts()),
         )
         return self.resolved.usage(history_tokens, summary_tokens, tool_tokens).total
 
@@ -120,9 +126,14 @@ def plan_compaction(
     if STRATEGIES[policy.strategy].trigger(policy) is None:
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
-    reserve = max(summary_reserve(strategy.name, limits), state.summary_tokens)
+    room = room_for_summaries(strategy.name, entries, state, resolved, options.target_tokens)
+    reserve = room if options.target_tokens is not None else max(room, state.summary_tokens)
     has_placeholders = state.results_cleared_through > 0 or any(item.clearable for item in entries)
     tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=has_placeholders)
+    reserve += (
+        agent_tools_tokens(resolved, state, has_placeholders=has_placeholders, hides_messages=True)
+        - tool_tokens
+    )
     fixed = resolved.raw_fixed.fixed + tool_tokens
     budget = history_budget(limits, policy, fixed, reserve, resolved.factor)
     budget = replace(budget, current_summary=max(NOTE_TOKENS, state.summary_tokens))
@@ -151,13 +162,26 @@ def plan_compaction(
             failures=failures,
         )
 
+    wide_budget = budget
+    if options.target_tokens is not None:
+        # Preserved messages give way to an asked target as they do to the window.
+        budget = replace(budget, capacity=min(budget.capacity, budget.target))
     plan = plan_with_reserve(reserve)
+    left_tokens = tokens_of(entries) - _freed_by(plan)
+    if budget is not wide_budget and not budget.meets_target(left_tokens):
+        # No plan reaches the target: the one that frees most is taken.
+        asked_plan, asked_budget = plan, budget
+        budget = wide_budget
+        plan = plan_with_reserve(reserve)
+        if _freed_by(asked_plan) > _freed_by(plan):
+            plan, budget = asked_plan, asked_budget
     if isinstance(plan, SlidingCut):
         return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
     # The reserve is that of a full tree. The planned chunks need less: plan again with their size,
     # so that more messages stay, which may need still less.
-    while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
-        needed = _tree_tokens(plan, state, view, policy, limits)
+    is_asked = options.target_tokens is not None
+    while isinstance(plan, CompactionPlan) and plan.chunks and not (deep or is_asked):
+        needed = min(_tree_tokens(plan, state, view, policy, room), reserve)
         gentler_plan = plan_with_reserve(needed) if needed < reserve else plan
         if gentler_plan is plan or not isinstance(gentler_plan, CompactionPlan):
             break
@@ -167,6 +191,9 @@ def plan_compaction(
         if not replace(budget, summary=needed).meets_target(shown_tokens):
             break
         plan, reserve = gentler_plan, needed
+    if isinstance(plan, CompactionPlan) and options.target_tokens is not None:
+        left = replace(budget, summary=reserve) if plan.summarises else budget.without_new_summary
+        plan = _with_cleared_results(plan, entries, left, policy)
     if isinstance(plan, CompactionPlan) and not accepts_any_gain:
         # Only a first summary is a new cost.
         gain = plan.freed_tokens - (reserve if plan.summarises and not state.summary_tokens else 0)
@@ -175,18 +202,74 @@ def plan_compaction(
     return plan
 
 
+def _freed_by(plan: NoCompaction | CompactionPlan | SlidingCut) -> int:
+    return plan.freed_tokens if isinstance(plan, CompactionPlan) else 0
+
+
+def room_for_summaries(
+    strategy: StrategyName,
+    entries: Sequence[Entry],
+    state: ConversationState,
+    resolved: ResolvedSettings,
+    target_tokens: int | None = None,
+) -> int:
+    """Return the tokens that a plan reserves for summaries, labels included. [summary.room]"""
+    return summary_room(
+        strategy,
+        resolved.compaction_limits(),
+        resolved.policy,
+        resolved.raw_fixed.fixed,
+        max(state.tokens, tokens_of(entries)),
+        resolved.factor,
+        target_tokens,
+    )
+
+
 def _tree_tokens(
     plan: CompactionPlan,
     state: ConversationState,
     view: View | None,
     policy: Policy,
-    limits: Limits,
+    room: int,
 ) -> int:
     """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
     chunks: Sequence[Span] = plan.chunks
     if view is not None:
         chunks = tree_chunks(plan, view, policy.tree_summary.chunk_size)
-    return state.summary_tokens + len(chunks) * (tree_node_text_limit(limits) + LABEL_TOKENS)
+    return state.summary_tokens + len(chunks) * (tree_node_text_limit(room) + LABEL_TOKENS)
+
+
+def _with_cleared_results(
+    plan: CompactionPlan, entries: Sequence[Entry], budget: HistoryBudget, policy: Policy
+) -> CompactionPlan:
+    """Return the plan with as many old results cleared as its history is over an asked target.
+
+    Results of the last call group stay: the model may not have answered them yet.
+    """
+    hidden, unhidden = plan.hidden, set(plan.unhidden_seqs)
+    shown = [
+        item
+        for item in entries
+        if hidden is None or not hidden.holds(item.seq) or item.seq in unhidden
+    ]
+    tokens = tokens_of(entries) - plan.freed_tokens
+    if not policy.tool_output.enabled or not shown or budget.meets_target(tokens):
+        return plan
+    through = plan.results_cleared_through
+    pinned = pinned_seqs(shown)
+    groups = [start for start, end in call_groups(shown) if end - start > 1]
+    for item in shown[: groups[-1] if groups else 0]:
+        if budget.meets_target(tokens):
+            break
+        stays = item.seq in pinned or item.seq in unhidden
+        if item.clearable and item.seq > through and not stays:
+            tokens -= item.tokens - item.placeholder_tokens
+            through = item.seq
+    if through == plan.results_cleared_through:
+        return plan
+    freed_tokens = tokens_of(entries) - tokens
+    steps = tuple(dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value)))
+    return replace(plan, steps=steps, freed_tokens=freed_tokens, results_cleared_through=through)
 
 
 def unsummarised_spans(

@@ -55,6 +55,20 @@ class ContextState:
     compressed_at: str
 
 
+def unchanged(reason: str, tokens: int, messages: int) -> CompactResult:
+    """Return the result where the history stays as it is."""
+    return CompactResult(
+        compacted=False,
+        reason=reason,
+        compaction_id=None,
+        before_tokens=tokens,
+        after_tokens=tokens,
+        before_msg_count=messages,
+        after_msg_count=messages,
+        strategies_run=(),
+    )
+
+
 def result_of(receipt: Compaction) -> CompactResult:
     """Return the result of a compaction that was applied."""
     has_summary = bool(receipt.view.summaries)

@@ -30,7 +30,7 @@ from app.domain.conversations.view import (
 )
 from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES
+from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES, RECALL
 
 
 def base_view(state: ConversationState, active: View | None, policy: Policy) -> View:
@@ -222,21 +222,34 @@ def agent_tools_tokens(
     *,
     has_placeholders: bool | None = None,
     has_shortened: bool = False,
+    hides_messages: bool | None = None,
 ) -> int:
     """Return the maximum tokens of the agent tools in a payload, before the model's factor.
 
     That is the case if all cut results are shown. `has_placeholders` is set when the view clears
-    results, by default that of the state; `has_shortened` when it shortens messages.
+    results, `hides_messages` when it has a summary or a note instead of messages; by default they
+    are those of the state. `has_shortened` is set when it shortens messages.
     """
-    mentions = mentioned_agent_tools(state, has_placeholders=has_placeholders)
+    mentions = mentioned_agent_tools(
+        state, has_placeholders=has_placeholders, hides_messages=hides_messages
+    )
     readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
     return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
-    state: ConversationState, *, has_placeholders: bool | None = None
+    state: ConversationState,
+    *,
+    has_placeholders: bool | None = None,
+    hides_messages: bool | None = None,
 ) -> tuple[str, ...]:
-    """Return the agent tools that a payload may mention, if all cut results are shown."""
+    """Return the agent tools that a payload may mention, if all cut results are shown.
+
+    `recall` finds what is compacted. [summary.recall-offered]
+    """
     if has_placeholders is None:
         has_placeholders = state.results_cleared_through > 0
-    return (*state.mentions, READ_LINES) if has_placeholders else state.mentions
+    if hides_messages is None:
+        hides_messages = state.hidden_span is not None
+    reader = (READ_LINES,) if has_placeholders else ()
+    return (*state.mentions, *reader, *((RECALL,) if hides_messages else ()))

@@ -32,6 +32,7 @@ class ConversationState:
     - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
       attempts in a row; `is_resting` is set until the next attempt.
+    - `redacted_version` is the view version of the last redaction, 0 without any.
     """
 
     head_seq: int = 0
@@ -62,6 +63,7 @@ class ConversationState:
     cleared_at: datetime | None = None
     cleared_seq: int = 0
     oldest_at: datetime | None = None
+    redacted_version: int = 0
 
     @property
     def shown_messages(self) -> int:
@@ -104,6 +106,7 @@ class Conversation:
     last_message_at: datetime | None = None
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
+    expires_at: datetime | None = None
 
     @property
     def public_id(self) -> str:

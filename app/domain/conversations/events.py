@@ -41,6 +41,7 @@ class EventType(StrEnum):
     UNPINNED = "unpinned"
     CLEARED = "cleared"
     RESTORED = "restored"
+    REDACTED = "redacted"
     GC = "gc"
     READY = "ready"
     DELETED = "deleted"

@@ -107,11 +107,27 @@ def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionCount:
+    """How many statements of a section a summary without a model found, and their fate.
+
+    `found` is the sum of the others: `kept` in the summary, `superseded` by a newer statement,
+    `dropped` for lack of room.
+    """
+
+    section: str
+    found: int
+    kept: int
+    superseded: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A summary of the messages in a span; `tokens` is the cost of its message.
 
     A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
-    below. `sources` are the spans of those, or the span itself.
+    below. `sources` are the spans of those, or the span itself. `sections` are empty for a summary
+    by a model.
     """
 
     span: Span
@@ -119,6 +135,7 @@ class Summary:
     tokens: int = 0
     level: int = 1
     sources: tuple[Span, ...] = ()
+    sections: tuple[SectionCount, ...] = ()
 
 
 _STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
@@ -267,4 +284,5 @@ def summary_from(raw: Mapping[str, Any]) -> Summary:
         tokens=raw.get("tokens", 0),
         level=raw.get("level", 1),
         sources=tuple(Span(**item) for item in raw.get("sources", ())),
+        sections=tuple(SectionCount(**item) for item in raw.get("sections", ())),
     )

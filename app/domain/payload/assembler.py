@@ -94,6 +94,8 @@ class Assembler(ABC):
     size_bytes: int = field(default=0, init=False)
     has_calls: bool = field(default=False, init=False)
     has_reasoning: bool = field(default=False, init=False)
+    costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
+    """The tokens of messages whose items cost another number than their stored count."""
 
     def __post_init__(self) -> None:
         self._stable_items: list[bytes] = []
@@ -256,6 +258,10 @@ class Assembler(ABC):
         if is_same and counts_as_stored(message, shown, self.format):
             return row.tokens
         return count_visible(shown, self.count, self.format)
+
+    def _record_cost(self, row: LogRow, tokens: int) -> None:
+        if tokens != row.tokens:
+            self.costs_by_seq[row.seq] = tokens
 
     def _record_labels(self, shown: Message) -> None:
         """Collect the content types that labels of a shown message stand for."""

@@ -108,14 +108,18 @@ def suggestions(
     resolved: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> list[Suggestion]:
     """Return changes that would help, the simplest first."""
-    return [*_policy_suggestions(resolved, limits, largest), *_window_suggestions(limits, usage)]
+    return [
+        *_policy_suggestions(resolved, limits, usage, largest),
+        *_window_suggestions(limits, usage),
+    ]
 
 
 def _policy_suggestions(
-    resolved: ResolvedSettings, limits: Limits, largest: Sequence[Contributor]
+    resolved: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> Iterator[Suggestion]:
     policy = resolved.policy
-    large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]
+    large_tokens = _LARGE_SHARE * limits.effective_window
+    large = [part for part in largest if part.tokens >= large_tokens]
     texts = [
         part
         for part in large
@@ -138,11 +142,11 @@ def _policy_suggestions(
     for part in large:
         if part.kind == "section":
             yield Suggestion("shorten_section", f"Shorten the section {part.name[:_MAX_NAME]!r}")
-    if any(part.kind == "tool" for part in large):
+    if usage.tool_descriptions >= large_tokens:
         yield Suggestion(
             "defer_tools",
-            "Give fewer tools, or give tools the category mcp or skill, so that they can be held"
-            " back until a search finds them",
+            "Give fewer tools, or let agent_tools in the policy have tool_search, so that tools are"
+            " deferred until a search finds them",
         )
 
 

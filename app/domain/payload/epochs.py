@@ -161,6 +161,8 @@ def break_reason(
     `new_start` is that of an epoch that would begin now, for this requested window. `pins` are
     the seqs that are pinned now.
     """
+    if last_epoch.view_version < state.redacted_version:
+        return "redacted"
     if last_epoch.tools_hash != resolved.tools_hash:
         return "tools_changed"
     if (last_epoch.sections_hash, last_start.dynamic_hash) != (

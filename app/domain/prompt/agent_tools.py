@@ -80,9 +80,10 @@ class CompactContext:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Search the messages of the whole log, visible or not."""
+    """Search the messages of the whole log, visible or not, after the `offset` best ones."""
 
     query: str
+    offset: int
 
 
 AgentToolRequest = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext | Recall
@@ -228,13 +229,15 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
             AgentTool(
                 RECALL,
                 "Search the whole conversation, with all that was summarised or is no longer"
-                " shown. Answers with excerpts of the messages that fit best.",
+                " shown. Answers with excerpts of the messages that fit best, and of those around"
+                " them. The answer's end says how to go on.",
                 (
                     _text(
                         "query",
-                        "What to look for: the words that stood there, names above all.",
+                        "A question, or the words that stood there; names and times help.",
                         MAX_RECALL_QUERY,
                     ),
+                    Parameter("offset", "integer", "Messages to skip; 0 by default.", default=0),
                 ),
                 Recall,
             ),

@@ -7,7 +7,7 @@ counted once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -36,7 +36,14 @@ from app.domain.prompt.sections import (
     static_sections,
     system_text,
 )
-from app.domain.prompt.tool_deferral import is_fixed, plan_deferral, with_deferred
+from app.domain.prompt.tool_deferral import (
+    MIN_MESSAGES_SHARE,
+    ToolLimits,
+    can_defer,
+    is_fixed,
+    plan_deferral,
+    with_deferred,
+)
 from app.domain.tool_output.preview import TOOL_SEARCH
 
 MAX_CHAT_TOOLS = 128
@@ -215,11 +222,24 @@ class ResolvedSettings:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
-        if sum(self.tool_costs) > allowed and not self._has_search:
+        max_tokens = self._max_tool_tokens(self.limits)
+        if sum(self.tool_costs) > min(allowed, max_tokens) and not self._has_search:
             # Deferral adds `tool_search`, whose definition counts as well.
-            allowed -= self.agent_tool_tokens((TOOL_SEARCH,))
+            search_tokens = self.agent_tool_tokens((TOOL_SEARCH,))
+            allowed, max_tokens = allowed - search_tokens, max_tokens - search_tokens
         max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
-        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, max_tools)
+        limits = ToolLimits(allowed, max_tokens, max_tools)
+        return plan_deferral(self.tools, self.tool_costs, limits, last_used, promoted)
+
+    def has_last_resort(self, deferred: Collection[str]) -> bool:
+        """Whether tools of a category that stays are deferred [tools.last-resort]."""
+        names = set(deferred)
+        return bool(names) and any(tool.name in names and is_fixed(tool) for tool in self.tools)
+
+    def _max_tool_tokens(self, limits: Limits) -> int:
+        """Return how many tokens of tools leave room for messages, before the factor."""
+        most = int((1 - MIN_MESSAGES_SHARE) * limits.capacity / self.factor)
+        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
@@ -255,8 +275,19 @@ class ResolvedSettings:
             return frozenset()
         listed = frozenset(AGENT_TOOLS if policy == "auto" else policy)
         if self._has_search or TOOL_SEARCH in listed:
-            count = sum(is_fixed(tool) for tool in self.tools)
+            count = sum(map(is_fixed, self.tools))
+            if count > MAX_CHAT_TOOLS or self._leaves_no_room:
+                count = len(self.tools) - sum(map(can_defer, self.tools))  # the last resort
         return listed if count + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS else frozenset()
+
+    @property
+    def _leaves_no_room(self) -> bool:
+        """Whether the tools that only the last resort defers leave too little for messages."""
+        if self.limits is None:
+            return False
+        costs = zip(self.tools, self.tool_costs, strict=True)
+        fixed = sum(cost for tool, cost in costs if is_fixed(tool))
+        return fixed > self._max_tool_tokens(self.limits)
 
     @property
     def _has_search(self) -> bool:
@@ -346,8 +377,8 @@ def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
     if len(resolved.tools) - deferred > MAX_CHAT_TOOLS:
         raise ValidationError.at(
             "/tools",
-            f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Only tools of"
-            " the category mcp or skill are deferred",
+            f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Others are"
+            " deferred where the policy's agent_tools allow tool_search; hosted tools never are",
         )
 
 

@@ -6,15 +6,19 @@
    first `mcp` tools, then `skill` tools; inside a category those never called, then those called
    longest ago; among equals, the last in the list first. `builtin` and promoted tools stay, even
    if they exceed the allowed tokens.
-3. No more tools are deferred than needed, so that more allowed tokens never defer more tools.
-4. A provider with its own tool search gets all definitions, so that the list does not change when a
+3. The last resort [tools.last-resort]: if the rest exceeds `max_tokens`, which leave room for
+   messages, or the provider's maximum, `builtin` tools are deferred too, those called longest ago
+   first; among equals, the largest first. If that is not enough, promoted tools are deferred, those
+   promoted first before others.
+4. No more tools are deferred than needed, so that more allowed tokens never defer more tools.
+5. A provider with its own tool search gets all definitions, so that the list does not change when a
    tool is found [tools.native-deferral]. For other providers, deferred tools are absent until a
    search promotes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +31,11 @@ MAX_QUERY: Final = 1000
 DEFAULT_TOOL_MATCHES: Final = 5
 MAX_TOOL_MATCHES: Final = 50
 
-_DEFERRABLE = {"mcp": 0, "skill": 1}
+MIN_MESSAGES_SHARE: Final = 0.1
+"""The share of the window that sections and tools leave for messages (rule 3)."""
+
+_CATEGORIES = ("mcp", "skill")
+"""The categories that are deferred before the last resort, the first ones first."""
 _NEVER = -1
 
 
@@ -40,13 +48,21 @@ class ToolSearchResult:
     promoted: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """What the tools of a payload may take: tokens, tokens at the utmost (rule 3), and number."""
+
+    allowed_tokens: int
+    max_tokens: int | None = None
+    max_tools: int | None = None
+
+
 def plan_deferral(
     tools: Sequence[ToolDefinition],
     costs: Sequence[int],
-    allowed_tokens: int,
+    limits: ToolLimits,
     last_used: Mapping[str, int],
     promoted: Sequence[str],
-    max_tools: int | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the tools to defer, in the order of `tools`.
 
@@ -55,30 +71,47 @@ def plan_deferral(
     not enough, all of them are deferred.
     """
     tokens, count = sum(costs), len(tools)
-    limit = count if max_tools is None else max_tools
-    deferrable = {tool.name: index for index, tool in enumerate(tools) if not is_fixed(tool)}
-
-    def rank(name: str) -> tuple[int, int, int]:  # rule 2
-        index = deferrable[name]
-        return _DEFERRABLE[tools[index].category], last_used.get(name, _NEVER), -index
-
+    max_count = count if limits.max_tools is None else limits.max_tools
+    indexes = {tool.name: index for index, tool in enumerate(tools) if can_defer(tool)}
     deferred: set[str] = set()
-    for name in sorted(deferrable.keys() - promoted, key=rank):
-        if tokens <= allowed_tokens and count <= limit:
-            break
-        deferred.add(name)
-        tokens -= costs[deferrable[name]]
-        count -= 1
-    for name in (name for name in promoted if name in deferrable and count > limit):
-        deferred.add(name)  # more promoted tools than the provider takes: defer the first ones
-        count -= 1
+
+    def defer(names: Iterable[str], max_tokens: int) -> None:
+        nonlocal tokens, count
+        for name in names:
+            if tokens <= max_tokens and count <= max_count:
+                return
+            deferred.add(name)
+            tokens -= costs[indexes[name]]
+            count -= 1
+
+    def order(name: str) -> tuple[int, int, int]:  # rule 2
+        index = indexes[name]
+        category = _CATEGORIES.index(tools[index].category)
+        return category, last_used.get(name, _NEVER), -index
+
+    def last_resort_order(name: str) -> tuple[int, int, int]:  # rule 3
+        index = indexes[name]
+        return last_used.get(name, _NEVER), -costs[index], -index
+
+    usual = {name for name, index in indexes.items() if not is_fixed(tools[index])}
+    max_tokens = tokens if limits.max_tokens is None else limits.max_tokens
+    allowed = min(limits.allowed_tokens, max_tokens)
+    defer(sorted(usual.difference(promoted), key=order), allowed)
+    others = indexes.keys() - usual - set(promoted)
+    enough = allowed if tokens > max_tokens else max_tokens
+    defer(sorted(others, key=last_resort_order), enough)
+    defer((name for name in promoted if name in indexes), max_tokens)
     return tuple(tool.name for tool in tools if tool.name in deferred)
 
 
 def is_fixed(tool: ToolDefinition) -> bool:
-    """Whether a tool is never deferred: a builtin or hosted one, or one of the service's own."""
-    is_deferrable = tool.category in _DEFERRABLE and tool.hosted is None
-    return not is_deferrable or tool.name in AGENT_TOOL_NAMES
+    """Whether a tool is deferred as a last resort only, or never."""
+    return tool.category not in _CATEGORIES or not can_defer(tool)
+
+
+def can_defer(tool: ToolDefinition) -> bool:
+    """Whether a tool may be deferred at all: it is not hosted, and not the service's own."""
+    return tool.hosted is None and tool.name not in AGENT_TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:
@@ -89,7 +122,7 @@ def deferred_note(count: int) -> str:
 def with_deferred(
     format: FormatName, tools: Sequence[ToolDefinition], deferred: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return a payload's tool list with tools deferred in the provider's own way (rule 4).
+    """Return a payload's tool list with tools deferred in the provider's own way (rule 5).
 
     Anthropic gets all tools, deferred ones with `defer_loading`, and requires at least one without.
     OpenAI Responses gets its tool search instead of the function `tool_search`, and no deferred

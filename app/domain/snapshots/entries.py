@@ -20,8 +20,9 @@ from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import Draft, make_drafts
+from app.domain.conversations.log.tombstones import tombstone_message
 from app.domain.conversations.own_ids import RULE, public_id_from
-from app.domain.formats import json_fields
+from app.domain.formats import FORMATS, json_fields
 from app.domain.snapshots.copies import NAMESPACE, SourceMessage, without_ref
 from app.domain.snapshots.snapshots import SnapshotModel
 from app.domain.tool_output.offloading import OffloadRules
@@ -73,6 +74,25 @@ def source_of(body: str) -> SourceMessage:
         message_of(entry),
         len(body),
     )
+
+
+def redacted_entry(body: str) -> str:
+    """Return a stored entry of an import with tombstones in place of its content."""
+    entry: dict[str, Any] = json_text.loads(body)
+    own = {name: entry.get(name) for name in ENTRY_FIELDS}
+    own |= {"output_ref": None, "content_truncated": False, "content_collected": False}
+    format = FormatName(entry["format"])
+    messages = FORMATS[format].parse(message_of(entry), "")
+    first, *others = (tombstone_message(message, format) for message in messages)
+    for other in others:  # several results of one message, and what the user said after them
+        key = "parts" if format is FormatName.GEMINI else "content"
+        blocks = other[key] if isinstance(other[key], list) else [_text_block(other[key])]
+        first = first | {key: [*first[key], *blocks]}
+    return json_text.dumps(entry_of(first, own))
+
+
+def _text_block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessage]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.common.messages import Message
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.statements.merging import without_replaced
+from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summary_budget import (
+    LABEL_TOKENS,
+    MAX_MODEL_SUMMARY_TOKENS,
     expected_summary_tokens,
-    summary_text_limit,
     tree_node_text_limit,
 )
 from app.domain.compaction.views import (
@@ -22,7 +27,9 @@ from app.domain.compaction.views import (
     summary_message_tokens,
 )
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.view import Span, Summary, overlap
+from app.domain.conversations.view import ENDLESS, Span, Summary, overlap, spans_through, union
+from app.domain.models.tokens import CountText
+from app.domain.tool_output.preview import RECALL
 from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
@@ -30,7 +37,12 @@ from app.services.compaction.runs import (
     merged_summary,
     nothing_done,
 )
-from app.services.compaction.summariser import Summariser, summarise_paged
+from app.services.compaction.summaries.extractive import SummaryScope
+from app.services.compaction.summariser import (
+    Summariser,
+    read_user_messages,
+    summarise_paged,
+)
 from app.services.ports import Database
 
 DRY_RUN = "dry run"
@@ -69,15 +81,25 @@ class PlanExecutor:
         self, run: CompactionRun, plan: CompactionPlan, hidden: Span
     ) -> ExecutedPlan:
         """Extend the current summary to the whole hidden range."""
-        view = run.source.view
+        source = run.source
+        view, state = source.view, source.state
         new_spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
         previous = "\n\n".join(summary.text for summary in view.summaries) or None
-        max_tokens = summary_text_limit(run.source.resolved.compaction_limits())
-        result = await self._summary_of(run, plan, new_spans, previous, max_tokens, retains=True)
+        scope = replace(
+            self._scope(run, hidden),
+            earlier_tokens=state.hidden_tokens - state.outside_tokens if previous else 0,
+            earlier_start=view.summarised.start if view.summarised is not None else 0,
+        )
+        max_tokens = run.summary_limit(plan) - LABEL_TOKENS
+        result = await self._summary_of(
+            run, plan, new_spans, previous, max_tokens, scope, retains=True
+        )
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
-        tokens = summary_message_tokens(result.text, run.source.resolved.count)
-        summary = Summary(hidden, result.text, tokens, level, (*sources, *new_spans))
+        tokens = summary_message_tokens(result.text, source.resolved.count)
+        summary = Summary(
+            hidden, result.text, tokens, level, (*sources, *new_spans), result.sections
+        )
         return ExecutedPlan(plan, run.view_after(plan, (summary,), result.retain), [summary])
 
     async def _grow_tree(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
@@ -89,12 +111,20 @@ class PlanExecutor:
         nodes = list(view.summaries)
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
-        max_tokens = tree_node_text_limit(resolved.compaction_limits())
+        room = run.summary_limit(plan)
+        chunks = tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size)
+        max_tokens = tree_node_text_limit(room)
+        if self.model(run.source, run.request) is None:
+            # What is chosen among the statements of all chunks loses fewer than chunk by chunk.
+            reserved = len(chunks) * (max_tokens + LABEL_TOKENS)
+            most = room if run.request.target_tokens is not None else min(room, reserved)
+            max_tokens, chunks = max(max_tokens, most - LABEL_TOKENS), list(union(chunks))
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
-        for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
+        for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
-                result = await self._summary_of(run, plan, parts, None, max_tokens)
+                scope = replace(self._scope(run, chunk), shown_after=())
+                result = await self._summary_of(run, plan, parts, None, max_tokens, scope)
             except ServiceUnavailable:
                 if not made or hidden is None:
                     raise
@@ -102,25 +132,35 @@ class PlanExecutor:
                 plan, failed = replace(plan, hidden=Span(hidden.start, end)), True
                 break
             tokens = summary_message_tokens(result.text, resolved.count)
-            made.append(Summary(chunk, result.text, tokens, 1, parts))
+            made.append(Summary(chunk, result.text, tokens, 1, parts, result.sections))
             nodes.append(made[-1])
-        made += await self._merge(run, nodes)
+        made += await self._merge(run, nodes, room)
+        if hidden is not None:
+            shown = await read_user_messages(
+                self._database, run.conversation_id, self._scope(run, hidden).shown_after
+            )
+            nodes = await asyncio.to_thread(_without_replaced, nodes, resolved.count, shown)
         return ExecutedPlan(plan, run.view_after(plan, nodes, view.retain), made, failed)
 
-    async def _merge(self, run: CompactionRun, nodes: list[Summary]) -> list[Summary]:
+    async def _merge(self, run: CompactionRun, nodes: list[Summary], room: int) -> list[Summary]:
         """Merge full levels of a tree in place, and return the summaries that this made."""
         resolved = run.source.resolved
+        model = self.model(run.source, run.request)
         made: list[Summary] = []
-        while merge := run.next_merge(nodes):
+        while merge := run.next_merge(nodes, room, merges_all=model is None):
             first, end = merge
-            parts = nodes[first:end]
+            parts, max_tokens = nodes[first:end], tree_node_text_limit(room)
+            if model is None:
+                max_tokens = max(max_tokens, room - LABEL_TOKENS)
+            span = Span(parts[0].span.start, parts[-1].span.end)
             try:
                 text = await self._summariser.merge(
                     [part.text for part in parts],
                     summary_request(run),
-                    self.model(run.source, run.request),
-                    tree_node_text_limit(resolved.compaction_limits()),
+                    model,
+                    max_tokens,
                     run.calls,
+                    self._scope(run, span),
                 )
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
@@ -135,9 +175,11 @@ class PlanExecutor:
         spans: Sequence[Span],
         previous: str | None,
         max_tokens: int,
+        scope: SummaryScope,
         *,
         retains: bool = False,
     ) -> SummaryResult:
+        model = self.model(run.source, run.request)
         return await summarise_paged(
             self._database,
             self._summariser,
@@ -145,12 +187,34 @@ class PlanExecutor:
             spans,
             previous,
             summary_request(run, retains=retains),
-            self.model(run.source, run.request),
-            max_tokens,
+            model,
+            max_tokens if model is None else min(max_tokens, MAX_MODEL_SUMMARY_TOKENS),
             run.calls,
+            scope,
             verbatim_seqs=frozenset(plan.unhidden_seqs),
             retained=run.source.view.retain if retains else None,
         )
+
+    def _scope(self, run: CompactionRun, span: Span) -> SummaryScope:
+        resolved, window = run.source.resolved, run.source.view.window
+        names_recall = RECALL in resolved.mentionable_agent_tools
+        closing = Closing(span.start, span.end - 1, names_recall)
+        first_seq = window[0].start if window else 1
+        shown = spans_through((Span(span.end, ENDLESS),), run.source.state.head_seq)
+        return SummaryScope(resolved.count, closing, first_seq=first_seq, shown_after=tuple(shown))
+
+
+def _without_replaced(
+    nodes: Sequence[Summary], count: CountText, shown: Sequence[Message]
+) -> list[Summary]:
+    """Return the summaries of a tree without the statements that something newer replaces."""
+    texts = without_replaced([node.text for node in nodes], count, shown)
+    return [
+        node
+        if text == node.text
+        else replace(node, text=text, tokens=summary_message_tokens(text, count))
+        for node, text in zip(nodes, texts, strict=True)
+    ]
 
 
 def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequest:
@@ -181,7 +245,10 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
     summary_tokens = sum(summary.tokens for summary in view.summaries)
     summary_tokens += resolved.count(view.note) if view.note is not None else 0
     tools = agent_tools_tokens(
-        resolved, source.state, has_placeholders=view.results_cleared_through > 0
+        resolved,
+        source.state,
+        has_placeholders=view.results_cleared_through > 0,
+        hides_messages=True,
     )
     return replace(
         nothing_done(run, DRY_RUN, plan.steps),
@@ -195,7 +262,7 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
 
 def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> Summary:
     source = run.source
-    limit = summary_text_limit(source.resolved.compaction_limits())
+    limit = min(run.summary_limit(plan) - LABEL_TOKENS, MAX_MODEL_SUMMARY_TOKENS)
     max_tokens = min(limit, plan.freed_tokens + source.state.summary_tokens)
     return Summary(hidden, "", expected_summary_tokens(source.active, run.strategy, max_tokens))
 
@@ -203,11 +270,11 @@ def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) ->
 def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
     source, resolved = run.source, run.source.resolved
     chunks = tree_chunks(plan, source.view, resolved.policy.tree_summary.chunk_size)
-    limit = tree_node_text_limit(resolved.compaction_limits())
-    max_tokens = min(limit, plan.freed_tokens // max(len(chunks), 1))
+    room = run.summary_limit(plan)
+    max_tokens = min(tree_node_text_limit(room), plan.freed_tokens // max(len(chunks), 1))
     tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
     nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
-    while merge := run.next_merge(nodes):
+    while merge := run.next_merge(nodes, room):
         first, end = merge
         nodes[first:end] = [merged_summary(nodes[first:end], "", tokens)]
     return nodes

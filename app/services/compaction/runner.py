@@ -26,7 +26,13 @@ from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
-from app.services.compaction.runs import CompactionRun, CompactRequest, ExecutedPlan, nothing_done
+from app.services.compaction.runs import (
+    CompactionRun,
+    CompactRequest,
+    ExecutedPlan,
+    nothing_done,
+    over_target,
+)
 from app.services.compaction.summaries.usage_recording import add_usage, record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
@@ -200,7 +206,10 @@ class CompactionRunner:
             output_tokens=calls.output_tokens,
             cost_usd=calls.cost_usd,
             duration_ms=round(self._now_ms() - run.started_ms),
-            degraded=(SUMMARISER_UNAVAILABLE,) if lacks_summary else (),
+            degraded=(
+                *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
+                *over_target(run, view),
+            ),
         )
 
     def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:

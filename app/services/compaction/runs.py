@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from app.domain.common import json_text
@@ -11,17 +11,22 @@ from app.domain.compaction.planning import (
     CompactionInput,
     CompactionOptions,
     plan_compaction,
+    room_for_summaries,
 )
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
-from app.domain.compaction.summary_budget import summary_reserve
 from app.domain.compaction.thresholds import compaction_threshold
-from app.domain.compaction.views import view_after
+from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_after
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.turns import never_cleared
+from app.domain.conversations.turns import never_cleared, pinned_seqs
 from app.domain.conversations.view import Span, Summary, View
 from app.services.compaction.summaries.run import SummariserRun
+
+SMALL_ROOM_TOKENS = 256
+"""Of a short conversation: a summary of the whole room could be longer than what it replaces."""
+OVER_TARGET = "target_exceeded_by"
+"""Begins what `degraded` has where an asked target is not met: what could not give way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +109,41 @@ class CompactionRun:
         view = self.source.view
         return self.view_after(plan, view.summaries, view.retain)
 
-    def next_merge(self, nodes: Sequence[Summary]) -> tuple[int, int] | None:
-        """Return which summaries of a tree to merge next."""
-        resolved = self.source.resolved
-        tree, limits = resolved.policy.tree_summary, resolved.compaction_limits()
-        max_tokens = summary_reserve(StrategyName.TREE_SUMMARY, limits)
+    @property
+    def summary_room(self) -> int:
+        """The tokens that the plan reserves for summaries, labels included."""
+        source = self.source
+        return room_for_summaries(
+            self.strategy, source.shown, source.state, source.resolved, self.request.target_tokens
+        )
+
+    def summary_limit(self, plan: CompactionPlan) -> int:
+        """Return the tokens that summaries may take, labels included.
+
+        That is the reserve; with an asked target what it leaves beside the shown messages, at least
+        half of the reserve. Where the messages alone miss the target, that is no reason for a poor
+        summary. [summary.room]
+        """
+        room, target_tokens = self.summary_room, self.request.target_tokens
+        if target_tokens is None:
+            return room
+        without = self.view_after(plan, (), None)
+        left = int((target_tokens - self.source.tokens_in(without)) / self.source.resolved.factor)
+        # Messages that cannot give way are no reason for a summary that forgets what was kept.
+        is_missed = left <= 0 and room > SMALL_ROOM_TOKENS
+        return room if is_missed else max(room // 2, left)
+
+    def next_merge(
+        self, nodes: Sequence[Summary], max_tokens: int, *, merges_all: bool = False
+    ) -> tuple[int, int] | None:
+        """Return which summaries of a tree to merge next, so that they take `max_tokens`.
+
+        With `merges_all` that are all of them where they take more: what is chosen among the
+        statements of all of them loses the fewest.
+        """
+        tree = self.source.resolved.policy.tree_summary
+        if merges_all and len(nodes) > 1 and sum(node.tokens for node in nodes) > max_tokens:
+            return 0, len(nodes)
         return next_merge(nodes, tree.levels, tree.chunk_size, max_tokens)
 
 
@@ -144,4 +179,21 @@ def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -
         before_msg_count=messages,
         after_msg_count=messages,
         strategies_run=steps,
+        degraded=tuple(over_target(run, run.source.view)),
     )
+
+
+def over_target(run: CompactionRun, view: View) -> Iterator[str]:
+    """Yield what keeps a payload over the target that a caller asked for. [summary.room]"""
+    target, resolved = run.request.target_tokens, run.source.resolved
+    if target is None or run.source.tokens_in(view) <= target:
+        return
+    shown = shown_entries(run.source.entries, view)
+    usage = resolved.usage(0, 0, agent_tools_tokens(resolved, run.source.state))
+    if usage.total > target // 2:
+        yield f"{OVER_TARGET}_system_and_tools"
+    pinned = pinned_seqs(shown)
+    if pinned:
+        yield f"{OVER_TARGET}_pinned_messages"
+    if any(entry.seq not in pinned for entry in shown):
+        yield f"{OVER_TARGET}_kept_messages"

@@ -7,17 +7,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import Message
+from app.domain.common.messages import Message, Role
 from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.summary_text import read_into
 from app.domain.compaction.summaries.transcript_text import (
     format_messages,
     format_summaries,
     without_trailing_calls,
 )
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span
-from app.services.compaction.summaries.extractive import extract_summary, extract_text
+from app.services.compaction.summaries.extractive import (
+    SummaryScope,
+    extract_summary,
+    merge_summaries,
+    write_summary,
+)
 from app.services.compaction.summaries.model_summary import ModelAccess, ModelSummary
 from app.services.compaction.summaries.run import SummariserRun
 from app.services.ports import Database
@@ -83,6 +91,7 @@ class Summariser:
         verbatim_indices: frozenset[int] = frozenset(),
         retained: str | None = None,
         min_chars: int = 0,
+        opens: bool = False,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
 
@@ -90,6 +99,7 @@ class Summariser:
         - `verbatim_indices` are those of messages that stay verbatim beside the summary.
         - `retained` is the retain section of `previous`.
         - A summary of up to `min_chars` is accepted even if its source is shorter.
+        - With `opens` the conversation begins with these messages.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -108,7 +118,8 @@ class Summariser:
                 retained,
                 request.wants_retain,
                 max_tokens,
-                self._access.tokenizer,
+                self._access.tokenizer.count,
+                opens=opens,
             )
         transcript = (is_end and without_trailing_calls(messages)) or messages
         summary = ModelSummary(
@@ -132,12 +143,13 @@ class Summariser:
         model: str | None,
         max_tokens: int,
         run: SummariserRun,
+        scope: SummaryScope,
     ) -> str:
         """Return one summary of several, oldest first; raises as `summarise` does."""
         if model is None:
             run.set_extractive()
             return await asyncio.to_thread(
-                extract_text, (), "\n\n".join(texts), max_tokens, self._access.tokenizer
+                merge_summaries, texts, max_tokens, scope.count, scope.closing
             )
         plain = replace(request, retain_prompt=None, retain_directives=())
         summary = ModelSummary(
@@ -162,6 +174,7 @@ async def summarise_paged(
     model: str | None,
     max_tokens: int,
     run: SummariserRun,
+    scope: SummaryScope,
     *,
     verbatim_seqs: frozenset[int] = frozenset(),
     retained: str | None = None,
@@ -171,12 +184,20 @@ async def summarise_paged(
     `verbatim_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
     section of `previous`. No session is open during a model call. Raises as `summarise` does.
     """
+    if model is None:
+        run.set_extractive()
+        return await _extract_paged(
+            database,
+            conversation_id,
+            spans,
+            [text for text in (retained, previous) if text],
+            request.wants_retain,
+            max_tokens,
+            scope,
+            verbatim_seqs,
+        )
     text, retain, result = previous, retained, None
-    pages = [
-        Span(start, min(start + PAGE_MESSAGES, span.end))
-        for span in spans
-        for start in range(span.start, span.end, PAGE_MESSAGES)
-    ]
+    pages = _pages(spans)
     for page in pages:
         async with database.session() as session:
             rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
@@ -198,3 +219,75 @@ async def summarise_paged(
     return result or await summariser.summarise(
         (), previous, request, model, max_tokens, run, retained=retained
     )
+
+
+async def _extract_paged(
+    database: Database,
+    conversation_id: str,
+    spans: Sequence[Span],
+    earlier: Sequence[str],
+    wants_retain: bool,
+    max_tokens: int,
+    scope: SummaryScope,
+    verbatim_seqs: frozenset[int],
+) -> SummaryResult:
+    """Return one summary without a model; the messages are read page by page, in threads.
+
+    Messages from before what the earlier summary stands for are read before it, so that what they
+    state counts as older.
+    """
+    ledger = StatementLedger()
+    source_tokens = scope.earlier_tokens
+    found = was_read = False
+    pages = _pages(spans)
+    for page in pages:
+        if not was_read and page.start >= scope.earlier_start:
+            await asyncio.to_thread(_read_earlier, ledger, earlier)
+            was_read = True
+        async with database.session() as session:
+            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        rows = [row for row in rows if row.seq not in verbatim_seqs]
+        source_tokens += sum(row.tokens for row in rows)
+        found = found or bool(rows)
+        if page.start <= scope.first_seq:
+            ledger.expect_first_request()
+        await asyncio.to_thread(_read_rows, ledger, rows)
+    if not was_read:
+        await asyncio.to_thread(_read_earlier, ledger, earlier)
+    for message in await read_user_messages(database, conversation_id, scope.shown_after):
+        await asyncio.to_thread(ledger.replace_by, message)
+    if not found and not earlier:
+        raise ValidationError.at("/messages", "Conversation has no messages")
+    return await asyncio.to_thread(
+        write_summary, ledger, wants_retain, max_tokens, source_tokens, scope
+    )
+
+
+def _read_earlier(ledger: StatementLedger, earlier: Sequence[str]) -> None:
+    for text in earlier:
+        read_into(ledger, text)
+
+
+def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
+    for row in rows:
+        ledger.add_message(row.message())
+
+
+async def read_user_messages(
+    database: Database, conversation_id: str, spans: Sequence[Span]
+) -> list[Message]:
+    """Return the users' messages in some spans."""
+    found: list[Message] = []
+    for page in _pages(spans):
+        async with database.session() as session:
+            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        found += (row.message() for row in rows if row.role is Role.USER)
+    return found
+
+
+def _pages(spans: Sequence[Span]) -> list[Span]:
+    return [
+        Span(start, min(start + PAGE_MESSAGES, span.end))
+        for span in spans
+        for start in range(span.start, span.end, PAGE_MESSAGES)
+    ]

@@ -109,8 +109,11 @@ class AgentService(ConfigurableService[Agent]):
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
-                if found is None or found.agent_id != agent_id:
-                    continue  # deleted, or given to another agent, since the ids were read
+                if found is None:
+                    if not await repositories.retention.lock_expired(conversation_id):
+                        continue  # deleted since the ids were read
+                elif found.agent_id != agent_id:
+                    continue  # given to another agent since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))

@@ -12,6 +12,7 @@ from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.expiry import NO_EXPIRY, Expiry
 from app.domain.conversations.listing import (
     EVERY_CONVERSATION,
     ConversationFilter,
@@ -48,6 +49,7 @@ class NewConversation(Creation):
     public_id: str | None = None
     agent_id: str | None = None
     rolling_window_seconds: OwnWindow = INHERIT
+    expiry: Expiry = NO_EXPIRY
 
 
 class ConversationService(ConfigurableService[Conversation]):
@@ -62,6 +64,7 @@ class ConversationService(ConfigurableService[Conversation]):
         policy.
         """
         settings = new.settings.stored()
+        expires_at = new.expiry.at(self._now())
 
         async def add(repositories: Repositories, public_id: str) -> str | None:
             key = public_id
@@ -83,6 +86,7 @@ class ConversationService(ConfigurableService[Conversation]):
                     metadata,
                     new.rolling_window_seconds,
                     own_id,
+                    expires_at,
                 ):
                     return key
                 # Another tenant has created a conversation with this UUID meanwhile.
@@ -135,6 +139,15 @@ class ConversationService(ConfigurableService[Conversation]):
         await self._delete_objects(tenant_id, [conversation_id])
         return True
 
+    async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
+        """Delete it if its expiry has passed; return if it was deleted."""
+        async with self._database.transaction() as repositories:
+            if not await repositories.retention.lock_expired(conversation_id):
+                return False
+            await repositories.conversations.remove(conversation_id)
+        await self._delete_objects(tenant_id, [conversation_id])
+        return True
+
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""
         async with self._database.transaction() as repositories:
@@ -178,7 +191,7 @@ class ConversationService(ConfigurableService[Conversation]):
     def _with_own_fields(
         self, before: Conversation, after: Conversation, patch: Patch, agent: Agent | None
     ) -> Conversation:
-        """Change the agent, and the counter with the policy.
+        """Change the agent, the window, the expiry, and the counter with the policy.
 
         The counter is fixed once there are messages.
         """
@@ -187,6 +200,8 @@ class ConversationService(ConfigurableService[Conversation]):
         if "rolling_window_seconds" in patch.fields:
             window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
             after = replace(after, rolling_window=window)  # an inherited one is read again
+        if patch.expiry is not None:
+            after = replace(after, expires_at=patch.expiry.at(self._now()))
         unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
         counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
         if not before.state.head_seq:

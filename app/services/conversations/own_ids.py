@@ -75,6 +75,14 @@ def own_id_of(key: str, public_id: str) -> str | None:
     return public_id if public_id != key else None
 
 
+def creation_deleted(public_id: str) -> Conflict:
+    """Return the error for an idempotency key whose conversation was deleted."""
+    return Conflict(
+        "The resource that the Idempotency-Key created was deleted",
+        {"conversation_id": public_id},
+    )
+
+
 def id_taken(public_id: str) -> Conflict:
     """Return the error for an id that the tenant uses."""
     return Conflict(f"The id {public_id!r} is taken", {"conversation_id": public_id})

@@ -17,6 +17,7 @@ from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULT_POLICY, merge
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.expiry import Expiry
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.formats import parse_tool
@@ -49,7 +50,10 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change of the named `fields`; a policy of None resets the whole policy."""
+    """A change of the named `fields`; a policy of None resets the whole policy.
+
+    An `expiry` of None leaves it unchanged.
+    """
 
     fields: frozenset[str]
     name: str = ""
@@ -58,6 +62,7 @@ class Patch:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rolling_window_seconds: OwnWindow = INHERIT
     agent_id: str | None = None
+    expiry: Expiry | None = None
 
     def applied(self, resource: Resource) -> Resource:
         """Return the resource with model, policy and metadata changed."""

@@ -88,7 +88,7 @@ class PinService:
         )
         messages = await session.log.by_ids(conversation_id, [message_id])
         if not messages:
-            raise NotFound(f"No message {message_id!r}", {"id": message_id})
+            raise NotFound.message(message_id)
         return await self._active.update_locked(session, conversation), messages[0].seq
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:

@@ -1,38 +1,28 @@
-"""Full-text search in a transcript, and the search behind `recall`.
+"""Full-text search in a transcript, and the index behind `recall`.
 
 1. An append does not index. A search first indexes all new messages, oldest first. The worker
    indexes the messages that a compaction hides ahead of searches.
 2. Indexing runs in small batches, each in a thread and stored at once, so that a cancelled search
    loses one batch.
 3. For phrases, candidates are found by their words and then checked by their text.
-4. `recall` ranks messages by postings, with a limit for every term.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import Query, query_from
-from app.domain.conversations.search.recall import (
-    MAX_RECALLED,
-    Candidate,
-    Recalled,
-    candidates,
-    excerpt,
-    ranked,
-    recall_terms,
-    weights,
-)
+from app.domain.conversations.search.recall import RecallPage
 from app.domain.conversations.search.texts import SearchedMessage
-from app.domain.conversations.search.words import Term, lexemes
+from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.common.read_permits import UNLIMITED, ReadPermit
+from app.services.conversations.recall import Recall
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -41,10 +31,6 @@ BATCH_BYTES = 2_000_000
 """Messages, and bytes of their bodies, that are indexed at once."""
 MAX_CHECKED = 200
 """Messages whose text is checked at once."""
-MAX_POSTINGS = 200
-"""Messages per term of a question."""
-MAX_CANDIDATES = 40
-"""Messages for which all terms are looked up."""
 
 
 class SearchService:
@@ -53,6 +39,7 @@ class SearchService:
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
         self._resolver = resolver
+        self._recall = Recall(database)
 
     async def page(
         self,
@@ -104,27 +91,14 @@ class SearchService:
 
         return find
 
-    async def recall(self, tenant_id: str, conversation_id: str, question: str) -> list[Recalled]:
+    async def recall(
+        self, tenant_id: str, conversation_id: str, question: str, offset: int = 0
+    ) -> RecallPage:
         """Return the messages that answer a question best, best first; raises NotFound."""
         conversation = await self._find(tenant_id, conversation_id)
-        terms = recall_terms(question)
         head_seq = conversation.state.head_seq
         await self._index(conversation_id, head_seq)
-        if not terms or not head_seq:
-            return []
-        best, term_weights = await self._best(conversation_id, terms, head_seq)
-        if not best:
-            return []
-        shown: dict[int, Recalled] = {}
-        remaining_seqs = sorted(item.seq for item in best)
-        while remaining_seqs:
-            async with self._database.session() as session:
-                found = await session.search.by_seqs(conversation_id, remaining_seqs, BATCH_BYTES)
-            shown |= await asyncio.to_thread(_shown, found, terms, term_weights)
-            remaining_seqs = [
-                seq for seq in remaining_seqs if found and seq > found[-1].message.seq
-            ]
-        return [shown[item.seq] for item in best if item.seq in shown]
+        return await self._recall.page(conversation_id, head_seq, question, offset)
 
     async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
@@ -149,39 +123,9 @@ class SearchService:
             )
         if batch:
             words = await asyncio.to_thread(_words, batch)
-            async with self._database.session() as session:
+            async with self._database.transaction() as session:
                 await session.search.add(conversation_id, words)
         return len(batch)
-
-    async def _best(
-        self, conversation_id: str, terms: Sequence[Term], head_seq: int
-    ) -> tuple[list[Candidate], list[float]]:
-        """Return the best messages, and the weight of each term."""
-        async with self._database.session() as session:
-            postings = await session.search.postings(
-                conversation_id, [[term] for term in terms], head_seq, MAX_POSTINGS
-            )
-            seqs_with_all_terms: Sequence[int] = ()
-            known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
-            if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
-                # Every term is common: messages older than the postings may have all terms.
-                (posting,) = await session.search.postings(
-                    conversation_id, [known_terms], head_seq, MAX_POSTINGS
-                )
-                seqs_with_all_terms = posting.seqs
-            found = ranked(candidates(postings, seqs_with_all_terms), postings, head_seq)
-            known = {item.seq: item for item in found[:MAX_CANDIDATES]}
-            cut_terms = [number for number, item in enumerate(postings) if item.is_cut]
-            with_cut_terms = await session.search.matching_terms(
-                conversation_id, list(known), [terms[number] for number in cut_terms]
-            )
-        with_terms = [
-            replace(
-                item, terms=known[item.seq].terms | {cut_terms[number] for number in item.terms}
-            )
-            for item in with_cut_terms
-        ]
-        return ranked(with_terms, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
 
 
 def _words(batch: Sequence[SearchedMessage]) -> dict[int, tuple[str, ...]]:
@@ -202,20 +146,3 @@ def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage
 def matching_phrases(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
     """Return the messages that have the phrases of a query."""
     return [message for message in found if query.matches_phrases(SearchedMessage(message).texts())]
-
-
-def _shown(
-    found: Sequence[SearchedMessage], terms: Sequence[Term], term_weights: Sequence[float]
-) -> Mapping[int, Recalled]:
-    shown = {}
-    for item in found:
-        message, output = item.message, item.message.output
-        shown[message.seq] = Recalled(
-            message.seq,
-            message.role,
-            item.tool_name,
-            message.created_at,
-            excerpt("\n".join(item.texts()), terms, term_weights),
-            message.output_ref if output is not None and output.is_cut else None,
-        )
-    return shown

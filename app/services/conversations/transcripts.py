@@ -63,6 +63,7 @@ class TranscriptMessage:
     original: Original
     visibility: Visibility
     pinned: bool
+    redacted_at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +140,24 @@ class TranscriptService:
         page_messages = (PageMessage(by_id[key], message, at) for key, at, message in page)
         return Page(page_messages, has_more=page.has_more)
 
+    async def one(
+        self, tenant_id: str, conversation_id: str, message_id: str, read: ReadPermit = UNLIMITED
+    ) -> PageMessage:
+        """Return one message of a conversation; raises NotFound."""
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+
+        async def read_page(bound: Bound) -> Page[StoredMessage]:
+            async with self._database.session() as session:
+                return await session.log.by_ids(conversation_id, [message_id], bound=bound)
+
+        page = await read.page(read_page)
+        if not page:
+            raise NotFound.message(message_id)
+        return PageMessage(conversation, page[0])
+
     async def with_visibility(
         self,
         tenant_id: str,
@@ -166,6 +185,7 @@ class TranscriptService:
         ]
         async with self._database.session() as session:
             pinned = await session.transcripts.pinned(positions)
+            redacted = await session.transcripts.redacted(positions)
             for position, (page_message, _) in zip(positions, pairs, strict=True):
                 role, tokens = Role(page_message.message.role), page_message.message.token_count
                 item = entry(page_message.message.seq, role, tokens, position in pinned)
@@ -174,7 +194,11 @@ class TranscriptService:
         visibility = {key: part.visibilities() for key, part in parts.items()}
         return [
             TranscriptMessage(
-                page_message, original, visibility[position[0]][position[1]], position in pinned
+                page_message,
+                original,
+                visibility[position[0]][position[1]],
+                position in pinned,
+                redacted.get(position),
             )
             for position, (page_message, original) in zip(positions, pairs, strict=True)
         ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import NotFound
+from app.domain.common.errors import Gone, NotFound
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.epoch import Epoch
@@ -41,7 +41,10 @@ class BuildReplayService:
         self._resolver = resolver
 
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
-        """Return the payload of a build; raises NotFound for an unknown conversation or build."""
+        """Return the payload of a build; raises NotFound for an unknown conversation or build.
+
+        Raises Gone where a message was redacted since its epoch began.
+        """
         find_conversation = self._resolver.find_conversation
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
@@ -52,6 +55,9 @@ class BuildReplayService:
                 raise unknown
             parsed_id, epoch = build
             through_seq, tail_hash = parsed_id.through_seq, parsed_id.tail_hash
+            if epoch.view_version < conversation.state.redacted_version:
+                message = "A message of this conversation was redacted after that build"
+                raise Gone(message, {"build_id": build_id})
             if not epoch.start_seq <= through_seq <= conversation.state.head_seq:
                 raise unknown
             start = epoch_start_from(epoch.start_json)

@@ -13,14 +13,15 @@ A build is a pipeline of steps. Each step returns a new immutable value:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from app.domain.common.errors import Conflict
-from app.domain.compaction.results import CompactResult
+from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
-from app.services.payload.pipeline.loading import load
+from app.services.payload.pipeline.loading import LoadedConversation, load
 from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
@@ -80,6 +81,35 @@ class ContextService:
         reduction, body = await self._run(first, after_overflow=True)
         assert reduction is not None
         return reduction, body
+
+    async def lower_output(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        lowered: Callable[[int], int],
+        reason: str,
+    ) -> tuple[CompactResult, dict[str, Any]]:
+        """Build again with a lower output limit, without a compaction. [compaction.large-output]
+
+        `lowered` returns the limit to use instead of the present one, in tokens. Raises as `build`
+        does.
+        """
+        attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False)
+        loaded = await self._load(attempt)
+        max_output_tokens = lowered(loaded.limits.max_output_tokens)
+        settings = replace(settings, max_output_tokens=max_output_tokens)
+        _, body = await self._run(replace(attempt, settings=settings))
+        messages = loaded.input.conversation.state.shown_messages
+        return unchanged(reason, body["tokens_used"], messages), body
+
+    async def _load(self, attempt: Attempt) -> LoadedConversation:
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return await load(self._deps, attempt)
+            except Restart as restart:
+                attempt = restart.attempt
+        raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _run(
         self, first: Attempt, *, after_overflow: bool = False

@@ -175,7 +175,7 @@ class StatelessService:
         _require_objects(messages)
         neutral = await _parse_in_thread(messages, range(len(messages)))
         stateless.require_messages(without_trailing_calls(neutral))
-        return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
+        return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1], opens=True)
 
     async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them."""
@@ -235,6 +235,8 @@ class StatelessService:
         neutral: Sequence[Message],
         model: str | None,
         max_tokens: int,
+        *,
+        opens: bool = False,
     ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
@@ -243,7 +245,7 @@ class StatelessService:
         run = self._summariser.start_run(tenant_id)
         try:
             summary = await self._summariser.summarise(
-                neutral, None, SummaryRequest(), chosen, max_tokens, run
+                neutral, None, SummaryRequest(), chosen, max_tokens, run, opens=opens
             )
         finally:
             await record_usage(self._database, run)

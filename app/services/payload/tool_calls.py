@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, assert_never
@@ -18,7 +18,7 @@ from typing import Any, assert_never
 from app.domain.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
-from app.domain.conversations.search.recall import Recalled
+from app.domain.conversations.search.recall import Recalled, RecallPage
 from app.domain.prompt.agent_tool_calls import Call, parse_call, request_of
 from app.domain.prompt.agent_tool_results import result_message, search_result_message
 from app.domain.prompt.agent_tools import (
@@ -132,8 +132,10 @@ class ToolCallService:
                     raise _ModelError(NOT_NOW) from error
                 return _compaction_text(result)
             case Recall():
-                matches = await self._messages.recall(tenant_id, conversation_id, request.query)
-                return "\n".join(map(_recalled_line, matches)) or NOTHING_RECALLED
+                page = await self._messages.recall(
+                    tenant_id, conversation_id, request.query, request.offset
+                )
+                return _recalled_text(page)
         try:
             return await self._read(tenant_id, conversation_id, request)
         except NotFound as error:
@@ -185,11 +187,32 @@ def _compaction_text(result: CompactResult) -> str:
     )
 
 
-def _recalled_line(item: Recalled) -> str:
-    who = f"{item.role} {item.tool_name[:_MAX_NAME]}" if item.tool_name else item.role
+def _recalled_text(page: RecallPage) -> str:
+    """Return a page's messages, best first, and a note whether there are more."""
+    if not page.messages:
+        past = f"[{page.total} messages are ranked; offset={page.offset} is past the last.]"
+        return past if page.total else NOTHING_RECALLED
+    lines = [line for item in page.messages for line in _recalled_lines(item)]
+    next_offset = page.offset + len(page.messages)
+    if next_offset < page.total:
+        shown = f"{page.offset + 1}-{next_offset} of {page.total}"
+        lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
+    return "\n".join(lines)
+
+
+def _recalled_lines(item: Recalled) -> Iterator[str]:
+    """Yield a message's line, and below it one for each message around it."""
     ref = item.output_ref
     more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]' if ref is not None else ""
-    return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
+    who = _who(item.role, item.tool_name)
+    yield f"#{item.seq} {who} {item.time:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
+    for place, beside in (("before", item.before), ("after", item.after)):
+        if beside is not None:
+            yield f"  {place}, {_who(beside.role, beside.tool_name)}: {beside.excerpt}"
+
+
+def _who(role: str, tool_name: str | None) -> str:
+    return f"{role} {tool_name[:_MAX_NAME]}" if tool_name else role
 
 
 def _slice_text(

@@ -14,6 +14,7 @@ from app.services.ports.database import Database, Repositories
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
 from app.services.ports.models import Gateway, Models, Ranking, Tokenizer
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
+from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
 from app.services.ports.telemetry import Observer
 from app.services.ports.tenancy import (
@@ -44,6 +45,7 @@ __all__ = [
     "Models",
     "Observer",
     "Ranking",
+    "RedactionRepository",
     "Repositories",
     "RetentionRepository",
     "SearchRepository",

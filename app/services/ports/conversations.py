@@ -20,7 +20,7 @@ from app.domain.conversations.listing import (
 )
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.search.query import Query
-from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.recall import Postings
 from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term
@@ -60,6 +60,7 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         metadata: str,
         own_window: OwnWindow = INHERIT,
         own_id: str | None = None,
+        expires_at: datetime | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
 
@@ -157,7 +158,7 @@ class SearchRepository(Protocol):
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
         """Index messages that are not indexed yet by their lexemes.
 
-        It does nothing for a deleted conversation.
+        It does nothing for a deleted conversation. Call it in a transaction.
         """
 
     async def find(
@@ -174,22 +175,39 @@ class SearchRepository(Protocol):
         """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
 
     async def postings(
-        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, limit: int
+        self,
+        conversation_id: str,
+        groups: Sequence[Sequence[Sequence[Term]]],
+        *,
+        after_seq: int,
+        before_seq: int,
+        limit: int,
     ) -> list[Postings]:
-        """Return for each group of terms the newest `limit` messages that have all of them."""
+        """Return for each group of words the newest `limit` messages that have all of them.
 
-    async def matching_terms(
-        self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
-    ) -> list[Candidate]:
-        """Return the size of messages, and the terms that each of them has."""
+        A message has a word if it has any of its terms. Both seqs are exclusive.
+        """
+
+    async def matching_words(
+        self, conversation_id: str, seqs: Sequence[int], words: Sequence[Sequence[Term]]
+    ) -> dict[int, list[int]]:
+        """Return the numbers of the words, from 0 on, that each of these messages has."""
 
     async def by_seqs(
-        self, conversation_id: str, seqs: Sequence[int], max_bytes: int
+        self, conversation_id: str, seqs: Sequence[int], max_bytes: int, max_body_bytes: int
     ) -> list[SearchedMessage]:
-        """Return messages by their seqs, in log order.
+        """Return messages by their seqs, in log order; those with a larger body are left out.
 
         The list ends with the message at which the total size of bodies reaches `max_bytes`.
         """
+
+    async def time_of(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of the newest message up to a seq."""
+
+    async def seqs_between(
+        self, conversation_id: str, head_seq: int, start: datetime, end: datetime
+    ) -> tuple[int, int]:
+        """Return the first seq of a time and the first seq after it; the end is exclusive."""
 
 
 class TenantSearchRepository(Protocol):
@@ -253,6 +271,11 @@ class TranscriptRepository(Protocol):
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """Return the pinned ones of these messages, by conversation and seq."""
+
+    async def redacted(
+        self, messages: Sequence[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], datetime]:
+        """Return when the redacted ones of these messages were, by conversation and seq."""
 
     async def chains(
         self, newest: Mapping[str, str], limit: int

@@ -17,12 +17,14 @@ from app.services.ports.conversations import (
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
-from app.services.ports.snapshots import ForkRepository, SnapshotRepository
+from app.services.ports.redactions import RedactionRepository
+from app.services.ports.snapshots import ExportRepository, ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
     QuotaRepository,
     RetentionRepository,
     StorageRepository,
+    TenantDataRepository,
     TenantRepository,
 )
 from app.services.ports.tool_output import BlobRepository
@@ -107,8 +109,18 @@ class Repositories(Protocol):
         ...
 
     @property
+    def redactions(self) -> RedactionRepository:
+        """Deletion of the content of messages."""
+        ...
+
+    @property
     def forks(self) -> ForkRepository:
         """Copies of conversations."""
+        ...
+
+    @property
+    def exports(self) -> ExportRepository:
+        """Records of exports and imports."""
         ...
 
     @property
@@ -119,6 +131,11 @@ class Repositories(Protocol):
     @property
     def tenants(self) -> TenantRepository:
         """Tenants, their model entries and their creation keys."""
+        ...
+
+    @property
+    def tenant_data(self) -> TenantDataRepository:
+        """Everything that a tenant has."""
         ...
 
     @property

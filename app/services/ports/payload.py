@@ -59,7 +59,11 @@ class ContextRepository(Protocol):
     async def add_epoch(
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
-        """Store an epoch; False when another build stored it first, or the conversation is gone."""
+        """Store an epoch.
+
+        False when another build stored it first, the conversation is gone, or a message was
+        redacted since.
+        """
         ...
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:

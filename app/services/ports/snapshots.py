@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span
 from app.domain.snapshots.entries import ImportedMessage
+from app.domain.snapshots.exports import RecordKind
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.domain.tool_output.blobs import Blob
 
@@ -19,8 +20,11 @@ class SnapshotRepository(Protocol):
 
     async def lock_conversations(
         self, tenant_id: str, conversation_ids: Sequence[str]
-    ) -> list[str]:
-        """Lock conversations against deletion in this transaction; return those that exist."""
+    ) -> Mapping[str, int]:
+        """Lock conversations against deletion and redaction in this transaction.
+
+        Returns those that exist, each with the view version of its last redaction.
+        """
         ...
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
@@ -134,10 +138,69 @@ class ForkRepository(Protocol):
         """Copy the messages after one seq and up to another; return their number."""
         ...
 
+    async def lock_source(self, source_id: str) -> int | None:
+        """Wait for redactions in the source and hold up new ones, without locking its rows.
+
+        Returns the view version of the last one, None for a deleted source.
+        """
+        ...
+
     async def set_head(self, fork_id: str, state: ConversationState) -> None:
         """Set the head of a copied log, without its window and its view.
 
         Turns, tokens and the newest time are those of the last message of the log. Tools stay
         promoted if the log has the turn that promoted them.
         """
+        ...
+
+
+class ExportRepository(Protocol):
+    """The rows of a conversation as the records of its export, and back."""
+
+    async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
+        """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
+        ...
+
+    async def page(
+        self,
+        kind: RecordKind,
+        conversation_id: str,
+        head_seq: int,
+        after: Mapping[str, Any] | None,
+        bound: Bound,
+    ) -> Page[Mapping[str, Any]]:
+        """Return the records of a kind after one of them, those with a seq up to the head."""
+        ...
+
+    async def begin(self, conversation_id: str) -> bool:
+        """Create a conversation that is imported, which no tenant sees; False for a used id."""
+        ...
+
+    async def renew(self, conversation_id: str) -> bool:
+        """Note that an import continues, and lock it; False if it was removed."""
+        ...
+
+    async def add(
+        self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Store records of an import; False if a message id is used twice."""
+        ...
+
+    async def publish(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        own_id: str | None,
+        settings: Mapping[str, Any],
+        state: Mapping[str, Any],
+    ) -> bool:
+        """Give an imported conversation to its tenant; False if the import was removed."""
+        ...
+
+    async def stale(self, before: datetime, limit: int) -> list[str]:
+        """Return imports that have not continued since a time."""
+        ...
+
+    async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
+        """Lock an import against continuing; False if it has continued since a time."""
         ...

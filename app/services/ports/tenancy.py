@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.domain.tenancy.api_keys import ApiKey, KeyUse
 from app.domain.tenancy.quotas import QuotaKind, TenantLimits
@@ -60,6 +60,14 @@ class RetentionRepository(Protocol):
         A conversation is idle without appends, changes, compactions and other work, and outside
         every snapshot.
         """
+        ...
+
+    async def list_expired(self, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of conversations whose expiry has passed, the oldest first."""
+        ...
+
+    async def lock_expired(self, conversation_id: str) -> bool:
+        """Lock a conversation until the transaction ends; False unless its expiry has passed."""
         ...
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
@@ -134,4 +142,28 @@ class ApiKeyRepository(Protocol):
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
         """Return the counts of a key from an hour on, newest first."""
+        ...
+
+
+class TenantDataRepository(Protocol):
+    """Everything that a tenant has."""
+
+    async def conversations(
+        self, tenant_id: str, after: tuple[datetime, str] | None, limit: int
+    ) -> list[tuple[datetime, str]]:
+        """Return creation times and ids of conversations after one of them, oldest first."""
+        ...
+
+    async def page(
+        self, table: str, tenant_id: str, after: Mapping[str, Any] | None
+    ) -> list[Mapping[str, Any]]:
+        """Return a tenant's rows of a table after one of them; an empty list is the end."""
+        ...
+
+    async def revoke_keys(self, tenant_id: str) -> int:
+        """Revoke the keys of a tenant; return their number, with those revoked before."""
+        ...
+
+    async def delete(self, table: str, tenant_id: str, limit: int) -> int:
+        """Delete some of a tenant's rows of a table; return their number."""
         ...

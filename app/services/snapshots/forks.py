@@ -36,7 +36,13 @@ from app.domain.tool_output.blobs import Blob
 from app.services.common.concurrency import for_each
 from app.services.conversations.active_windows import ActiveWindows, view_state_of, with_window
 from app.services.conversations.configurable_resources import claim_idempotency_key
-from app.services.conversations.own_ids import find_key, free_key, id_taken, own_id_of
+from app.services.conversations.own_ids import (
+    creation_deleted,
+    find_key,
+    free_key,
+    id_taken,
+    own_id_of,
+)
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.storage_quota import StorageQuota
@@ -156,10 +162,7 @@ class ForkService:
         public_id, at_seq = resource_id.rsplit(maxsplit=1)
         fork_id = await find_key(session, tenant_id, public_id)
         if fork_id is None:
-            raise Conflict(
-                "The resource that the Idempotency-Key created was deleted",
-                {"conversation_id": public_id},
-            )
+            raise creation_deleted(public_id)
         return Fork(fork_id, public_id, conversation_id, int(at_seq))
 
     async def _make_plan(
@@ -259,6 +262,9 @@ class ForkService:
             await self._copy_rows(session, plan)
             await self._set_state(session, tenant_id, plan)
             await _check_agent(session, tenant_id, source)
+            version = await session.forks.lock_source(fork.source_id)
+            if version not in (None, source.state.redacted_version):
+                raise _SourceChanged  # a copied message was redacted meanwhile
         return fork
 
     async def _copy_rows(self, session: Repositories, plan: _Plan) -> None:

@@ -18,6 +18,7 @@ from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import Policy
 from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.tombstones import REDACTED_SUMMARY
 from app.domain.conversations.own_ids import keys_of
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
@@ -179,6 +180,10 @@ class SnapshotService:
             saved = [window for window in windows if window.part.conversation_id in existing]
             if not saved:
                 raise NotFound.conversation(windows[0].part.public_id)
+            if len(saved) < len(windows):
+                summary = REMOVED_SUMMARY
+            elif any(existing[item.part.conversation_id] != _redacted(item) for item in saved):
+                summary = REDACTED_SUMMARY
             models = (
                 (item.part.public_id, item.conversation.model or default_model) for item in saved
             )
@@ -186,7 +191,7 @@ class SnapshotService:
                 session_id=self._new_id(),
                 timestamp=now,
                 description=sendable(description) if description is not None else None,
-                summary=summary if len(saved) == len(windows) else REMOVED_SUMMARY,
+                summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
                 window_start=start,
                 window_end=now,
@@ -312,6 +317,10 @@ class SnapshotService:
                 raise _no_snapshot(session_id)
             parts = await session.snapshots.parts(tenant_id, session_id)
         return snapshot, parts
+
+
+def _redacted(window: SnapshotWindow) -> int:
+    return window.conversation.state.redacted_version
 
 
 def _no_snapshot(session_id: str) -> NotFound:

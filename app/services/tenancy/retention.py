@@ -22,6 +22,10 @@ _LOWEST_ID = "00000000-0000-0000-0000-000000000000"
 
 RemoveIdle = Callable[[str, str, datetime], Awaitable[bool]]
 """Deletes a conversation of a tenant if it has been idle since a time."""
+RemoveExpired = Callable[[str, str], Awaitable[bool]]
+"""Deletes a conversation of a tenant if its expiry has passed."""
+RemoveImports = Callable[[], Awaitable[int]]
+"""Deletes imports that a crash has left, and returns their number."""
 
 _log = logging.getLogger("app.retention")
 
@@ -34,12 +38,16 @@ class RetentionService:
         database: Database,
         retention: Retention,
         remove_idle: RemoveIdle,
+        remove_expired: RemoveExpired,
         now: Callable[[], datetime],
+        remove_imports: RemoveImports | None = None,
     ) -> None:
         self._database = database
         self._retention = retention
         self._remove_idle = remove_idle
+        self._remove_expired = remove_expired
         self._now = now
+        self._remove_imports = remove_imports
 
     async def delete_expired(self) -> Mapping[str, int]:
         """Delete everything that reached its age; returns the number deleted by kind.
@@ -52,10 +60,30 @@ class RetentionService:
                 counts[kind] = await self._delete(kind, self._now() - age)
             except ServiceUnavailable as error:
                 _log_failure(kind.value, error)
+        if self._remove_imports is not None:
+            counts["imports"] = await self._remove_imports()
         if self._retention.conversations is not None:
             before = self._now() - self._retention.conversations
             counts["conversations"] = await self._delete_conversations(before)
         return +counts
+
+    async def delete_expired_conversations(self) -> int:
+        """Delete the conversations whose own expiry has passed; returns their number.
+
+        One that cannot be deleted now is tried again by the next run. [log.expiry]
+        """
+        deleted = 0
+        while True:
+            async with self._database.session() as session:
+                page = await session.retention.list_expired(_CONVERSATION_BATCH)
+            deleted_before = deleted
+            for tenant_id, conversation_id in page:
+                try:
+                    deleted += await self._remove_expired(tenant_id, conversation_id)
+                except ServiceUnavailable as error:
+                    _log_failure(conversation_id, error)
+            if len(page) < _CONVERSATION_BATCH or deleted == deleted_before:
+                return deleted
 
     async def _delete(self, kind: RetainedKind, before: datetime) -> int:
         total, deleted = 0, _BATCH

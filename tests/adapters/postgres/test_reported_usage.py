@@ -29,7 +29,7 @@ from tests.services.fakes import new_id
 PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PAYLOADS, min_size=1, max_size=12))
 async def test_the_statement_adds_as_the_tally_does(
     database: PostgresDatabase, payloads: list[tuple[int, int]]

@@ -12,13 +12,15 @@ import pytest
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.conversations import search
-from app.adapters.postgres.conversations.search import (
+from app.adapters.postgres.conversations.search import BLOCK
+from app.adapters.postgres.conversations.search_statements import (
     ADD,
-    BLOCK,
     BY_SEQS,
     FIND,
-    MATCHING_TERMS,
+    MATCHING_WORDS,
     POSTINGS,
+    SEQS_BETWEEN,
+    TIME_OF,
     UNINDEXED,
 )
 from app.adapters.postgres.database import PostgresDatabase
@@ -38,12 +40,17 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
         (FIND["asc"], 1, 0, 1),
         (FIND["desc"], 1, 0, 1),
         (POSTINGS, 1, 0, 0),
-        (MATCHING_TERMS, 0, 1, 0),
+        (MATCHING_WORDS, 0, 1, 0),
+        (TIME_OF, 0, 0, 1),
+        (SEQS_BETWEEN, 0, 0, 2),
         (BY_SEQS, 0, 0, 2),
         (UNINDEXED, 0, 1, 2),
         (ADD, 0, 0, 0),
     ],
-    ids=["asc", "desc", "postings", "matching_terms", "by_seqs", "unindexed", "add"],
+    ids=[
+        *("asc", "desc", "postings", "matching_words", "time_of", "seqs_between", "by_seqs"),
+        *("unindexed", "add"),
+    ],
 )
 async def test_searches_go_by_word_and_by_seq(
     database_url: str, statement: Statement, words: int, walks: int, messages: int
@@ -72,7 +79,9 @@ async def seqs(
 ) -> Postings:
     """Return which messages have a term."""
     async with database.session() as session:
-        (found,) = await session.search.postings(cid, [[term]], head, limit)
+        (found,) = await session.search.postings(
+            cid, [[[term]]], after_seq=0, before_seq=head + 1, limit=limit
+        )
     return found
 
 
@@ -124,21 +133,29 @@ async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatab
     assert (await seqs(database, cid, Term("late", is_prefix=False), 2)).seqs == ()
 
 
-async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
-    """The size of messages, and which of the terms they have. [search.recall]"""
+ZEBRA, LION, CAT = (Term(word, is_prefix=word == "zeb") for word in ("zeb", "lion", "cat"))
+
+
+async def test_messages_have_a_word_by_any_of_its_terms(database: PostgresDatabase) -> None:
+    """A group of words is in messages that have all of them, within a range. [search.recall]"""
     cid = await talk(database)
+    words = {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ("cat",), 3 * BLOCK + 1: ()}
+    groups = [[[ZEBRA, CAT]], [[LION], [ZEBRA, CAT]], [[ZEBRA]]]
     async with database.session() as session:
-        await session.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
-        found = await session.search.matching_terms(
-            cid,
-            [1, 2 * BLOCK, 3 * BLOCK, 77],
-            [Term("zeb", is_prefix=True), Term("lion", is_prefix=False)],
+        await session.search.add(cid, words)
+        found, later = [
+            await session.search.postings(
+                cid, groups, after_seq=after_seq, before_seq=10**4, limit=9
+            )
+            for after_seq in (0, 1)
+        ]
+        matching = await session.search.matching_words(
+            cid, [*words, 77], [[ZEBRA, CAT], [LION], [Term("dog", is_prefix=False)]]
         )
-    assert {item.seq: (item.size, item.terms) for item in found} == {
-        1: (2, {0, 1}),
-        2 * BLOCK: (1, {1}),
-        3 * BLOCK: (0, frozenset()),
-    }
+    assert [item.seqs for item in found] == [(3 * BLOCK, 1), (1,), (1,)]
+    assert all(0 < size < 200 for item in found for size in item.sizes)
+    assert [item.seqs for item in later] == [(3 * BLOCK,), (), ()]
+    assert matching == {1: [0, 1], 2 * BLOCK: [1], 3 * BLOCK: [0], 3 * BLOCK + 1: []}
 
 
 async def test_deleted_conversations_get_no_words(database: PostgresDatabase) -> None:
@@ -146,7 +163,8 @@ async def test_deleted_conversations_get_no_words(database: PostgresDatabase) ->
     cid = new_id()
     async with database.session() as session:
         await session.search.add(cid, {1: ("zebra",)})
-        assert await session.search.by_seqs(cid, [1], 10) == []
+        assert await session.search.by_seqs(cid, [1], 10, 10) == []
+        assert await session.search.time_of(cid, 1) is None
         assert await session.search.unindexed(cid, 10, 10, 10) == []
     async with database._store.session() as session:
         rows = await session._connection.fetch(

@@ -35,7 +35,7 @@ async def full_conversation(
     )
     path = f"/v1/conversations/{quote(made['conversation_id'], safe='')}"
     key = {"Idempotency-Key": "once"}
-    await client.post(f"{path}/messages", json={"messages": talk(8)}, headers=key)
+    await client.post(f"{path}/messages", json={"messages": talk(8, "word " * 60)}, headers=key)
     await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9000))
     last = await append(client, path, assistant("done"))
     pinned = last["messages"][0]["id"]
@@ -50,6 +50,9 @@ async def full_conversation(
     assert (await client.get(f"{path}/messages?q=word")).json()["data"]
     await post(client, f"{path}/snapshots")
     await post(client, f"/v1/agents/{agent_id}/snapshots")
+    redacted = (await client.get(f"{path}/messages?limit=1")).json()["data"][0]["id"]
+    await post(client, f"{path}/messages/{redacted}/redact")
+    await post(client, f"{path}/context")
     await post(client, f"{path}/clear")
     await post(client, f"{path}/fork")
     return path

@@ -118,13 +118,17 @@ async def test_equal_settings_keep_the_epoch(client: httpx.AsyncClient) -> None:
     assert await build(client, path) == (["hello"], None)
 
 
+LONG = "and more words than a summary of the same has, " * 5
+
+
 async def test_the_clear_of_the_new_agent_counts(client: httpx.AsyncClient, clock: Clock) -> None:
     """Nothing from before the clear is shown, neither verbatim nor in a summary, nor in a fork."""
     await agent(client, "old")
     await agent(client, "new", rolling_window_seconds=None)
     policy = {"sandwich": {"preserve_top": 0, "preserve_bottom": 2}}
     path = await conversation(client, agent_id="old", policy=policy)
-    await append(client, path, user("SECRET"), *[assistant("ok"), user("before")] * 4)
+    before = f"before {LONG}"
+    await append(client, path, user(f"SECRET {LONG}"), *[assistant("ok"), user(before)] * 4)
     clock.pass_seconds(60)
     await client.post("/v1/agents/new/clear")
     clock.pass_seconds(60)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 
 from app.domain.common.policy import DEFAULT_POLICY
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
+from tests.conftest import execute
 
 ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 TOOL = {
@@ -376,3 +378,81 @@ async def test_delete_while_writing(client: httpx.AsyncClient) -> None:
     stored = sum(answer.status_code == 201 for answer in appends)
     assert {answer.status_code for answer in appends} <= {201, 404}
     assert deletion.json()["deleted"]["messages"] == stored
+
+
+# --- expiry ---------------------------------------------------------------------------------
+
+
+async def test_a_conversation_expires(client: httpx.AsyncClient, database_url: str) -> None:
+    """An expiry is set, changed and removed; once it has passed the conversation is unknown.
+
+    [log.expiry]
+    """
+    agent = (await client.post("/v1/agents", json={"name": "Ann"})).json()["agent_id"]
+    path = await new_conversation(client, agent_id=agent, ttl_seconds=3600)
+    created = (await client.get(path)).json()
+    lifetime = datetime.fromisoformat(created["expires_at"]) - datetime.now(UTC)
+    assert timedelta(seconds=3500) < lifetime <= timedelta(seconds=3600)
+    later = "2199-01-05T09:30:00+00:00"
+    for change, expected in (
+        ({"expires_at": later}, later),
+        ({"metadata": {"a": 1}}, later),
+        ({"ttl_seconds": None}, None),
+        ({"expires_at": "2199-01-05T10:30:00+01:00"}, later),
+    ):
+        changed = await client.patch(path, json=change)
+        assert changed.status_code == 200 and changed.json()["expires_at"] == expected
+    (listed,) = (await client.get("/v1/conversations")).json()["data"]
+    assert listed["expires_at"] == later
+    built = await append(client, path, *talk(4), user("hi", id="m"))
+    assert built["head_seq"] == 5
+    fork = (await client.post(f"{path}/fork", json={})).json()["conversation_id"]
+    assert (await client.get(f"/v1/conversations/{fork}")).json()["expires_at"] == later
+    job = await client.post(f"{path}/compact", params={"wait": False}, json={})
+    await execute(database_url, "UPDATE conversations SET expires_at = now()")
+    for method, place, body in (
+        ("GET", "", None),
+        ("PATCH", "", {"ttl_seconds": 60}),
+        ("DELETE", "", None),
+        ("GET", "/messages", None),
+        ("GET", "/messages?q=word", None),
+        ("GET", "/messages/m", None),
+        ("POST", "/messages", {"messages": [user("again")]}),
+        ("POST", "/context", {}),
+        ("POST", "/fork", {}),
+        ("POST", "/snapshots", {}),
+        ("POST", "/compact", {}),
+        ("POST", "/clear", None),
+        ("GET", "/state", None),
+        ("GET", "/blobs", None),
+        ("GET", "/events?follow=false", None),
+        ("PUT", "/messages/m/pin", None),
+    ):
+        answer = await client.request(method, path + place, json=body)
+        assert_problem(answer, 404, "NOT_FOUND")
+    assert_problem(await client.get(f"/v1/jobs/{job.json()['job_id']}"), 404, "NOT_FOUND")
+    assert (await client.get("/v1/conversations")).json()["data"] == []
+    assert (await client.get(f"/v1/agents/{agent}/messages")).json()["data"] == []
+    deleted = await client.delete(f"/v1/agents/{agent}")
+    assert deleted.json()["deleted"]["conversations"] == 2
+
+
+@pytest.mark.parametrize(
+    ("expiry", "pointer"),
+    [
+        ({"expires_at": "2020-01-05T09:30:00Z"}, "/expires_at"),
+        ({"expires_at": "soon"}, "/expires_at"),
+        ({"ttl_seconds": 0}, "/ttl_seconds"),
+        ({"ttl_seconds": 10**12}, "/ttl_seconds"),
+        ({"ttl_seconds": 60, "expires_at": "2199-01-05T09:30:00Z"}, "/ttl_seconds"),
+    ],
+)
+async def test_an_invalid_expiry(
+    client: httpx.AsyncClient, expiry: dict[str, Any], pointer: str
+) -> None:
+    """An expiry that is past, without a zone, too far away or given twice is refused."""
+    assert_problem(
+        await client.post("/v1/conversations", json=expiry), 422, "VALIDATION_ERROR", pointer
+    )
+    path = await new_conversation(client)
+    assert_problem(await client.patch(path, json=expiry), 422, "VALIDATION_ERROR", pointer)

@@ -44,6 +44,7 @@ SERVICE_FIELDS = {
     "agent_id",
     "given",
     "pinned",
+    "redacted_at",
     "visibility",
 }
 JSON = {"content-type": "application/json"}
@@ -476,7 +477,7 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
 
         @hypothesis_settings(
-            max_examples=150, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=75, deadline=None, suppress_health_check=list(HealthCheck)
         )
         @given(st.lists(weird_message, max_size=3), st.sampled_from(["openai_chat", "anthropic"]))
         def check(messages: list[dict[str, Any]], name: str) -> None:

@@ -218,12 +218,13 @@ async def test_invalid_scopes(client: httpx.AsyncClient, scope: str) -> None:
 
 
 async def test_wrong_methods(client: httpx.AsyncClient) -> None:
-    """The path accepts PUT and DELETE only."""
+    """The path accepts PUT and DELETE; a GET reads the message with the id `m/pin`."""
     path = await new_conversation(client)
-    for method in ("GET", "POST", "PATCH"):
+    for method in ("POST", "PATCH"):
         answer = await client.request(method, f"{path}/messages/m/pin")
         assert_problem(answer, 405, "METHOD_NOT_ALLOWED")
         assert answer.headers["allow"] == "DELETE, PUT"
+    assert_problem(await client.get(f"{path}/messages/m/pin"), 404, "NOT_FOUND")
 
 
 async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> None:

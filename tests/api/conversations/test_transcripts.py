@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -442,3 +443,31 @@ async def test_limits_of_an_agents_pages(client: httpx.AsyncClient) -> None:
     path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, *talk(51, "x"))
     assert [len(await read(client, agent)), len(await read(client, agent, limit=1000))] == [50, 51]
+
+
+# --- one message ----------------------------------------------------------------------------
+
+
+async def test_one_message_is_that_of_the_transcript(client: httpx.AsyncClient) -> None:
+    """Each message is read by its id as the transcript shows it, with its result as asked for.
+
+    [transcript.one-message]
+    """
+    path = await new_conversation(client, policy=SANDWICH)
+    text = "line\n" * 5000
+    strange = "a/b%c?d/pin"
+    await append(client, path, *talk(12), user("look", id=strange), calling("c"), result("c", text))
+    await compact(client, path)
+    *_, item = await read_all(client, path, content="full")
+    assert item["content"] == text
+    for content in ("view", "full"):
+        for item in await read_all(client, path, content=content):
+            where = f"{path}/messages/{quote(item['id'], safe='')}"
+            answer = await client.get(where, params={"content": content})
+            assert answer.status_code == 200 and answer.json() == item
+    assert_problem(await client.get(f"{path}/messages/unknown"), 404, "NOT_FOUND")
+    assert_problem(await client.get(f"{path}/messages/{'x' * 257}"), 404, "NOT_FOUND")
+    other = await new_conversation(client)
+    assert_problem(await client.get(f"{other}/messages/{item['id']}"), 404, "NOT_FOUND")
+    asked = await client.get(f"{path}/messages/{item['id']}", params={"content": "all"})
+    assert_problem(asked, 422, "VALIDATION_ERROR", "/query/content")

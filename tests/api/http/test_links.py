@@ -101,7 +101,7 @@ class Caller:
     async def call(
         self, operation_id: str, body: Any = None, query: Any = None, **path: str
     ) -> Any:
-        """Return the body of an answer, which is no error."""
+        """Return the body of an answer, which is no error: JSON, or the bytes of a stream."""
         method, template = BY_NAME[operation_id]
         url = template.format(**{key: quote(value, safe="") for key, value in path.items()})
         given = {"content": body} if isinstance(body, bytes) else {"json": body}
@@ -109,7 +109,8 @@ class Caller:
         response = await self._client.request(method.upper(), url, params=query, **sent)
         assert response.is_success, (operation_id, response.text)
         self.answers.append(Answer(operation_id, path, response))
-        return response.json()
+        is_json = response.headers["content-type"] == "application/json"
+        return response.json() if is_json else response.content
 
 
 async def act(caller: Caller) -> None:
@@ -126,6 +127,8 @@ async def act(caller: Caller) -> None:
     await caller.call("build_context", {"format": "openai_chat"}, conversation_id=cid)
     await caller.call("upload_blob", b"one\ntwo\n", conversation_id=cid)
     await caller.call("fork_conversation", {}, conversation_id=cid)
+    export = await caller.call("export_conversation", conversation_id=cid)
+    await caller.call("import_conversation", export)
     await caller.call("save_agent_snapshot", {}, agent_id=agent)
     saved = await caller.call("save_conversation_snapshot", {}, conversation_id=cid)
     file = await caller.call("get_snapshot", session_id=saved["session_id"])

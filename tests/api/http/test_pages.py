@@ -118,7 +118,7 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
                 if len(page) > 1:
                     assert size <= budget + BESIDE_BYTES * (len(page) + 1)
 
-        @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=30, suppress_health_check=list(HealthCheck))
         @given(
             st.sampled_from(sorted(lists)),
             st.one_of(st.integers(1, 4_000), st.integers(1, 400_000)),

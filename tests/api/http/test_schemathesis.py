@@ -24,7 +24,7 @@ from tests.conftest import Server, in_thread, serving
 
 ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 TENANTS = ("alice", "bob")
-EXAMPLES = 3
+EXAMPLES = 1
 LONG_LIST = 100
 """Longer lists are left to test_bounds.py: to make them up takes most of the time of a run."""
 
@@ -53,6 +53,16 @@ include-path = "/v1/events"
 parameters = { follow = false }
 checks.response_schema_conformance.enabled = false
 checks.positive_data_acceptance.expected-statuses = ["2xx", 422]
+
+# It writes no lines of JSON; test_exports.py does.
+[[operations]]
+include-operation-id = "import_conversation"
+enabled = false
+
+# A GET of these is that of a message whose id ends with the last segment.
+[[operations]]
+include-operation-id = ["pin_message", "unpin_message", "redact_message"]
+checks.unsupported_method.enabled = false
 """
 
 UNSAID = {
@@ -80,7 +90,7 @@ UNSAID = {
     "a seq, a build or a count is what there is": (
         *("fork_conversation", "report_usage", "import_snapshot"),
     ),
-    "an error has to say that the input is too long": ("overflow",),
+    "an error has to be about the size of a request": ("overflow",),
     "several conversations do not become one": ("restore_snapshot",),
     "JSON Schema takes 1.0 for a whole number": ("search_tools",),
 }

@@ -201,7 +201,7 @@ async def test_every_tool_is_executed(
         assert text.startswith("[Compacted: ") and not is_error
         assert (await http.get(f"{at}/state")).json()["summary"]
         text, is_error = await call("recall", query="harbour master")
-        assert text.startswith("#1 user 20") and text.endswith(SECRET) and not is_error
+        assert text.startswith("#1 user 20") and SECRET in text.splitlines()[0] and not is_error
         text, is_error = await call("tool_search", query="weather")
         assert json.loads(text)["name"] == "get_weather" and not is_error
     found = (await http.post(f"{at}/tools/search", json={"query": "chess"})).json()
@@ -277,7 +277,8 @@ async def test_a_missing_conversation_is_a_tool_error(served: str) -> None:
             assert is_error
             assert text == (
                 "recall was not run: conversation_id is required. It takes"
-                " conversation_id (string, required), query (string, required)."
+                " conversation_id (string, required), query (string, required),"
+                " offset (whole number, default 0)."
             )
 
 
@@ -504,7 +505,7 @@ def plain(served: str) -> Iterator[httpx.Client]:
         yield opened
 
 
-@example_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example_settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=METHODS | st.text(max_size=5),
     name=st.sampled_from(list(AGENT_TOOLS)) | JSON,

@@ -20,18 +20,14 @@ from tests.fake_llm import FakeLLM
 
 TOO_LONG: list[Any] = [
     None,
-    {"code": "context_length_exceeded"},
     {"error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"}},
-    "This model's maximum context length is 8192 tokens.",
-    '{"error": {"code": "context_length_exceeded"}}',
+    [{"error": {"code": 400, "message": "The input token count (9) exceeds the maximum number"}}],
 ]
 OTHERS: list[Any] = [
     "",
     "Rate limit reached: too many tokens per minute",
-    {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}},
-    {"error": {"message": "max_tokens is too large: 99999"}},
     {},
-    "the harbour",
+    [],
 ]
 
 
@@ -139,7 +135,92 @@ async def test_the_payload_after_a_cut_has_the_same_settings(
     assert set(numbers(built)) < set(numbers(before))
 
 
+OUTPUTS: list[tuple[Any, int]] = [
+    ("max_tokens is too large: 99999. This model supports at most 1000 completion tokens", 1000),
+    (
+        [
+            {
+                "error": {
+                    "message": "max_tokens: 9000 > 2000, which is the maximum allowed number of"
+                    " output tokens for claude"
+                }
+            }
+        ],
+        2000,
+    ),
+    (
+        {
+            "error": {
+                "code": "context_length_exceeded",
+                "message": "maximum context length is 4096"
+                " tokens. However, you requested 4196 tokens (100 in the messages, 4096 in the"
+                " completion)",
+            }
+        },
+        3996,
+    ),
+    ("max_completion_tokens is too high", 2048),
+    ("max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens", 4096),
+]
+
+
+@pytest.mark.parametrize(("error", "limit"), OUTPUTS, ids=lambda value: str(value)[:30])
+async def test_a_large_output_leaves_the_history(
+    client: httpx.AsyncClient, error: Any, limit: int
+) -> None:
+    """The payload is the same with a lower output limit: the named one, else half. Nothing is cut.
+
+    It is lower for this payload only; a request with the limit has it again.
+
+    [compaction.large-output]
+    """
+    path = await long_talk(client)
+    before = (await client.post(f"{path}/context")).json()
+    answer = await client.post(f"{path}/overflow", json={"error": error, "error_status": 400})
+    assert answer.status_code == 200, answer.text
+    made = answer.json()
+    assert (made["verdict"], made["reason"]) == ("output_too_large", "output_too_large")
+    assert (made["compacted"], made["compaction_id"]) == (False, None)
+    assert made["before_tokens"] == made["after_tokens"] == before["tokens_used"]
+    assert made["before_msg_count"] == made["after_msg_count"] == 32
+    assert made["max_output_tokens"] == limit
+    lowered = {"max_completion_tokens": limit}
+    assert made["context"]["payload"] == before["payload"] | lowered
+    assert made["context"]["cache_break_reason"] in (None, "budget_changed")
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+    again = await client.post(f"{path}/context", json={"max_output_tokens": limit})
+    assert again.json()["payload"] == made["context"]["payload"]
+    assert (await client.post(f"{path}/context")).json()["payload"] == before["payload"]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"error_status": 429}, "/error_status"),
+        ({"status": 503}, "/error_status"),
+        ({"error": "prompt is too long", "error_status": 429}, "/error"),
+        ({"error": "prompt is too long", "status": 402}, "/error"),
+        ({"error": "Bad request", "error_status": 400}, "/error"),
+    ],
+)
+async def test_the_status_is_checked(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """A status of another meaning is refused; 413 is enough, and so is 400 without an error."""
+    path = await long_talk(client)
+    answer = await client.post(f"{path}/overflow", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+    field = "status" if "status" in body else "error_status"
+    enough = {"error": body["error"], field: 413} if "error" in body else {field: 400}
+    made = (await client.post(f"{path}/overflow", json=enough)).json()
+    assert (made["verdict"], made["max_output_tokens"]) == ("input_too_long", None)
+    assert made["compacted"]
+
+
 WRONG: list[tuple[Any, str]] = [
+    ({"error_status": "400"}, "/error_status"),
+    ({"error_status": 99}, "/error_status"),
     ({"error": 5}, "/error"),
     ({"error": ["a"]}, "/error"),
     ({"format": "nothing"}, "/format"),

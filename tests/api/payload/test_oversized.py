@@ -33,6 +33,7 @@ from tests.conftest import started
 from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
+LINES = "\n" * 10_000
 FORMATS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
@@ -237,7 +238,8 @@ async def test_sections_and_tools_are_named(client: httpx.AsyncClient) -> None:
     assert actions == ["shorten_section"] * 5 + ["larger_window"]
     needed = body["budget"]["used_tokens"] + body["budget"]["max_output_tokens"]
     assert f"{needed:,}" in body["suggestions"][-1]["detail"]
-    path = await new_conversation(client, policy=window(), tools=[tool] * 1, sections=sections[:4])
+    fixed = window(agent_tools="none")
+    path = await new_conversation(client, policy=fixed, tools=[tool], sections=sections[:4])
     await append(client, path, user("Hello"))
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
     assert {"kind": "tool", "name": "search"}.items() <= body["largest"][3].items()
@@ -386,3 +388,18 @@ async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> 
 
     await asyncio.to_thread(tried)
     assert steps["messages_shortened"] > 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+async def test_a_result_that_costs_more_in_the_format_is_left_out_alone(
+    client: httpx.AsyncClient, strategy: str
+) -> None:
+    """Gemini takes a result as JSON: one of line breaks costs a multiple of its stored count.
+
+    The plan saves that by the result itself, not by the messages that stay.
+    """
+    path = await new_conversation(client, policy=window(6500, strategy=strategy))
+    await append(client, path, user("Go."), calling("c"), result("c", f"begin {LINES} end"))
+    await append(client, path, user(f"Look: {'word ' * 1500}"))
+    body = await built(client, path, format="gemini")
+    assert "word word" in told(body["payload"])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -340,7 +341,7 @@ async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: Form
     answer = (await send(client, path, format=format, tool_call=call)).json()
     assert answer["is_error"] is False
     found = text_in(format, answer["message"])
-    assert found.startswith("#1 user 20") and found.endswith(": The staging port is 5433.")
+    assert re.match(r"#1 user 20[-\d: ]+: The staging port is 5433.\n#2 assistant ", found)
     nothing = native(format, "recall", query="zebra ???")
     answer = (await send(client, path, format=format, tool_call=nothing)).json()
     assert text_in(format, answer["message"]) == "[No message matches.]"

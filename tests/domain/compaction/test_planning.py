@@ -31,6 +31,7 @@ from app.domain.compaction.planning import (
     CompactionInput,
     CompactionOptions,
     plan_compaction,
+    room_for_summaries,
     tree_chunks,
     unsummarised_spans,
 )
@@ -44,9 +45,9 @@ from app.domain.compaction.summary_budget import (
     MIN_SUMMARY_TOKENS,
     history_budget,
     summary_reserve,
+    summary_room,
     summary_text_limit,
     tree_node_text_limit,
-    tree_text_limit,
 )
 from app.domain.compaction.thresholds import (
     NO_THRESHOLD,
@@ -119,6 +120,14 @@ def resolved_with(
 def history(count: int, tokens: int = 50) -> list[Entry]:
     """Return user messages of equal size."""
     return [entry(seq, U, tokens) for seq in range(1, count + 1)]
+
+
+def room(
+    name: StrategyName, limits: Limits = LIMITS, target: float = 0.5, tokens: int = 1000
+) -> int:
+    """Return what a plan of so many tokens reserves for its summaries."""
+    policy = Policy(compaction=CompactionPolicy(target=target))
+    return summary_room(name, limits, policy, 0, tokens)
 
 
 def planned(
@@ -209,9 +218,10 @@ def test_automatic_plans_free_at_least_min_gain(
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
     plan = planned(policy, items, CompactionOptions())
     if isinstance(plan, CompactionPlan):
-        reserve = summary_reserve(name, LIMITS) if plan.summarises else 0
+        most = room(name, target=0.3, tokens=sum(item.tokens for item in items))
+        reserve = most if plan.summarises else 0
         if plan.chunks:
-            reserve = min(reserve, len(plan.chunks) * (tree_node_text_limit(LIMITS) + LABEL_TOKENS))
+            reserve = min(reserve, len(plan.chunks) * (tree_node_text_limit(most) + LABEL_TOKENS))
         assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
 
 
@@ -274,7 +284,7 @@ def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) ->
     assert isinstance(plan, CompactionPlan)
     reserve = 100
     if plan.chunks:
-        reserve = len(plan.chunks) * (tree_node_text_limit(LIMITS) + LABEL_TOKENS)
+        reserve = len(plan.chunks) * (tree_node_text_limit(room(name)) + LABEL_TOKENS)
     assert 100 <= plan.freed_tokens - reserve <= 180
 
 
@@ -286,9 +296,7 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
     options = replace(FORCED, target_tokens=600)
     plan = plan_compaction(turns_of(10), ConversationState(), resolved, 0, options)
     assert isinstance(plan, CompactionPlan)
-    reserve = summary_reserve(name, limits)
-    if plan.chunks:  # a tree reserves tokens for its summaries
-        reserve = len(plan.chunks) * (tree_node_text_limit(limits) + LABEL_TOKENS)
+    reserve = summary_room(name, limits, Policy(), 0, 1000, factor, 600)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
     wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
@@ -393,21 +401,21 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
     assert 2 * MIN_SUMMARY_TOKENS <= tree <= MAX_TREE_TOKENS
     assert tree == 2 * MIN_SUMMARY_TOKENS or tree <= limits.effective_window / 5
     assert 0 < summary_text_limit(limits) < one
-    assert 0 < tree_node_text_limit(limits) <= tree_text_limit(limits) < tree
+    assert 0 < tree_node_text_limit(tree) < tree
 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
 def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
     """A text at its limit fits the reserve with its label, and so do the texts of a tree."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
-    budgets = [summary_text_limit(limits)]
+    most = room(name, limits, tokens=total)
+    budgets = [most - LABEL_TOKENS]
     if name is StrategyName.TREE_SUMMARY:
-        budgets = [tree_node_text_limit(limits)] * (
-            tree_text_limit(limits) // tree_node_text_limit(limits)
-        )
+        each = tree_node_text_limit(most)
+        budgets = [each] * (most // (each + LABEL_TOKENS))
     summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(budgets, 1))
     view = View(spans=spans_beside(Span(1, len(budgets) + 1)), summaries=summaries)
-    assert view_summary_tokens(view, third) <= summary_reserve(name, limits)
+    assert view_summary_tokens(view, third) <= most
 
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
@@ -913,15 +921,19 @@ class Talk:
         self._note_summarised(
             plan, unsummarised_spans(hidden, self.view.summarised, plan.released_seqs)
         )
-        return [summary_of(hidden, summary_text_limit(self.resolved.compaction_limits()))]
+        return [summary_of(hidden, self._room(StrategyName.SANDWICH) - LABEL_TOKENS)]
+
+    def _room(self, name: StrategyName) -> int:
+        shown = self.compaction_input.shown
+        return room_for_summaries(name, shown, self.state, self.resolved)
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
-        limits, tree = self.resolved.compaction_limits(), self.resolved.policy.tree_summary
-        room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
+        tree, most = self.resolved.policy.tree_summary, self._room(StrategyName.TREE_SUMMARY)
+        room, nodes = tree_node_text_limit(most), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
         self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released_seqs)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
-        while merge := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
+        while merge := next_merge(nodes, tree.levels, tree.chunk_size, most):
             first, last = merge
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
             nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
@@ -1075,7 +1087,7 @@ WISHES = PLAIN_OPTIONS | st.sampled_from(COMPACTING).map(
 
 
 @given(talks(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
     """Each is idempotent, reaches its target and shows every pin. [strategy.idempotent]"""
     options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_OPTIONS

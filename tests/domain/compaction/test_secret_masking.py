@@ -234,7 +234,7 @@ def test_a_value_is_masked_by_its_name(way: str, secret: str) -> None:
 PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ", (LETTERS, 6))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(secret=PHRASES)
 def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
     """Blanks and signs do not end a quoted password, or a block of YAML."""
@@ -257,7 +257,7 @@ def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
             assert sum(sign in kept for sign in ('"port": 1', "b: 1", "run", "user", name)) > 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @example("q9 the password is hunter27z")
 @given(secret=st.text(LETTERS + "\"'\\/ ", min_size=12).map(lambda text: f"q9{text}7z"))
 def test_an_escaped_quote_does_not_end_a_value(secret: str) -> None:
@@ -536,7 +536,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_masking_again_changes_nothing(text: str) -> None:
     """A summary is masked again by each later summary."""
@@ -544,7 +544,7 @@ def test_masking_again_changes_nothing(text: str) -> None:
     assert masked(once) == once
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.lists(PIECES, max_size=8).map("".join),
     st.lists(PIECES, max_size=8).map("".join),

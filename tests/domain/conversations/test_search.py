@@ -1,6 +1,6 @@
-"""Words, queries and what is recalled: the rules of the search, for any language.
+"""Words and queries: the rules of the search, for any language.
 
-[search.words, search.recall]
+[search.words]
 """
 
 from __future__ import annotations
@@ -15,16 +15,6 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Reasoning, Role, Text, ToolCall
 from app.domain.conversations.search.query import Query, query_from
-from app.domain.conversations.search.recall import (
-    EXCERPT_CHARS,
-    MAX_RECALL_TERMS,
-    Candidate,
-    Postings,
-    candidates,
-    excerpt,
-    ranked,
-    recall_terms,
-)
 from app.domain.conversations.search.texts import text_of
 from app.domain.conversations.search.words import (
     MAX_LEXEME_BYTES,
@@ -66,7 +56,7 @@ def finds(query: str | Query, *texts: str) -> bool:
 # --- words ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
 def test_every_word_is_found(names: list[str], place: int) -> None:
     """Each word and name of a text is found alone, in any case."""
@@ -76,7 +66,7 @@ def test_every_word_is_found(names: list[str], place: int) -> None:
     assert finds(name.upper(), text)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=MIN_PREFIX))
 def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
     """Three characters of a word are enough, also inside a name."""
@@ -84,7 +74,7 @@ def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size
     assert finds(word[:size], f"xyz/{word}.abc")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(NAME, min_size=1, max_size=4), st.lists(NAME, min_size=1, max_size=2))
 def test_a_message_without_a_word_of_the_query_is_not_found(
     said: list[str], asked: list[str]
@@ -276,7 +266,7 @@ def test_a_query_has_required_and_excluded_words_and_phrases() -> None:
     assert finds('"識管"', "知識管理") and not finds('"知管"', "知識管理")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(NAME, NAME, st.lists(NAME, max_size=3))
 def test_an_exclusion_removes_exactly_the_matches_of_its_word(
     wanted: str, unwanted: str, others: list[str]
@@ -313,100 +303,3 @@ def test_any_query_is_parsed_or_refused(text: str) -> None:
     for term in (*query.words, *(term for group in query.excluded for term in group)):
         assert 0 < len(term.lexeme.encode()) <= MAX_LEXEME_BYTES
         assert not set(term.lexeme) & set(" '\\%:&|!()*\x00")
-
-
-# --- recall -----------------------------------------------------------------------------------
-
-
-def terms_of(text: str) -> list[str]:
-    """Return the lexemes of a question's terms."""
-    return [term.lexeme for term in recall_terms(text)]
-
-
-def test_a_question_is_searched_by_stems_and_parts() -> None:
-    """Endings are cut, and a joined word is searched as a whole and by its parts."""
-    assert terms_of("databases") == ["databa"] == terms_of("database")
-    assert terms_of("ports? user_service") == ["port", "user", "servic", "user_service"]
-    assert terms_of("клавиатурой") == ["клавиатур"]
-    assert terms_of("知識管理") == ["知識", "識管", "管理"]
-    assert terms_of("?!") == []
-    many = " ".join(f"w{number}" for number in range(99))
-    assert len(recall_terms(many)) == MAX_RECALL_TERMS
-    assert "lighthouse"[:8] in terms_of(f"{many} lighthouse")
-
-
-def order(found: list[Candidate], postings: list[Postings], head: int) -> list[int]:
-    """Return the seqs in the order of the ranking."""
-    return [item.seq for item in ranked(found, postings, head)]
-
-
-def test_messages_with_all_words_rank_first() -> None:
-    """Then those with the highest weight of terms, then the newest."""
-    postings = [
-        Postings((1, 5, 9)),
-        Postings((5, 7)),
-        Postings(tuple(range(1, 90, 2))),
-    ]
-    found = candidates(postings)
-    assert order(found, postings, 1000)[:4] == [5, 7, 9, 1]
-    assert order(candidates(postings, [3]), postings, 1000)[:2] == [5, 3]
-
-
-def test_common_words_alone_do_not_match() -> None:
-    """A message with common words alone is left out, unless all words are common."""
-    common = Postings(tuple(range(800, 1000)), is_cut=True)
-    rare = Postings((3, 850))
-    assert order(candidates([common, rare]), [common, rare], 1000) == [850, 3]
-    assert order(candidates([common, Postings(())]), [common, Postings(())], 1000) == []
-    assert order(candidates([common]), [common], 1000)[:2] == [999, 998]
-    third = Postings(tuple(range(402, 1000, 3)), is_cut=True)
-    asked = [third, third, third, Postings(())]
-    assert order(
-        [Candidate(8, frozenset({0, 1, 2})), Candidate(9, frozenset({0}))], asked, 1000
-    ) == [8]
-    few = Postings((1, 2, 3))
-    assert order(candidates([few]), [few], 3) == [3, 2, 1]
-
-
-def test_a_long_message_ranks_lower() -> None:
-    """Of two messages with the same terms the shorter one is first."""
-    postings = [Postings((1, 2))]
-    found = [Candidate(1, frozenset({0}), 40), Candidate(2, frozenset({0}), 9000)]
-    assert order(found, postings, 100) == [1, 2]
-
-
-def test_an_excerpt_shows_the_best_matches() -> None:
-    """It is one line of about 300 characters around the terms with the highest weight."""
-    text = "port " + "filler\nwords " * 100 + "the staging\nPORT is 5433, " + "and more " * 100
-    terms = recall_terms("staging port 5433")
-    shown = excerpt(text, terms, [1.0] * len(terms))
-    assert "the staging PORT is 5433" in shown
-    assert shown.startswith("…") and shown.endswith("…")
-    assert len(shown) <= EXCERPT_CHARS + 2
-    assert excerpt("short", terms, [1.0] * len(terms)) == "short"
-
-
-@pytest.mark.parametrize(
-    ("question", "words"),
-    [
-        ("camel", "x" * 400 + " getCamelCase"),
-        ("été", "x" * 400 + " un ÉTÉ chaud"),
-        ("知識", "x" * 400 + "企業知識管理"),
-        ("lazy_dog", "x" * 400 + " the lazy_dog"),
-        ("my", "army " * 100 + "my var"),
-    ],
-)
-def test_an_excerpt_finds_words_as_the_search_does(question: str, words: str) -> None:
-    """Normalised words, humps and spaceless scripts are found at their positions."""
-    terms = recall_terms(question)
-    shown = excerpt(words, terms, [1.0] * len(terms))
-    assert shown.endswith(words[-6:])
-
-
-@given(st.text(max_size=1000), st.text(max_size=50))
-def test_an_excerpt_of_any_text_is_one_short_line(text: str, question: str) -> None:
-    """Any text has its excerpt, on one line."""
-    terms = recall_terms(question)
-    shown = excerpt(text, terms, [1.0] * len(terms))
-    assert len(shown) <= EXCERPT_CHARS + 2
-    assert "\n" not in shown

@@ -18,7 +18,12 @@ from app.domain.common.messages import FormatName
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool, tool_from, tools_of
 from app.domain.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.domain.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.domain.prompt.tool_deferral import is_fixed, plan_deferral, with_deferred
+from app.domain.prompt.tool_deferral import (
+    ToolLimits,
+    is_fixed,
+    plan_deferral,
+    with_deferred,
+)
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [
@@ -175,7 +180,7 @@ def test_never_deferred_and_always_counted(
     costs = [estimate_tool_defs_tokens([tool], len) for tool in tools]
     assert all(map(is_fixed, hosted))
     assert all(cost > HOSTED_TOOL_TOKENS for cost in costs[: len(hosted)])
-    deferred = plan_deferral(tools, costs, allowed, {}, [])
+    deferred = plan_deferral(tools, costs, ToolLimits(allowed, allowed), {}, [])
     assert all(name.startswith("f") for name in deferred)
     for format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES):
         taken, _ = tools_of(tools, format)

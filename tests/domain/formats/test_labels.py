@@ -297,7 +297,7 @@ def test_every_part_is_sent_or_has_a_label(
 
 
 @given(message=generated.messages())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_content_reads_as_empty(message: Message) -> None:
     """A message that held anything but blank text and reasoning is never called empty."""
     holds = [

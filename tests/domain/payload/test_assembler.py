@@ -258,7 +258,7 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_counts_are_those_of_the_items_returned(case: Case) -> None:
     """Conversation and summary tokens equal a count of the items from scratch."""
     assembler = folded(case, [])

@@ -42,7 +42,7 @@ def judge(case: Case, assembler: Assembler) -> None:
         assert counted >= LEAST * sent, f"{case.format}: {counted} counted, {sent} sent"
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(case=cases(), cut=st.integers(0, 40))
 def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
     """Cold and warm, whole and reduced, in every format, each text of a payload is counted."""

@@ -34,6 +34,7 @@ from app.domain.payload.rendering import (
     RenderRequest,
     render_payload,
 )
+from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     STUB_TOOL,
@@ -397,14 +398,18 @@ def test_tools_merge_by_name_and_keep_their_place() -> None:
 
 
 def test_openai_takes_at_most_128_tools() -> None:
-    """More tools than the format takes are refused, unless enough can be held back.
+    """More tools than the format takes are deferred, hosted and own ones excepted.
 
-    [tools.provider-limit]
+    [tools.provider-limit, tools.last-resort]
     """
     many = tuple(replace(TOOLS[0], name=f"t{n}") for n in range(129))
-    check_tools(resolved_of([], many[:128], None), CHAT)
-    check_tools(resolved_of([], many, None), ANTHROPIC)
+    assert resolved_of([], many[:128], None).deferral(CHAT) == ()
+    assert resolved_of([], many, None).deferral(ANTHROPIC) == ()
+    resolved = resolved_of([], many, None)
+    check_tools(resolved, CHAT)
+    assert len(many) - len(resolved.deferral(CHAT)) + len(AGENT_TOOLS) == 128
+    without = replace(resolved, policy=replace(resolved.policy, agent_tools="none"))
     with pytest.raises(ValidationError) as refused:
-        check_tools(resolved_of([], many, None), CHAT)
+        check_tools(without, CHAT)
     assert refused.value.problems[0].pointer == "/tools"
     check_tools(resolved_of([], tuple(replace(t, category="mcp") for t in many), None), CHAT)

@@ -89,7 +89,7 @@ def damaged(draw: st.DrawFn) -> tuple[FormatName, dict[str, Any]]:
 
 
 @given(damaged(), st.sampled_from(range(4)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_damaged_payloads_are_read(made: tuple[FormatName, dict[str, Any]], place: int) -> None:
     """Whatever stands in a payload, it is judged; only one without items is refused."""
     format, payload = made
@@ -106,7 +106,7 @@ def test_damaged_payloads_are_read(made: tuple[FormatName, dict[str, Any]], plac
 
 
 @given(FORMATS, st.lists(ANY, max_size=5), st.dictionaries(WORDS, ANY, max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_json_is_read(format: FormatName, items: list[Any], rest: dict[str, Any]) -> None:
     """No JSON makes it raise."""
     payload = {**rest, ITEMS[format]: items}
@@ -203,7 +203,7 @@ TURNS: Mapping[FormatName, Turn] = {
 
 
 @given(FORMATS, st.lists(st.integers(0, 3), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_turns_are_appended(format: FormatName, turns: list[int]) -> None:
     """A valid payload stays valid when complete turns are appended [validation.any-json]."""
     payload = payload_of(format)
@@ -246,7 +246,7 @@ def plain(format: FormatName, turns: list[int]) -> dict[str, Any]:
 
 
 @given(FORMATS, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_an_independent_checker_agrees(
     format: FormatName, turns: list[int], data: st.DataObject
 ) -> None:

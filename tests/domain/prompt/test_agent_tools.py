@@ -127,7 +127,7 @@ def test_schemas_list_required_parameters() -> None:
         READ_BYTES: ["ref_id", "offset", "limit"],
         TOOL_SEARCH: ["query", "limit"],
         COMPACT_CONTEXT: [],
-        RECALL: ["query"],
+        RECALL: ["query", "offset"],
     }
     assert [schema["required"] for schema in schemas.values()] == [
         ["ref_id"],
@@ -317,7 +317,8 @@ def refusal(name: str, arguments: Any) -> str:
         (TOOL_SEARCH, {"ref_id": None, "query": "x"}, SearchTools("x", 5)),
         (TOOL_SEARCH, {"ref_id": None, "query": "x", "limit": "999"}, SearchTools("x", 50)),
         (COMPACT_CONTEXT, {"ref_id": None}, CompactContext()),
-        (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port")),
+        (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port", 0)),
+        (RECALL, {"ref_id": None, "query": "a", "offset": "10"}, Recall("a", 10)),
     ],
 )
 def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], ask: Any) -> None:
@@ -421,7 +422,7 @@ def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any)
     else:
         unlimited = isinstance(ask, CompactContext | Recall)
         assert unlimited or 1 <= ask.limit <= MAX_BYTES
-        assert not isinstance(ask, ReadLines | ReadBytes) or 0 <= ask.offset < 2**53
+        assert not isinstance(ask, ReadLines | ReadBytes | Recall) or 0 <= ask.offset < 2**53
 
 
 # --- results ----------------------------------------------------------------------------------

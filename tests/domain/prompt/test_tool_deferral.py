@@ -17,7 +17,12 @@ from pydantic import TypeAdapter
 from app.domain.common.messages import FormatName
 from app.domain.formats import ToolDefinition, parse_tool
 from app.domain.prompt.agent_tools import AGENT_TOOLS
-from app.domain.prompt.tool_deferral import deferred_note, plan_deferral, with_deferred
+from app.domain.prompt.tool_deferral import (
+    ToolLimits,
+    deferred_note,
+    plan_deferral,
+    with_deferred,
+)
 from app.domain.tool_output.preview import TOOL_SEARCH
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
@@ -38,7 +43,8 @@ def held(
     most: int | None = None,
 ) -> tuple[str, ...]:
     """Plan for tools that cost 10 each."""
-    return plan_deferral(tools, [10] * len(tools), allowed, used or {}, promoted, most)
+    limits = ToolLimits(allowed, max_tools=most)
+    return plan_deferral(tools, [10] * len(tools), limits, used or {}, promoted)
 
 
 MIXED = [
@@ -84,7 +90,7 @@ def test_the_least_recently_used_tool_is_deferred_first() -> None:
 def test_tools_of_the_service_itself_stay() -> None:
     """A caller who lists them as mcp keeps the search, and what reads cut results."""
     own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
-    assert plan_deferral(own, [10] * 3, 0, {}, ()) == ("other",)
+    assert plan_deferral(own, [10] * 3, ToolLimits(0, 0, 0), {}, ()) == ("other",)
 
 
 def test_a_promoted_tool_is_not_deferred() -> None:
@@ -98,7 +104,41 @@ def test_no_more_tools_than_a_provider_takes() -> None:
     assert held(MIXED, 1000, most=6) == ()
     assert held(MIXED, 1000, most=4) == ("m2", "m3")
     assert held(MIXED, 59, most=6) == ("m3",)
-    assert held(MIXED, 1000, most=0) == ("s1", "m1", "m2", "s2", "m3")
+    assert held(MIXED, 1000, most=1) == ("s1", "m1", "m2", "s2", "m3")
+
+
+def last_resort(allowed: int, most_tokens: int, *promoted: str, **used: int) -> tuple[str, ...]:
+    """Plan for tools without a category and one of mcp; the second is the largest."""
+    tools = [tool(name, "builtin") for name in "abcd"] + [tool("m")]
+    return plan_deferral(
+        tools, [10, 30, 10, 10, 10], ToolLimits(allowed, most_tokens), used, promoted
+    )
+
+
+def test_builtin_tools_are_deferred_as_a_last_resort() -> None:
+    """Where they leave no room: never called before called, then the largest, then the last.
+
+    [tools.last-resort]
+    """
+    assert last_resort(20, 60) == ("m",)  # enough room: the allowed tokens bind mcp and skill only
+    assert last_resort(20, 59) == ("b", "d", "m")
+    assert last_resort(10, 59) == ("b", "c", "d", "m")
+    assert last_resort(30, 59, b=2, c=1) == ("a", "c", "d", "m")
+    assert last_resort(0, 0) == ("a", "b", "c", "d", "m")
+
+
+def test_promoted_tools_are_deferred_last_of_all() -> None:
+    """A found tool stays while the others make room; else the first found goes first."""
+    assert last_resort(20, 59, "b") == ("a", "c", "d", "m")
+    assert last_resort(20, 39, "b", "m") == ("a", "b", "c", "d")
+    assert last_resort(20, 10, "b", "m") == ("a", "b", "c", "d")
+
+
+def test_too_many_builtin_tools_are_deferred() -> None:
+    """No more than the provider takes, even where no token is short. [tools.last-resort]"""
+    tools = [tool(f"b{number}", "builtin") for number in range(5)]
+    plan = plan_deferral(tools, [10] * 5, ToolLimits(20, 1000, 3), {"b4": 1}, ())
+    assert plan == ("b2", "b3")
 
 
 PLANS = st.lists(
@@ -132,17 +172,10 @@ def test_a_plan_defers_no_more_tools_than_needed(
 ) -> None:
     """The rest fits, or every deferrable tool is deferred; one tool more would not fit."""
     tools, costs, used, promoted = case(rows)
-    plan = plan_deferral(tools, costs, allowed, used, promoted, most)
-    found = [name for name in promoted if name in plan]
-    assert found == promoted[: len(found)]
-    if found:  # only where too many were found: then nothing else is left, and no more than needed
-        assert most is not None and len(tools) - len(plan) <= max(
-            most, sum(tool.category == "builtin" for tool in tools)
-        )
-        assert len(tools) - len(plan) + 1 > most
-        plan = tuple(name for name in plan if name not in found)
-        assert {t.name for t in tools if t.category != "builtin"} == {*plan, *promoted}
-        return
+    stay = {tool.name for tool in tools if tool.category == "builtin"}.union(promoted)
+    if most is not None:  # below that, the last resort defers others as well
+        most = max(most, len(stay))
+    plan = plan_deferral(tools, costs, ToolLimits(allowed, max_tools=most), used, promoted)
     cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
     by_name = {tool.name: (tool, place) for place, tool in enumerate(tools)}
     limit = len(tools) if most is None else most
@@ -150,7 +183,7 @@ def test_a_plan_defers_no_more_tools_than_needed(
     def fits(names: set[str]) -> bool:
         return sum(cost[name] for name in names) <= allowed and len(names) <= limit
 
-    may_go = {t.name for t in tools if t.category != "builtin"} - set(promoted)
+    may_go = set(by_name) - stay
     assert list(plan) == [tool.name for tool in tools if tool.name in set(plan)]
     assert set(plan) <= may_go
     left = set(by_name) - set(plan)
@@ -172,9 +205,32 @@ def test_more_allowed_tokens_never_defer_more_tools(
 ) -> None:
     """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
     tools, costs, used, promoted = case(rows)
-    plan = plan_deferral(tools, costs, allowed, used, promoted)
-    assert set(plan_deferral(tools, costs, allowed + more, used, promoted)) <= set(plan)
-    assert plan_deferral(tools, costs, allowed, used, promoted) == plan
+    plan = plan_deferral(tools, costs, ToolLimits(allowed), used, promoted)
+    larger = plan_deferral(tools, costs, ToolLimits(allowed + more), used, promoted)
+    assert set(larger) <= set(plan)
+    assert plan_deferral(tools, costs, ToolLimits(allowed), used, promoted) == plan
+
+
+@given(PLANS, st.integers(0, 900), st.integers(0, 1500), st.integers(0, 500), st.integers(0, 12))
+def test_the_last_resort_leaves_room_and_defers_no_more_for_more_room(
+    rows: list[Any], allowed: int, most_tokens: int, more: int, most: int
+) -> None:
+    """All tools that can go make room; builtin ones only where there is none without them."""
+    tools, costs, used, promoted = case(rows)
+    limits = ToolLimits(allowed, most_tokens, most)
+    plan = plan_deferral(tools, costs, limits, used, promoted)
+    cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
+    left = cost.keys() - set(plan)
+    assert not left or (sum(map(cost.__getitem__, left)) <= most_tokens and len(left) <= most)
+    builtin = {tool.name for tool in tools if tool.category == "builtin"}
+    if builtin & set(plan):
+        others = builtin | set(promoted)
+        assert cost.keys() - others <= set(plan)
+        assert sum(map(cost.__getitem__, others)) > most_tokens or len(others) > most
+    if set(plan) & set(promoted):
+        assert cost.keys() - set(promoted) <= set(plan)
+    wider = ToolLimits(allowed, most_tokens + more, most)
+    assert len(plan_deferral(tools, costs, wider, used, promoted)) <= len(plan)
 
 
 def test_the_note_has_the_exact_words() -> None:

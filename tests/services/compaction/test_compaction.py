@@ -20,6 +20,7 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
@@ -317,7 +318,7 @@ async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness)
     more=raw_logs(4),
 )
 @settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -374,6 +375,7 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
         SUMMARISER,
         200,
         run,
+        SummaryScope(len),
     )
     assert made.text == "page two"
     assert run.calls == len(harness.gateway.calls) == 2
@@ -396,5 +398,6 @@ async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> 
         None,
         200,
         harness.summariser.start_run(TENANT),
+        SummaryScope(lambda text: len(text) // 4, earlier_tokens=400),
     )
     assert "so far" in made.text

@@ -445,7 +445,7 @@ async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
     cid = await harness.conversation(tree(4, 2, 2100))
     await fill(harness, cid, 1850)
     made = await harness.compact(cid, target_tokens=600)
-    assert made.compacted and made.degraded == ("summariser_unavailable",)
+    assert made.compacted and "summariser_unavailable" in made.degraded
 
 
 async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
@@ -561,8 +561,8 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
     made = await harness.compact(cid, target_tokens=target)
     assert made.compacted
     assert made.after_tokens <= preview.after_tokens <= target
-    # A chain keeps a tenth of the window for its summary, and a tree the tokens of its chunk.
-    unused = {"chain": 410, "tree_summary": 120}[strategy] - preview.summary_tokens
+    # What is reserved for the summary: as much as has to be hidden, and the tool `recall`.
+    unused = 300 - preview.summary_tokens
     assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
     again = await harness.compact(cid, target_tokens=target)
     assert not again.compacted
@@ -881,7 +881,7 @@ class Story:
     ),
 )
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

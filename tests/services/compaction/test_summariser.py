@@ -22,12 +22,15 @@ from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.models.limits import ModelInfo
 from app.services.compaction.summaries.chunking import cut_middle, take_chunk
+from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
+
+SCOPE = SummaryScope(lambda text: len(text) // 4)
 
 Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
 
@@ -104,6 +107,12 @@ def model(name: str, window: int | None, max_input: int | None = None) -> ModelI
         cache_write_price=None,
         sources={},
     )
+
+
+def stated(count: int) -> list[Message]:
+    """Return user messages that each state a constraint beside much that is none."""
+    texts = (f"Item {i} must stay. " + "Look around there as well. " * 20 for i in range(count))
+    return [Message(Role.USER, (Text(text),)) for text in texts]
 
 
 def numbered(count: int, size: int = 400) -> list[Message]:
@@ -362,10 +371,10 @@ async def test_kept_messages_are_shown_and_marked() -> None:
 async def test_kept_messages_are_not_extracted() -> None:
     """The built-in summariser leaves out what is shown beside it. [pins.verbatim]"""
     made = await run(
-        ScriptedGateway(""), messages=numbered(3, 40), by=None, verbatim_indices=frozenset({1})
+        ScriptedGateway(""), messages=stated(3), by=None, verbatim_indices=frozenset({1})
     )
-    assert "<0>x" in made.text
-    assert "<1>x" not in made.text
+    assert "Item 0 must stay." in made.text
+    assert "Item 1 must stay." not in made.text
 
 
 async def test_an_earlier_retain_is_carried_on() -> None:
@@ -392,8 +401,9 @@ async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
     """It has earlier retained lines, decisions and references within its limit."""
     messages = [
-        Message(Role.USER, (Text("Which database?"),)),
-        Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
+        Message(Role.USER, (Text("Which database? " + "Look closely at it. " * 300),)),
+        Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL."),)),
+        Message(Role.TOOL, (Text("Read it with ref=abc123"),), tool_call_id="c"),
     ]
     summary_request = SummaryRequest(retain_directives=("refs",))
     made = await run(
@@ -404,10 +414,9 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
         retained="- ref=7",
     )
     assert made.retain is not None
-    first, *rest = made.retain.splitlines()
-    assert first == "- ref=7"
+    assert "- ref=7" in made.retain
     assert "We decided to use PostgreSQL." in made.retain
-    assert "- ref=abc123" in rest
+    assert "- ref_id=abc123" in made.retain
     assert (len(made.text) + len(made.retain)) // 4 <= 300
 
 
@@ -424,7 +433,7 @@ async def test_summaries_are_merged_into_one() -> None:
     summary_run = subject.start_run("tenant")
     summary_request = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
     text = await subject.merge(
-        ["first " * 20, "second " * 20], summary_request, "main", 300, summary_run
+        ["first " * 20, "second " * 20], summary_request, "main", 300, summary_run, SCOPE
     )
     assert text == "short"
     assert (summary_run.calls, summary_run.model) == (1, "main")
@@ -440,13 +449,12 @@ async def test_digests_are_merged_without_a_model() -> None:
     subject = summariser(ScriptedGateway(""))
     summary_run = subject.start_run("tenant")
     parts = [
-        (await run(ScriptedGateway(""), messages=[message], by=None)).text
-        for message in numbered(2, 40)
+        (await run(ScriptedGateway(""), messages=[message], by=None)).text for message in stated(2)
     ]
-    text = await subject.merge(parts, SummaryRequest(), None, 300, summary_run)
-    assert text.count("## User requests") == 1
-    assert "<0>xxx" in text
-    assert "<1>xxx" in text
+    text = await subject.merge(parts, SummaryRequest(), None, 300, summary_run, SCOPE)
+    assert text.count("## Constraints") == 1
+    assert "Item 0 must stay." in text
+    assert "Item 1 must stay." in text
     assert (summary_run.calls, summary_run.model) == (0, "extractive")
 
 

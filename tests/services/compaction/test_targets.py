@@ -229,7 +229,7 @@ async def test_a_dry_run_with_a_model_states_its_estimate(
     ),
 )
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -513,7 +513,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3000)), min_size=4, max_size=24))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_windows_equal_those_of_a_simple_model(
     database: PostgresDatabase, story: Any

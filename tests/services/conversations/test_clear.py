@@ -734,7 +734,7 @@ OUTPUTS = st.fixed_dictionaries(
     pin=st.integers(0, 9),
 )
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

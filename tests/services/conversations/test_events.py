@@ -137,7 +137,7 @@ OPS = st.lists(
 
 @given(ops=OPS, page_rows=st.integers(1, 4))
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -171,7 +171,7 @@ async def test_resuming_is_exact(
 
 @given(steps=st.lists(st.integers(1, 6), min_size=1, max_size=6))
 @settings(
-    max_examples=8,
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -64,7 +64,7 @@ async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
 
 @given(log=raw_logs(8), cuts=st.lists(st.integers(1, 4), max_size=8))
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -15,10 +15,10 @@ import pytest_asyncio
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
+from app.domain.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.compaction.runs import CompactRequest
-from app.services.conversations import search
+from app.services.conversations import recall, search
 from app.services.conversations.search import SearchService
 from app.worker import Worker
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, new_id, result, says, user
@@ -65,7 +65,7 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
 
 async def recalled(service: SearchService, cid: str, question: str) -> Sequence[Recalled]:
     """Return the messages of a conversation that answer a question."""
-    return await service.recall(TENANT, cid, question)
+    return (await service.recall(TENANT, cid, question)).messages
 
 
 async def words_of(harness: Harness, cid: str) -> int:
@@ -84,7 +84,7 @@ async def test_a_compacted_sentence_is_found(
 ) -> None:
     """Messages that a compaction hides are found, and so are later ones."""
     assert (await harness.compact(with_sentence)).compacted
-    assert PLANTED not in (await harness.build(with_sentence)).contents
+    assert (await harness.receipt(with_sentence)).hidden_span.holds(9)
     (found,) = await page(service, with_sentence, "odhran staging port")
     assert (found.seq, PLANTED in found.body) == (9, True)
     assert await seqs(service, with_sentence, '"listens on port 5433"') == [9]
@@ -100,7 +100,7 @@ async def test_a_cleared_sentence_is_found(
     await harness.append(with_sentence, user("a new start"))
     assert PLANTED not in (await harness.build(with_sentence)).contents
     assert await seqs(service, with_sentence, "staging port") == [9]
-    (found,) = await recalled(service, with_sentence, "on which port does the database listen?")
+    (found, *_) = await recalled(service, with_sentence, "on which port does the database listen?")
     assert (found.seq, found.role, found.excerpt) == (9, "user", PLANTED)
 
 
@@ -125,7 +125,7 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
     assert await seqs(service, other, "zebra") == [1]
     assert await seqs(service, mine, "zebra -mine") == []
     assert await seqs(service, mine, "lion") == []
-    assert await recalled(service, mine, "lion") == []
+    assert await recalled(service, mine, "lion") == ()
     for tenant, cid in (("another", mine), (TENANT, new_id())):
         with pytest.raises(NotFound):
             await service.page(
@@ -345,38 +345,80 @@ async def test_a_search_without_a_database_is_unavailable(
 # --- recall -----------------------------------------------------------------------------------
 
 
-async def test_recall_shows_the_best_first(harness: Harness, service: SearchService) -> None:
-    """Messages with all words are first, then those with the rarest.
+async def test_recall_shows_the_best_first_in_pages(
+    harness: Harness, service: SearchService
+) -> None:
+    """Messages with the rarest words are first, with those around them.
 
-    Common words alone do not match.
+    Pages have each match once. [search.recall-pages]
     """
     cid = await harness.conversation()
-    filler = [user(f"the message {number} is about a weather to see") for number in range(150)]
+    filler = [user(f"the message {number} has a weather to see") for number in range(150)]
     await harness.append(
         cid,
         *filler,
-        user("the zebra is about to sleep"),
-        user("the lion and the zebra are friends"),
-        user("the lion is about"),
+        says("who sleeps with a zebra?"),
+        user("the lion does, in a weather like that"),
+        says("and the lion?"),
     )
-    found = await recalled(service, cid, "Is the zebra about to see a lion?")
-    assert [item.seq for item in found] == [152, 151, 153]
-    weather = await recalled(service, cid, "the weather")
-    assert [item.seq for item in weather] == [*range(150, 150 - MAX_RECALLED, -1)]
-    assert await recalled(service, cid, "the elephant") == []
-    assert await recalled(service, cid, "?!") == []
+    found = await recalled(service, cid, "Is the zebra going to see a lion?")
+    assert [item.seq for item in found][:2] == [152, 151]
+    seqs_of: list[int] = []
+    for offset in range(0, 50, MAX_RECALLED):
+        page = await service.recall(TENANT, cid, "the weather", offset)
+        assert (page.offset, page.total) == (offset, MAX_RANKED)
+        seqs_of += [item.seq for item in page.messages]
+    assert len(seqs_of) == len(set(seqs_of)) == MAX_RANKED
+    assert await recalled(service, cid, "the elephant") == ()
+    assert await recalled(service, cid, "?!") == ()
+
+
+async def test_recall_shows_both_sides(harness: Harness, service: SearchService) -> None:
+    """The messages around a match are shown, unless they are on the page themselves."""
+    cid = await harness.conversation()
+    sides = [user("where?"), says("the zebra is in Lisbon"), user("I see")]
+    await harness.append(cid, *(message for _ in range(MAX_RECALLED) for message in sides))
+    for item in await recalled(service, cid, "zebra"):
+        assert (item.role, item.excerpt) == ("assistant", "the zebra is in Lisbon")
+        beside = [found and (found.role, found.excerpt) for found in (item.before, item.after)]
+        assert beside == [("user", "where?"), ("user", "I see")]
+    found = await recalled(service, cid, "zebra where see")
+    shown = {item.seq for item in found}
+    assert all((item.before is None) is (item.seq - 1 in shown) for item in found if item.seq > 1)
 
 
 async def test_recall_finds_old_messages_with_common_words(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Postings are bounded, but a message with all words is found at any age [agent-tools.mcp]."""
-    monkeypatch.setattr(search, "MAX_POSTINGS", 5)
+    monkeypatch.setattr(recall, "MAX_POSTINGS", 5)
     cid = await harness.conversation()
     words = ("red", "green", "blue")
     others = [user(f"{words[number % 3]} {words[(number + 1) % 3]}") for number in range(60)]
     await harness.append(cid, user("red green blue"), *others)
     assert (await recalled(service, cid, "red, green and blue"))[0].seq == 1
+
+
+async def test_recall_finds_messages_of_a_time(
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time in the question raises its messages, however many newer ones there are.
+
+    [search.recall-times]
+    """
+    monkeypatch.setattr(recall, "MAX_POSTINGS", 5)
+    cid = await harness.conversation()
+    days = [f"2025-{month:02}-{day:02}" for month in (4, 5, 6) for day in range(10, 20)]
+    await harness.append(
+        cid, *(user("the weekly report") | {"timestamp": f"{day}T09:00:00Z"} for day in days)
+    )
+    for question, month in (
+        ("the report in May 2025", 5),
+        ("the report of last april", 4),
+        ("the report", 6),
+    ):
+        found = (await recalled(service, cid, question))[0]
+        assert found.time.month == month, question
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
@@ -387,12 +429,14 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
     call["tool_calls"] = [{"id": "r", "type": "function", "function": function}]
     answer = result("r", "#1 user: the staging port is 5433")
     await harness.append(cid, user("the staging port is 5433"), call, answer)
-    assert [item.seq for item in await recalled(service, cid, "which port has staging")] == [1]
-    assert [item.seq for item in await recalled(service, cid, "staging port")] == [1]
+    for question in ("which port has staging", "staging port"):
+        (found, *others) = await recalled(service, cid, question)
+        assert found.seq == 1
+        assert not any("5433" in item.excerpt for item in others)
 
 
 async def test_recall_of_an_empty_conversation(harness: Harness, service: SearchService) -> None:
     """It finds nothing, and no query fails [search.recall]."""
     cid = await harness.conversation()
-    assert await recalled(service, cid, "anything") == []
+    assert await recalled(service, cid, "anything") == ()
     assert await seqs(service, cid, "anything") == []

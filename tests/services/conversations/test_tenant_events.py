@@ -102,7 +102,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, page_rows=st.integers(1, 4), most=st.integers(1, 3))
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -133,12 +133,15 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
 
 
 async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harness) -> None:
-    """A new epoch has the tools that its texts mention, so a compaction removes unused ones."""
+    """A new epoch has the tools that its texts mention, so a compaction removes unused ones.
+
+    What it hid is found with `recall`. [summary.recall-offered]
+    """
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
     await harness.talk(cid, 10, words=200)
     assert (await harness.compact(cid)).compacted
-    assert tools_of(await harness.build(cid)) == []
+    assert tools_of(await harness.build(cid)) == ["recall"]
 
 
 async def test_no_more_tools_than_a_provider_takes(harness: Harness) -> None:

@@ -89,7 +89,7 @@ POLICIES = st.fixed_dictionaries(
     has_frame=st.booleans(),
 )
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -132,7 +132,7 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
 
 @given(log=raw_logs(6), format=st.sampled_from([CHAT, ANTHROPIC]))
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

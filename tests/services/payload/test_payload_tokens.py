@@ -61,7 +61,7 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
 
 
 @settings(
-    max_examples=15,
+    max_examples=7,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(log=raw_logs(8), own=POLICIES, compacts=st.integers(0, 12))

@@ -25,7 +25,13 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
-from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
+from app.domain.conversations.search.recall import (
+    MAX_RECALLED,
+    NOTHING,
+    Neighbour,
+    Recalled,
+    RecallPage,
+)
 from app.domain.formats import ToolDefinition
 from app.domain.prompt.agent_tools import MAX_BYTES
 from app.domain.prompt.tool_deferral import ToolSearchResult
@@ -366,29 +372,48 @@ AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 REST = ToolOutputRef("blob_1", 48_231, 900)
 
 
-async def test_recall_answers_with_a_line_for_each_message() -> None:
-    """Seq, role, time and an excerpt, and the ref of a cut result [search.recall]."""
-    found = [
-        Recalled(12, "user", None, AT, "the port is 5433", None),
-        Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
-    ]
-    readers = Readers(found)
-    answered = await readers.call("recall", query="which port?")
+async def test_recall_answers_with_messages_and_those_around_them() -> None:
+    """Seq, role, time and an excerpt, the ref of a cut result, and both sides [search.recall]."""
+    asked = Neighbour("user", None, "which port?")
+    found = (
+        Recalled(12, "user", None, AT, "the port is 5433", None, after=asked),
+        Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST, before=asked),
+    )
+    readers = Readers(RecallPage(found, 10, 13))
+    answered = await readers.call("recall", query="which port?", offset=10)
     assert (answered.is_error, answered.message["content"]) == (
         False,
         "#12 user 2026-03-04 05:06: the port is 5433\n"
+        "  after, user: which port?\n"
         "#14 tool shell 2026-03-04 05:06: …listening on 5433…"
-        ' [48,231 bytes; ref_id="blob_1"]',
+        ' [48,231 bytes; ref_id="blob_1"]\n'
+        "  before, user: which port?\n"
+        "[Messages 11-12 of 13, the best first. Go on with offset=12.]",
     )
-    assert readers.asked == [(TENANT, CONVERSATION, "which port?")]
-    nothing = await Readers([]).call("recall", query="x")
-    assert (nothing.is_error, nothing.message["content"]) == (False, "[No message matches.]")
+    assert readers.asked == [(TENANT, CONVERSATION, "which port?", 10)]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (NOTHING, "[No message matches.]"),
+        (RecallPage((), 20, 13), "[13 messages are ranked; offset=20 is past the last.]"),
+    ],
+)
+async def test_a_recall_without_messages_says_why(page: RecallPage, text: str) -> None:
+    """Nothing matches, or the offset is past the last match [search.recall-pages]."""
+    answered = await Readers(page).call("recall", query="x")
+    assert (answered.is_error, answered.message["content"]) == (False, text)
 
 
 async def test_the_answer_of_a_recall_is_bounded() -> None:
     """The longest excerpts, names and refs are below the limit of a result. [search.recall]"""
-    longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
-    answered = await Readers([longest] * MAX_RECALLED).call("recall", query="x")
+    beside = Neighbour("tool", "é" * 5000, "語" * 200)
+    longest = Recalled(
+        10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36), beside, beside
+    )
+    page = RecallPage((longest,) * MAX_RECALLED, 0, 60)
+    answered = await Readers(page).call("recall", query="x")
     assert len(answered.message["content"].encode()) < MAX_BYTES
 
 

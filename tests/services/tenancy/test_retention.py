@@ -8,7 +8,12 @@ import pytest
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.tenancy.retention import DELETE, IS_IDLE, LIST_CONVERSATIONS
+from app.adapters.postgres.tenancy.retention import (
+    DELETE,
+    IS_IDLE,
+    LIST_CONVERSATIONS,
+    LIST_EXPIRED,
+)
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tenancy.retention import RetainedKind, Retention
 from app.services.tenancy.retention import RetentionService
@@ -27,8 +32,13 @@ def harness(database: PostgresDatabase) -> Harness:
 
 def retention_of(harness: Harness, retention: Retention) -> RetentionService:
     """Return the retention service with the real time, which the rows have from the database."""
+    conversations = harness.conversations
     return RetentionService(
-        harness.database, retention, harness.conversations.remove_idle, lambda: datetime.now(UTC)
+        harness.database,
+        retention,
+        conversations.remove_idle,
+        conversations.remove_expired,
+        lambda: datetime.now(UTC),
     )
 
 
@@ -128,7 +138,11 @@ async def test_a_failed_deletion_does_not_stop_the_others(
         return await harness.conversations.remove_idle(tenant_id, found, before)
 
     service = RetentionService(
-        harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
+        harness.database,
+        Retention(conversations=30 * DAY),
+        remove,
+        harness.conversations.remove_expired,
+        lambda: datetime.now(UTC),
     )
     assert await service.delete_expired() == {"conversations": 2}
     assert "expired_data_not_deleted" in caplog.messages
@@ -150,11 +164,34 @@ async def test_an_append_during_the_walk_keeps_the_conversation(
         harness.database,
         Retention(conversations=30 * DAY),
         appended_first,
+        harness.conversations.remove_expired,
         lambda: datetime.now(UTC),
     )
     assert await service.delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 3
     assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
+
+
+async def test_expired_conversations_are_deleted(harness: Harness, database_url: str) -> None:
+    """Those whose own expiry has passed are deleted, by an index; no others. [log.expiry]"""
+    ids = [await harness.conversation() for _ in range(3)]
+    await harness.talk(ids[0], 2)
+    for conversation_id, seconds in zip(ids, (-1, 60, None), strict=True):
+        await execute(
+            database_url,
+            "UPDATE conversations SET expires_at = now() + make_interval(secs => $2)"
+            " WHERE conversation_id = CAST($1 AS uuid)",
+            conversation_id,
+            seconds,
+        )
+    service = retention_of(harness, Retention())
+    assert await service.delete_expired_conversations() == 1
+    assert await service.delete_expired_conversations() == 0
+    assert not await harness.conversations.remove_expired(TENANT, ids[1])
+    left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
+    assert {row[0] for row in left} == set(ids[1:])
+    assert await execute(database_url, "SELECT FROM messages") == []
+    assert "conversations_expiring" in await plan_of(database_url, LIST_EXPIRED)
 
 
 FILL = {

@@ -777,7 +777,7 @@ async def test_any_appends_and_collections_in_any_order(database: PostgresDataba
         for shown in await process.transcript(cid, Content.FULL):
             assert shown.raw_message.get("content") in (None, *texts)
 
-    @hypothesis_settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @hypothesis_settings(max_examples=7, suppress_health_check=list(HealthCheck))
     @given(st.lists(steps, min_size=3, max_size=9))
     def check(plan: list[tuple[str, int]]) -> None:
         asyncio.run_coroutine_threadsafe(run(plan), loop).result(30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from cachetools import LRUCache
 
@@ -49,6 +50,7 @@ _SMALL_COLUMNS = (
     "cal.reports AS calibrated_reports",
     "c.rolling_window_seconds AS own_window_seconds",
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
+    "c.expires_at",
 )
 CONVERSATION_COLUMNS = ", ".join(
     (
@@ -74,12 +76,14 @@ LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_poli
 """The columns of conversations for a list, without settings except for the model."""
 POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
 """The columns of conversations with policies, without sections and tools."""
+NOT_EXPIRED = "(c.expires_at IS NULL OR c.expires_at > now())"
+"""The condition of a conversation `c` that is shown; a worker deletes expired ones soon after."""
 STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
-    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at,
+    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
@@ -147,6 +151,7 @@ def state_from(row: Any) -> ConversationState:
         cleared_at=row["cleared_at"],
         cleared_seq=row["cleared_seq"],
         oldest_at=row["oldest_at"],
+        redacted_version=row["redacted_version"],
     )
 
 
@@ -231,6 +236,7 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         last_message_at=row.get("last_message_at"),
         rolling_window=_window_from(row, defaults),
         own_id=row["own_id"],
+        expires_at=row["expires_at"],
     )
 
 
@@ -355,3 +361,8 @@ def compaction_from(row: Any) -> Compaction:
         created_at=row["created_at"],
         undone_at=row["undone_at"],
     )
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as JSON has it: ids as text."""
+    return str(value) if isinstance(value, UUID) else value

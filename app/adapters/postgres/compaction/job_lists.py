@@ -12,6 +12,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.job import Job, JobFilter
 
@@ -41,7 +42,7 @@ def _list(scope: str) -> Statement:
         ) AS newest
         JOIN jobs j ON j.conversation_id = newest.conversation_id
             AND j.status = newest.status AND j.job_id = newest.job_id
-        JOIN conversations c ON c.conversation_id = newest.conversation_id
+        JOIN conversations c ON c.conversation_id = newest.conversation_id AND {NOT_EXPIRED}
     """
     return Statement(bounded(rows, _COLUMNS, lengths("ask", "result", "error"), "job_id DESC"))
 

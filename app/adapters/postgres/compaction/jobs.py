@@ -177,6 +177,7 @@ FIND_JOB = Statement(
         FROM jobs j
         JOIN conversations c ON c.conversation_id = j.conversation_id
         WHERE j.job_id = CAST(:job_id AS uuid) AND j.tenant_id = CAST(:tenant_id AS text)
+            AND (c.expires_at IS NULL OR c.expires_at > now())
         """
 )
 CHANGE_JOB = Statement(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
 from app.adapters.postgres.conversations.tenant_events import POSITION_COLUMNS, POSITION_VALUES
 from app.domain.conversations.active_window import OUT_OF_DATE
@@ -132,12 +133,13 @@ MOVE = Statement("""
 """)
 
 # The newest conversations of an agent with recent messages in their windows.
-ACTIVITIES = Statement("""
+ACTIVITIES = Statement(f"""
     SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
         calling.call_names, h.open_calls
     FROM (
-        SELECT * FROM conversations
+        SELECT * FROM conversations c
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+            AND {NOT_EXPIRED}
         ORDER BY created_at DESC, conversation_id DESC
         LIMIT CAST(:max_conversations AS bigint)
     ) c

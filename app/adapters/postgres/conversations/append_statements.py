@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
+from app.adapters.postgres.common.rows import (
+    CONVERSATION_COLUMNS,
+    NOT_EXPIRED,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
+)
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 
@@ -80,7 +85,7 @@ _APPEND = f"""
             FROM conversations c
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.tenant_id = CAST(:tenant_id AS text)
+                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
                 AND h.counter = CAST(:counter AS text)
                 AND h.open_calls @> CAST(:required_calls AS text[])
                 AND (CAST(:expected_seq AS bigint) IS NULL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
     LAST_MESSAGE_AT,
     NO_CACHED_SETTINGS,
+    NOT_EXPIRED,
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
@@ -36,12 +38,13 @@ ADD_CONVERSATION = Statement(f"""
     WITH added AS (
         INSERT INTO conversations (
             conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-            metadata, rolling_window_seconds, sections_version, tools_version, own_id
+            metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
             CAST(:model AS text), CAST(:policy AS text),
             CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-            CAST(:own_window_seconds AS bigint), {FIRST_VERSIONS}, CAST(:own_id AS text)
+            CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
+            {FIRST_VERSIONS}, CAST(:own_id AS text)
         ) ON CONFLICT (conversation_id) DO NOTHING
         RETURNING conversation_id, tenant_id, agent_id
     ), event AS ({ADD_CREATED}
@@ -63,7 +66,7 @@ _FIND = f"""
     JOIN heads h ON h.conversation_id = c.conversation_id
     {SETTINGS_JOINS}
     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text)
+        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """
 STORED_KEYS = Statement("""
     SELECT conversation_id,
@@ -95,7 +98,8 @@ CHANGE_CONVERSATION = Statement(f"""
     )
     UPDATE conversations
     SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
-        rolling_window_seconds = CAST(:own_window_seconds AS bigint)
+        rolling_window_seconds = CAST(:own_window_seconds AS bigint),
+        expires_at = CAST(:expires_at AS timestamptz)
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND tenant_id = CAST(:tenant_id AS text)
 """)
@@ -128,6 +132,7 @@ CONVERSATION_TABLES = (
     "conversation_usage",
     "offloaded_totals",
     "message_words",
+    "redactions",
     "snapshot_parts",
     "conversation_labels",
     "conversation_activity",
@@ -163,6 +168,7 @@ class ConversationRepository(ConfigurableRepository):
         metadata: str,
         own_window: OwnWindow = INHERIT,
         own_id: str | None = None,
+        expires_at: datetime | None = None,
     ) -> bool:
         window = conversation_window(
             own_window, agent.rolling_window if agent is not None else None, self._window_defaults
@@ -177,6 +183,7 @@ class ConversationRepository(ConfigurableRepository):
             own_id=own_id,
             own_window_seconds=window.stored,
             window_seconds=window.seconds,
+            expires_at=expires_at,
             **asdict(settings),
         )
         return added == 1
@@ -221,6 +228,7 @@ class ConversationRepository(ConfigurableRepository):
             agent_id=conversation.agent_id,
             counter=conversation.counter,
             own_window_seconds=conversation.rolling_window.stored,
+            expires_at=conversation.expires_at,
             **change_parameters(conversation),
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.tenant_events import (
     POSITION_COLUMNS,
     POSITION_VALUES,
@@ -34,12 +35,12 @@ ADD = Statement(f"""
     JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
 """)
 
-FIND_NEWEST = Statement("""
+FIND_NEWEST = Statement(f"""
     SELECT h.head_seq, h.event_seq
     FROM heads h
     JOIN conversations c ON c.conversation_id = h.conversation_id
     WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text)
+        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """)
 
 NEWEST_OF = Statement("""
@@ -47,7 +48,7 @@ NEWEST_OF = Statement("""
     WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
 """)
 
-PAGE = Statement("""
+PAGE = Statement(f"""
     SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
     FROM heads h
     JOIN conversations c ON c.conversation_id = h.conversation_id
@@ -69,7 +70,7 @@ PAGE = Statement("""
         )
     ) AS found ON true
     WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text)
+        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
     ORDER BY found.seq
 """)
 

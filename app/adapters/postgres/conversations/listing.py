@@ -18,6 +18,7 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import (
     LAST_MESSAGE_AT,
     LISTED_COLUMNS,
+    NOT_EXPIRED,
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
@@ -58,8 +59,9 @@ tenant's conversations would cost the same.
 """
 _ACTIVE_AT = """(SELECT v.active_at FROM conversation_activity v
         WHERE v.conversation_id = scanned.conversation_id LIMIT 1)"""
-_MATCHES = """
-    (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
+_MATCHES = f"""
+    {NOT_EXPIRED}
+    AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
     AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
     AND c.created_at > CAST(:created_after AS timestamptz)
     AND c.created_at < CAST(:created_before AS timestamptz)
@@ -107,7 +109,7 @@ def _places(index: ListIndex, order: ListOrder) -> Statement:
         SELECT scanned.conversation_id, {place} AS at
         FROM scanned
         CROSS JOIN LATERAL (
-            SELECT agent_id, model, created_at FROM conversations
+            SELECT agent_id, model, created_at, expires_at FROM conversations
             WHERE conversation_id = scanned.conversation_id LIMIT 1
         ) c
         WHERE {_MATCHES}
@@ -152,7 +154,7 @@ BY_IDS = Statement(
                 SELECT * FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
             ) h
             {SETTINGS_JOINS}
-            WHERE c.tenant_id = CAST(:tenant_id AS text)
+            WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
             ORDER BY requested.number
             LIMIT CAST(:limit AS bigint)
         """,

@@ -14,22 +14,30 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import stored_message_from
-from app.adapters.postgres.conversations.log_statements import (
-    STORED_COLUMNS,
-    bounded_messages,
-    named_calls,
+from app.adapters.postgres.conversations.log_statements import named_calls
+from app.adapters.postgres.conversations.search_statements import (
+    ADD,
+    BY_SEQS,
+    CLEAR_REDACTED,
+    FIND,
+    MATCHING_WORDS,
+    POSTINGS,
+    SEQS_BETWEEN,
+    TIME_OF,
+    UNINDEXED,
 )
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.search.query import Query
-from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.recall import Postings
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term
 from app.domain.conversations.stored_message import StoredMessage
@@ -38,135 +46,6 @@ BLOCK = 1024
 """Messages whose lexemes have one key."""
 _LARGEST_GROUP = 32
 _KEY = "%"  # the placeholder of a block's key in a query for all blocks
-
-
-def _searched(rows: str) -> Statement:
-    """Return a statement for the first of these messages, up to `:max_bytes` of their bodies.
-
-    Each has the calls of the message that it answers, which hold the tool of a result. PostgreSQL
-    reads the length of a body without the body.
-    """
-    return Statement(f"""
-        WITH sized AS (
-            SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-            FROM ({rows}) AS found
-        ), selected AS (
-            SELECT * FROM sized WHERE before < CAST(:max_bytes AS bigint)
-        )
-        SELECT {STORED_COLUMNS}, call_ids,
-            calling.ids AS calling_ids, calling.names AS calling_names
-        FROM selected
-        LEFT JOIN LATERAL (
-            SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < selected.seq
-                AND c.role <> 'tool' AND selected.role = 'tool'
-            ORDER BY c.seq DESC LIMIT 1
-        ) calling ON true
-        ORDER BY seq
-    """)
-
-
-UNINDEXED = _searched(
-    """
-    SELECT * FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq > coalesce((
-            SELECT w.seq FROM message_words w
-            WHERE w.conversation_id = CAST(:conversation_id AS uuid)
-            ORDER BY w.seq DESC LIMIT 1), 0)
-        AND seq <= CAST(:through_seq AS bigint)
-    ORDER BY seq
-    LIMIT CAST(:limit AS bigint)
-    """
-)
-BY_SEQS = _searched(
-    """
-    SELECT * FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq = ANY (CAST(:seqs AS bigint[]))
-    """
-)
-
-ADD = Statement(
-    """
-        WITH alive AS (
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
-        )
-        INSERT INTO message_words (conversation_id, seq, words)
-        SELECT alive.conversation_id, item.seq, array_to_tsvector(string_to_array(item.words, ' '))
-        FROM alive, unnest(CAST(:seqs AS bigint[]), CAST(:words AS text[])) AS item (seq, words)
-        ORDER BY item.seq
-        ON CONFLICT (conversation_id, seq) DO NOTHING
-        """,
-    is_long=True,
-)
-
-
-def hits(
-    queries: str,
-    order: str,
-    conversation_id: str = "CAST(:conversation_id AS uuid)",
-    after_seq: str = "CAST(:after_seq AS bigint)",
-    before_seq: str = "CAST(:before_seq AS bigint)",
-) -> str:
-    """Return a query for the seqs that match, by groups of blocks in the given order.
-
-    A group is searched only if those before had too few messages. OFFSET 0 makes PostgreSQL use the
-    index of words; a scan of the log would take too long.
-    """
-    return f"""
-        SELECT hit.seq
-        FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
-        CROSS JOIN LATERAL (
-            SELECT w.seq FROM (
-                SELECT conversation_id, seq FROM message_words
-                WHERE words @@ CAST(blocks.query AS tsquery)
-                OFFSET 0
-            ) AS w
-            WHERE w.conversation_id = {conversation_id}
-                AND w.seq > {after_seq} AND w.seq < {before_seq}
-            ORDER BY w.seq {order}
-            LIMIT CAST(:limit AS bigint)
-        ) AS hit
-        LIMIT CAST(:limit AS bigint)
-    """
-
-
-_FIND = f"""
-    SELECT {STORED_COLUMNS} FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq = ANY (ARRAY({hits("CAST(:queries AS text[])", "{order}")}))
-    ORDER BY seq {{order}}
-"""
-FIND = {
-    order.lower(): Statement(bounded_messages(_FIND.format(order=order), f"seq {order}"))
-    for order in ("ASC", "DESC")
-}
-
-POSTINGS = Statement(f"""
-        SELECT ARRAY({hits("string_to_array(terms.queries, chr(10))", "DESC")}) AS seqs
-        FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS terms (queries, number)
-        ORDER BY terms.number
-""")
-
-# Many words are compressed out of line: they are decompressed once, not for every term.
-MATCHING_TERMS = Statement("""
-    SELECT w.seq, length(w.words) AS size, ARRAY(
-        SELECT term.number
-        FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
-        WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
-    ) AS numbers
-    FROM (
-        SELECT candidate.seq, candidate.key, stored.words
-        FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
-        CROSS JOIN LATERAL (
-            SELECT strip(words) AS words FROM message_words
-            WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
-            OFFSET 0
-        ) AS stored
-    ) AS w
-""")
 
 
 class SearchRepository:
@@ -193,9 +72,9 @@ class SearchRepository:
             " ".join([keys[seq // BLOCK] + lexeme for lexeme in lexemes])
             for seq, lexemes in words.items()
         ]
-        await self._session.run(
-            ADD, conversation_id=conversation_id, seqs=list(words), words=joined
-        )
+        seqs = list(words)
+        await self._session.run(ADD, conversation_id=conversation_id, seqs=seqs, words=joined)
+        await self._session.run(CLEAR_REDACTED, conversation_id=conversation_id, seqs=seqs)
 
     async def find(
         self,
@@ -219,41 +98,63 @@ class SearchRepository:
         return page_of(rows, stored_message_from)
 
     async def postings(
-        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, limit: int
+        self,
+        conversation_id: str,
+        groups: Sequence[Sequence[Sequence[Term]]],
+        *,
+        after_seq: int,
+        before_seq: int,
+        limit: int,
     ) -> list[Postings]:
-        groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
+        keys = _grouped_keys(conversation_id, after_seq, before_seq, "desc")
         rows = await self._session.all(
             POSTINGS,
             conversation_id=conversation_id,
-            terms=["\n".join(_by_group(groups, _all_of(group))) for group in terms],
-            after_seq=0,
-            before_seq=head_seq + 1,
+            groups=["\n".join(_by_group(keys, _all_words(group))) for group in groups],
+            after_seq=after_seq,
+            before_seq=before_seq,
             limit=limit,
         )
-        return [Postings(tuple(row["seqs"]), len(row["seqs"]) == limit) for row in rows]
+        return [_postings_from(row, limit) for row in rows]
 
-    async def matching_terms(
-        self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
-    ) -> list[Candidate]:
+    async def matching_words(
+        self, conversation_id: str, seqs: Sequence[int], words: Sequence[Sequence[Term]]
+    ) -> dict[int, list[int]]:
+        if not words:
+            return {}
         rows = await self._session.all(
-            MATCHING_TERMS,
+            MATCHING_WORDS,
             conversation_id=conversation_id,
             seqs=list(seqs),
             keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],
-            terms=[_all_of([term]) for term in terms],
+            words=[_any_of(terms) for terms in words],
         )
-        return [
-            Candidate(row["seq"], frozenset(number - 1 for number in row["numbers"]), row["size"])
-            for row in rows
-        ]
+        return {row["seq"]: list(row["numbers"]) for row in rows}
 
     async def by_seqs(
-        self, conversation_id: str, seqs: Sequence[int], max_bytes: int
+        self, conversation_id: str, seqs: Sequence[int], max_bytes: int, max_body_bytes: int
     ) -> list[SearchedMessage]:
         rows = await self._session.all(
-            BY_SEQS, conversation_id=conversation_id, seqs=list(seqs), max_bytes=max_bytes
+            BY_SEQS,
+            conversation_id=conversation_id,
+            seqs=list(seqs),
+            max_bytes=max_bytes,
+            max_body_bytes=max_body_bytes,
         )
         return [_searched_from(row) for row in rows]
+
+    async def time_of(self, conversation_id: str, seq: int) -> datetime | None:
+        row = await self._session.first(TIME_OF, conversation_id=conversation_id, seq=seq)
+        return row["said_at"] if row is not None else None
+
+    async def seqs_between(
+        self, conversation_id: str, head_seq: int, start: datetime, end: datetime
+    ) -> tuple[int, int]:
+        row = await self._session.first(
+            SEQS_BETWEEN, conversation_id=conversation_id, head_seq=head_seq, start=start, end=end
+        )
+        assert row is not None
+        return row["first_seq"], row["end_seq"]
 
 
 def block_queries(
@@ -280,8 +181,20 @@ def _tsquery(query: Query) -> str:
 
 
 def _all_of(terms: Sequence[Term]) -> str:
+    return " & ".join(map(_lexeme, terms))
+
+
+def _any_of(terms: Sequence[Term]) -> str:
+    return " | ".join(map(_lexeme, terms))
+
+
+def _all_words(words: Sequence[Sequence[Term]]) -> str:
+    return " & ".join(f"({_any_of(terms)})" for terms in words)
+
+
+def _lexeme(term: Term) -> str:
     # A lexeme has only letters, digits, marks and underscores, so it needs no escaping.
-    return " & ".join(f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in terms)
+    return f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}"
 
 
 def _grouped_keys(
@@ -311,4 +224,9 @@ def _searched_from(row: Any) -> SearchedMessage:
     if row["call_ids"] is not None:
         calls = named_calls(row["calling_ids"], row["calling_names"])
         tool_name = calls.get(json_text.loads(row["call_ids"])[0])
-    return SearchedMessage(stored_message_from(row), tool_name)
+    return SearchedMessage(stored_message_from(row), tool_name, row["said_at"])
+
+
+def _postings_from(row: Any, limit: int) -> Postings:
+    seqs = tuple(row["seqs"] or ())
+    return Postings(seqs, tuple(row["sizes"] or ()), min(seqs) if len(seqs) == limit else 0)

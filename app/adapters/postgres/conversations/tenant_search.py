@@ -11,13 +11,14 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import stored_message_from
+from app.adapters.postgres.common.rows import NOT_EXPIRED, stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
     MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,
 )
-from app.adapters.postgres.conversations.search import block_queries, hits
+from app.adapters.postgres.conversations.search import block_queries
+from app.adapters.postgres.conversations.search_statements import hits
 from app.adapters.postgres.conversations.transcripts import page_start
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -25,7 +26,7 @@ from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.stored_message import StoredMessage
 
-PROGRESS = Statement("""
+PROGRESS = Statement(f"""
     SELECT requested.conversation_id, h.head_seq, coalesce((
         SELECT w.seq FROM message_words w
         WHERE w.conversation_id = requested.conversation_id
@@ -34,13 +35,13 @@ PROGRESS = Statement("""
     FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
         AS requested (conversation_id, number)
     CROSS JOIN LATERAL (
-        SELECT tenant_id FROM conversations
+        SELECT tenant_id, expires_at FROM conversations
         WHERE conversation_id = requested.conversation_id LIMIT 1
     ) c
     CROSS JOIN LATERAL (
         SELECT head_seq FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
     ) h
-    WHERE c.tenant_id = CAST(:tenant_id AS text)
+    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
     ORDER BY requested.number
 """)
 # The conversations are searched in the given order until there are enough messages.

@@ -8,6 +8,7 @@ from datetime import datetime
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import (
+    NOT_EXPIRED,
     POLICY_COLUMNS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
@@ -41,7 +42,7 @@ _OF_AGENT = f"""
             SELECT c.conversation_id, h.head_seq
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text)
+            WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
                 AND c.agent_id BETWEEN CAST(:agent_id AS text) AND CAST(:agent_id AS text)
             ORDER BY c.agent_id, c.created_at OFFSET 0
         ) conversation
@@ -116,7 +117,14 @@ CONVERSATIONS = Statement(f"""
     JOIN conversations c ON c.conversation_id = requested.conversation_id
     JOIN heads h ON h.conversation_id = requested.conversation_id
     {SETTINGS_JOINS}
-    WHERE c.tenant_id = CAST(:tenant_id AS text)
+    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+""")
+
+REDACTED = Statement("""
+    SELECT r.conversation_id, r.seq, r.created_at
+    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+        AS requested (conversation_id, seq)
+    JOIN redactions r ON r.conversation_id = requested.conversation_id AND r.seq = requested.seq
 """)
 
 # A pin protects its call group, with results that are appended later.
@@ -210,6 +218,16 @@ class TranscriptRepository:
             default_model=default_model,
         )
         return [conversation_from(row, self._window_defaults) for row in rows]
+
+    async def redacted(
+        self, messages: Sequence[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], datetime]:
+        rows = await self._session.all(
+            REDACTED,
+            conversation_ids=[conversation_id for conversation_id, _ in messages],
+            seqs=[seq for _, seq in messages],
+        )
+        return {(str(row["conversation_id"]), row["seq"]): row["created_at"] for row in rows}
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         rows = await self._session.all(

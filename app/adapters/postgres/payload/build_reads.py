@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.common.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
+from app.adapters.postgres.common.rows import (
+    CONVERSATION_COLUMNS,
+    NOT_EXPIRED,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
+)
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 
 _MAX_UNKNOWN_TOKENS = 260_000
@@ -165,7 +170,7 @@ READ = Statement(
             ) r
         ) rows ON true
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
+            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
         """
 )
 

@@ -29,7 +29,9 @@ ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
             SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND redacted_version <= CAST(:view_version AS bigint)
+            FOR KEY SHARE
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body

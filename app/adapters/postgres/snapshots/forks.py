@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.conversations.redactions import REDACTION_LOCK
 from app.adapters.postgres.conversations.tenant_events import ADD_CREATED
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
@@ -20,7 +21,7 @@ from app.domain.tool_output.blobs import Blob
 COPIED = {
     "conversations": (
         *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
-        *("sections_version", "tools_version", "rolling_window_seconds"),
+        *("sections_version", "tools_version", "rolling_window_seconds", "expires_at"),
     ),
     "conversation_versions": ("kind", "version", "body", "created_at"),
     "messages": (
@@ -29,6 +30,7 @@ COPIED = {
         *("timestamp", "created_at", "output", "at", "late_at"),
     ),
     "pins": ("seq", "created_at"),
+    "redactions": ("seq", "message_id", "reason", "key_id", "created_at"),
     "compactions": (
         *("compaction_id", "parent_id", "trigger", "strategy", "span_start", "span_end"),
         *("summary", "summary_tokens", "before_tokens", "after_tokens", "before_msg_count"),
@@ -63,14 +65,16 @@ def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
 
 _METADATA = ("metadata", "coalesce(CAST(:metadata AS text), source.metadata)")
 _OWN_ID = ("own_id", "CAST(:own_id AS text)")
+_ORIGIN = ("origin_id", "coalesce(source.origin_id, source.conversation_id)")
 ADD = Statement(
     f"""
         WITH source AS (
             SELECT * FROM conversations
             WHERE conversation_id = CAST(:source_id AS uuid)
                 AND tenant_id = CAST(:tenant_id AS text)
+                AND (expires_at IS NULL OR expires_at > now())
         ), added AS (
-            {_copied("conversations", "source", _METADATA, _OWN_ID)} FROM source
+            {_copied("conversations", "source", _METADATA, _OWN_ID, _ORIGIN)} FROM source
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id, tenant_id, agent_id
         ), event AS ({ADD_CREATED}
@@ -86,6 +90,13 @@ ADD = Statement(
         )
         SELECT EXISTS (SELECT FROM source) AS is_there, EXISTS (SELECT FROM added) AS is_added
         """
+)
+
+# An advisory lock orders the end of a fork and a redaction of a message that it has copied: a fork
+# waits for no lock on its source's rows.
+LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
+REDACTED_VERSION = Statement(
+    "SELECT redacted_version FROM heads WHERE conversation_id = CAST(:conversation_id AS uuid)"
 )
 
 REFS = Statement(
@@ -132,6 +143,10 @@ COPY_PINS_AND_COMPACTIONS = Statement(
                 AND parent.compaction_id = chain.parent_id
         ), pinned AS (
             {_copied("pins")} FROM pins
+            WHERE conversation_id = CAST(:source_id AS uuid)
+                AND seq <= CAST(:through_seq AS bigint)
+        ), redacted AS (
+            {_copied("redactions")} FROM redactions
             WHERE conversation_id = CAST(:source_id AS uuid)
                 AND seq <= CAST(:through_seq AS bigint)
         ), used AS (
@@ -274,6 +289,12 @@ class ForkRepository:
             after_seq=after_seq,
             through_seq=through_seq,
         )
+
+    async def lock_source(self, source_id: str) -> int | None:
+        key = {"conversation_id": UUID(source_id)}
+        await self._session.first(LOCK_REDACTIONS, **key)
+        row = await self._session.first(REDACTED_VERSION, **key)
+        return row["redacted_version"] if row is not None else None
 
     async def set_head(self, fork_id: str, state: ConversationState) -> None:
         await self._session.run(

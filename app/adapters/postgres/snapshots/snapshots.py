@@ -13,6 +13,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -21,12 +22,12 @@ from app.domain.snapshots.entries import ImportedMessage
 from app.domain.snapshots.snapshots import Snapshot, SnapshotModel, SnapshotPart
 
 LOCK_CONVERSATIONS = Statement(
-    """
-        SELECT h.conversation_id
+    f"""
+        SELECT h.conversation_id, h.redacted_version
         FROM heads h
         JOIN conversations c ON c.conversation_id = h.conversation_id
         WHERE h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-            AND c.tenant_id = CAST(:tenant_id AS text)
+            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
         ORDER BY h.conversation_id
         FOR KEY SHARE OF h
         """
@@ -197,13 +198,13 @@ class SnapshotRepository:
 
     async def lock_conversations(
         self, tenant_id: str, conversation_ids: Sequence[str]
-    ) -> list[str]:
+    ) -> dict[str, int]:
         rows = await self._session.all(
             LOCK_CONVERSATIONS,
             tenant_id=tenant_id,
             conversation_ids=[UUID(each) for each in conversation_ids],
         )
-        return [str(row["conversation_id"]) for row in rows]
+        return {str(row["conversation_id"]): row["redacted_version"] for row in rows}
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
         row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)

@@ -84,6 +84,21 @@ IS_IDLE = Statement(
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         """
 )
+LIST_EXPIRED = Statement(
+    """
+        SELECT tenant_id, conversation_id FROM conversations
+        WHERE expires_at <= now() ORDER BY expires_at LIMIT CAST(:limit AS bigint)
+        """,
+    is_long=True,
+)
+LOCK_EXPIRED = Statement(
+    """
+        SELECT h.conversation_id
+        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+        WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.expires_at <= now()
+        FOR UPDATE OF h, c
+        """
+)
 
 
 class RetentionRepository:
@@ -102,6 +117,14 @@ class RetentionRepository:
             LIST_CONVERSATIONS, after=UUID(after), before=before, limit=limit
         )
         return [(row["tenant_id"], str(row["conversation_id"]), row["is_idle"]) for row in rows]
+
+    async def list_expired(self, limit: int) -> list[tuple[str, str]]:
+        rows = await self._session.all(LIST_EXPIRED, limit=limit)
+        return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
+
+    async def lock_expired(self, conversation_id: str) -> bool:
+        row = await self._session.first(LOCK_EXPIRED, conversation_id=UUID(conversation_id))
+        return row is not None
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
         row = await self._session.first(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.rows import NOT_EXPIRED
 
 _BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, media_type,
             tool_name, tool_call_id, object_key, attached, created_at, collected_at"""
@@ -85,13 +86,13 @@ BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}
 """CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
 
 BEGIN_UPLOAD = Statement(
-    """
+    f"""
         WITH alive AS (
             SELECT h.conversation_id
             FROM heads h
             JOIN conversations c ON c.conversation_id = h.conversation_id
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.tenant_id = CAST(:tenant_id AS text)
+                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
             FOR KEY SHARE OF h
         )
         INSERT INTO blob_uploads (conversation_id, content_id, tenant_id)

@@ -1,145 +1,216 @@
-"""Whether a provider's error reports that the input was too long. [compaction.overflow-errors]
+"""What a provider's error says about the size of a request. [compaction.overflow-errors]
 
-Providers have neither codes nor wording in common. So these rules apply in order:
+Providers have neither codes nor wording in common: `provider_phrasings` lists both. These rules
+apply in order:
 
-1. A code for it, anywhere in the error, decides.
-2. A limit on rate, quota or payment is no overflow, whatever else the text contains.
-3. HTTP 413 is an overflow. HTTP 429 is one only with a code.
-4. Words that name the context, the prompt or the input as too long decide.
-5. A limit of the output, of media or of a short field is no overflow.
-6. Otherwise words for too many tokens decide.
+1. A sum of input and output beyond the window is judged by its numbers: the output is too large
+   where lowering it leaves enough of it, and the error names its setting or it takes a third of the
+   window or more. Otherwise the input is too long.
+2. A code for an input that is too long decides, anywhere in the error.
+3. Limits on a rate, a quota, a payment or media are neither.
+4. A requested output beyond the model's limit is too large.
+5. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
+6. Words that name the context, the prompt or the input as too long decide.
+7. A limit of a short field or of tools is neither; otherwise words for too many tokens decide.
 
-The text may be plain, JSON, or JSON inside a string inside JSON.
+The error may be text, JSON, an array, or JSON inside a string inside JSON.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-MAX_CHARS = 10_000
-"""How much of a text is searched: errors are short, unless they quote the request."""
+from app.domain.compaction.reduction.error_texts import ErrorTexts, texts_of
+from app.domain.compaction.reduction.provider_phrasings import (
+    CODES,
+    FIELD_CODES,
+    INPUTS,
+    OTHER_LIMITS,
+    OTHERS,
+    OUTPUTS,
+    RATES,
+    SUMS,
+    VAGUE_INPUTS,
+    WEAK_CODES,
+    Phrasing,
+)
+
 MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
 
-_MAX_DEPTH = 20
-_PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS = 413, 429
+_PAYLOAD_TOO_LARGE = 413
+_NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
+_MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
+"""What lowering the output has to leave at least: a share of what was requested, or so much."""
+_LARGE_OUTPUT_SHARE = 1 / 3
+"""An output of this share of the window is too large where input and output do not fit."""
 
-_ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
-"""Fields in which a provider quotes the request: their text is that of the conversation."""
 
-_CODE = re.compile(
-    r"\b(?:context_(?:length|window|limit)_exceeded|exceed_context_size(?:_error)?"
-    r"|model_context_window_exceeded|contextwindowexceedederror|context_window_exceeded_error"
-    r"|max_context_length_exceeded|context_too_long|model_max_prompt_tokens_exceeded"
-    r"|request_too_large|token_quantity_exceeded|prompt_too_long|input_too_long"
-    r"|tokens_limit_reached)\b"
+class VerdictKind(StrEnum):
+    """What an error says about the size of the request."""
+
+    INPUT_TOO_LONG = "input_too_long"
+    OUTPUT_TOO_LARGE = "output_too_large"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an error says; of an output that is too large also the limit and the request, if named.
+
+    Both are in tokens. With `exceeds_window` a smaller input would help, too.
+    """
+
+    kind: VerdictKind
+    exceeds_window: bool = False
+    output_limit: int | None = None
+    requested_output: int | None = None
+
+    def lowered_output(self, max_output_tokens: int) -> int:
+        """Return the output limit to try next: the named one, else half of the requested one."""
+        if self.output_limit is not None:
+            return max(1, min(self.output_limit, max_output_tokens))
+        return max(1, min(self.requested_output or max_output_tokens, max_output_tokens) // 2)
+
+
+_INPUT, _OTHER = Verdict(VerdictKind.INPUT_TOO_LONG, True), Verdict(VerdictKind.OTHER)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of the table; the number `<name>` becomes the group of that name."""
+    return re.compile(re.sub(r"(?<!\?P)<(\w+)>", r"(?P<\1>\\d[\\d,]{0,15})", pattern))
+
+
+def _joined(rows: Iterable[Phrasing]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{row.pattern})" for row in rows))
+
+
+_SUMS = [(_compiled(row.pattern), row.names_setting) for row in SUMS]
+_OUTPUTS = [_compiled(row.pattern) for row in OUTPUTS]
+_CODE = re.compile(rf"\b(?:{'|'.join(row.pattern for row in CODES)})\b")
+_FIELD_CODES = frozenset(row.pattern for row in FIELD_CODES)
+_WEAK_CODE, _RATE, _MEDIA = _joined(WEAK_CODES), _joined(RATES), _joined(OTHERS)
+_NAMES_INPUT, _VAGUE_INPUT = _joined(INPUTS), _joined(VAGUE_INPUTS)
+_OTHER_LIMIT = _joined(OTHER_LIMITS)
+_STRING = re.compile(
+    r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
+    r" length (?P<chars>\d{1,12})|expected maxlength: (?P<max>\d{1,12})"
 )
 _STRING_CODE = "string_above_max_length"
+_HISTORY = ("messages", "input", "prompt", "contents")
 
-_RATE = re.compile(
-    r"\bper[ -](?:second|sec|minute|min|hour|day|week|month)\b|\b[tr]p[md]\b"
-    r"|rate[ _-]?limit|quota|too many requests|\bplease wait\b|try again (?:in|later)\b"
-    r"|retry (?:after|in)\b|throttl|overloaded|\bcredits?\b|\bbilling\b|can only afford"
-    r"|too many tokens processed"
-)
 
-_NAMES_CONTEXT = re.compile(
-    r"context[ _](?:length|window|size|limit)s?\b.{0,60}?"
-    r"(?:exceed|overflow|too (?:long|large|small)|\bfull\b|not enough)"
-    r"|\bcontext (?:the )?overflow"
-    r"|(?:exceed\w*|longer than|greater than|larger than|too (?:long|large|big|many) for)"
-    r"\b.{0,60}?\bcontext\b"
-    r"|max(?:imum)?[ _](?:model |allowed |supported )?"
-    r"(?:context (?:length|window|size|limit)|(?:prompt|input|sequence) (?:length|tokens?))\b"
-    r"|reduce (?:the length of )?(?:the |your )?(?:input|prompts?|messages?|conversation)\b"
-    r"|range of input length should be"
-    r"|(?:prompt|input) token count\b.{0,60}?(?:exceeds|supports (?:only )?up to|above)"
-    r"|inputs? tokens \+ max_new_tokens must be"
-    r"|total number of tokens\b.{0,60}?cannot exceed"
-    r"|too many tokens: size limit exceeded"
-    r"|total tokens of image and text exceed"
-    r"|prompt_?tokens\b.{0,40}?(?:must be less than|exceeds?|greater than)"
-    r"|\bcurrent length is \d+ while limit is"
-    r"|request (?:entity |body |payload )?(?:size )?(?:is )?"
-    r"(?:too large|exceeds the (?:limit|maximum (?:allowed )?(?:size|number of bytes)))"
-)
-_OTHER_LIMIT = re.compile(
-    r"\bmax_?(?:completion_|output_|new_)?tokens\b|\b(?:output|completion) tokens"
-    r"|\bimages?\b|\bpixels?\b|\bfiles?\b|\battachments?\b|\baudio\b|\bvideo\b|\bpages\b"
-    r"|\bbytes\b|\barray too long|\btools?\b|\bfunctions?\b|\bmetadata\b"
-)
-_TOO_MUCH = re.compile(
-    r"\b(?:prompt|input|conversation|context|history)(?: tokens?| text| length| size)?"
-    r" (?:is |are )?too (?:long|large|big)\b"
-    r"|\b(?:prompts?|inputs?)\b[^.;:]{0,60}?(?:exceeds?|exceeded|longer than|greater than"
-    r"|larger than|above|must have less than)\b.{0,40}?(?:\d|limit|max|length)"
-    r"|too many (?:input |prompt )?tokens|token limit (?:was |is |has been )?exceeded"
-    r"|exceed\w* (?:the |your )?(?:models? )?(?:max(?:imum)? )?(?:number of )?(?:input )?"
-    r"tokens? (?:limit|allowed)"
-)
-_STRING = re.compile(
-    r"string too long\. expected a string with maximum length (\d+)|expected maxlength: (\d+)"
-)
+def judge_error(
+    error: str | Mapping[str, object] | Sequence[object] | None, status: int | None = None
+) -> Verdict:
+    """Return what a provider's answer says about the size of the request.
+
+    `error` is its body, as text or as JSON; `status` is its HTTP status.
+    """
+    found = texts_of(error)
+    texts = found.texts
+    if (verdict := _verdict_of_sum(texts)) is not None:
+        return verdict
+    if found.codes & _FIELD_CODES or _has(_CODE, texts):
+        return _INPUT
+    if _has(_RATE, texts) or _has(_MEDIA, texts):
+        return _OTHER
+    if (verdict := _verdict_of_output(texts)) is not None:
+        return verdict
+    return _INPUT if _is_too_long(found, status) else _OTHER
 
 
 def is_context_overflow(
-    error: str | Mapping[str, object] | None, status: int | None = None
+    error: str | Mapping[str, object] | Sequence[object] | None, status: int | None = None
 ) -> bool:
-    """Return whether the error reports that the input was too long for the model.
+    """Whether a smaller input would help."""
+    return judge_error(error, status).exceeds_window
 
-    `error` is the provider's answer, as text or as JSON; `status` is its HTTP status.
-    """
-    texts = [_plain(text) for text in _texts(error)]
-    if any(_CODE.search(text) for text in texts):
-        return True
-    if any(_RATE.search(text) for text in texts):
+
+def _is_too_long(found: ErrorTexts, status: int | None) -> bool:
+    """Whether the input is too long, by rules 5 to 7."""
+    texts, statuses = found.texts, {status} if status is not None else found.statuses
+    if statuses & _NEVER_BY_WORDS:
         return False
-    if status in {_PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS}:
-        return status == _PAYLOAD_TOO_LARGE
-    lengths = [int(match[1] or match[2]) for text in texts for match in _STRING.finditer(text)]
-    if lengths:
-        return max(lengths) >= MIN_STRING_CHARS
-    if any(_STRING_CODE in text or _NAMES_CONTEXT.search(text) for text in texts):
+    if _PAYLOAD_TOO_LARGE in statuses or _has(_WEAK_CODE, texts):
         return True
-    if any(_OTHER_LIMIT.search(text) for text in texts):
-        return False
-    return any(_TOO_MUCH.search(text) for text in texts)
+    strings = [match for text in texts for match in _STRING.finditer(text)]
+    if strings:
+        return any(map(_is_long_string, strings))
+    if any(_STRING_CODE in text for text in texts) or _has(_NAMES_INPUT, texts):
+        return True
+    return not _has(_OTHER_LIMIT, texts) and _has(_VAGUE_INPUT, texts)
 
 
-def _texts(value: object, depth: int = 0) -> Iterator[str]:
-    """Yield the texts of an error, those of JSON inside a text as well."""
-    if depth > _MAX_DEPTH:
-        return
-    if isinstance(value, str):
-        inner = _parsed(value)
-        if inner is None:
-            yield value[:MAX_CHARS]
-        else:
-            yield value[: value.index("{")][:MAX_CHARS]
-            yield from _texts(inner, depth + 1)
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if name not in _ECHOES:
-                yield from _texts(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item, depth + 1)
+def _is_long_string(match: re.Match[str]) -> bool:
+    """Whether a string that is too long is one of the history."""
+    field = match["field"]
+    is_history = field is None or field.startswith(_HISTORY)
+    return is_history and int(match["chars"] or match["max"]) >= MIN_STRING_CHARS
 
 
-def _parsed(text: str) -> Mapping[str, object] | None:
-    """Return the JSON object that a text holds, from its first brace to its last."""
-    start, end = text.find("{"), text.rfind("}")
-    if start < 0 or end < start:
-        return None
-    try:
-        value = json.loads(text[start : end + 1])
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, Mapping) else None
+def _verdict_of_sum(texts: Sequence[str]) -> Verdict | None:
+    """Return the verdict of rule 1, None without such a sum."""
+    for text in texts:
+        for pattern, names_setting in _SUMS:
+            if match := pattern.search(text):
+                return _verdict_of_numbers(match, names_setting=names_setting)
+    return None
 
 
-def _plain(text: str) -> str:
-    """Return the text in lower case, without quotes and with single spaces."""
-    return re.sub(r"\s+", " ", re.sub(r"[`'\"\\‘’“”]", "", text.lower()))  # noqa: RUF001 - quotes
+def _verdict_of_numbers(match: re.Match[str], *, names_setting: bool) -> Verdict:
+    groups = match.groupdict()
+    window = _number(groups["window"])
+    if parts := groups.get("parts"):
+        output, total = _parts(parts)
+        input_tokens = total - output
+    else:
+        input_tokens, output = _number(groups["input"]), _number(groups["output"])
+    room = window - input_tokens
+    is_large = names_setting or output >= _LARGE_OUTPUT_SHARE * window
+    if not (is_large and output and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
+        return _INPUT
+    # vLLM stops to count an input at this number, so that the room is unknown.
+    is_least_input = room == output - 1
+    limit = None if is_least_input else room
+    return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit, output)
+
+
+def _parts(text: str) -> tuple[int, int]:
+    """Return the tokens of the output, and those of all parts, of a list such as OpenAI's."""
+    output = total = 0
+    for match in re.finditer(r"(\d[\d,]{0,15})([^\d]{0,60})", text):
+        tokens = _number(match[1])
+        total += tokens
+        if "completion" in match[2] or "output" in match[2]:
+            output += tokens
+    return output, total
+
+
+def _verdict_of_output(texts: Sequence[str]) -> Verdict | None:
+    """Return the verdict of rule 4, None where no text says so."""
+    for text in texts:
+        for pattern in _OUTPUTS:
+            if match := pattern.search(text):
+                groups = match.groupdict()
+                limit = _optional_number(groups.get("limit"))
+                if (beyond := _optional_number(groups.get("beyond"))) is not None:
+                    limit = beyond - 1
+                requested = _optional_number(groups.get("requested"))
+                return Verdict(VerdictKind.OUTPUT_TOO_LARGE, False, limit or None, requested)
+    return None
+
+
+def _has(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
+    return any(pattern.search(text) for text in texts)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _optional_number(text: str | None) -> int | None:
+    return _number(text) if text else None

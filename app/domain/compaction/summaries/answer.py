@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.domain.common.messages import sendable
 from app.domain.compaction.summaries.model_calls import Completion
+from app.domain.conversations.view import SectionCount
 
 _THINKING = re.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", re.IGNORECASE | re.DOTALL)
 _CUT_OFF = frozenset({"length", "max_tokens"})
@@ -14,10 +15,14 @@ _CUT_OFF = frozenset({"length", "max_tokens"})
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult:
-    """A summary; `retain` is None when no retain section was requested, or it is empty."""
+    """A summary; `retain` is None when no retain section was requested, or it is empty.
+
+    `sections` says what became of the statements of each section, in a summary without a model.
+    """
 
     text: str
     retain: str | None = None
+    sections: tuple[SectionCount, ...] = ()
 
 
 def parse_answer(

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.common.messages import Message, Role
-from app.domain.compaction.summaries.digest import one_line
-from app.domain.compaction.summaries.extraction import (
-    SCAN_CHARS,
-    SENTENCE_END,
-    opening_text,
-    tool_name,
-    unanswered_calls,
-)
+from app.domain.common.messages import Message, Role, Text, ToolCall
+from app.domain.compaction.summaries.statements.segments import segments
+from app.domain.compaction.summaries.statements.work.outcomes import shortened
 
 SENTENCE_CHARS = 160
+SCAN_CHARS = 2048
 
 
 def extract_snapshot_summary(
@@ -49,19 +44,39 @@ def _request(message: Message) -> str:
     return _first_sentence(opening_text(message)) if message.role is Role.USER else ""
 
 
+def opening_text(message: Message) -> str:
+    """Return the beginning of a user's text, or the kinds of the parts where there is no text."""
+    for part in message.parts:
+        if isinstance(part, Text) and (text := part.text[:SCAN_CHARS].strip()):
+            return text
+    kinds = sorted({type(part).__name__.lower() for part in message.parts})
+    return f"[{', '.join(kinds)}]" if kinds else ""
+
+
 def _first_sentence(text: str) -> str:
-    sentences = (part for part in SENTENCE_END.split(text[:SCAN_CHARS].strip()) if part.strip())
-    return one_line(next(sentences, ""), SENTENCE_CHARS).rstrip(".。")
+    first = next(segments(text[:SCAN_CHARS]), None)
+    return shortened(first.text if first is not None else "", SENTENCE_CHARS).rstrip(".。")
 
 
 def _open_items(messages: Sequence[Message]) -> str | None:
-    calls = [tool_name(call.name) for call in unanswered_calls(messages)]
+    calls = [shortened(call.name, 80) or "a tool" for call in unanswered_calls(messages)]
     if calls:
         more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
         return f"Open is the result of {', '.join(calls[:3])}{more}."
     if messages and messages[-1].role is Role.USER:
         return "The last request is not answered yet."
     return None
+
+
+def unanswered_calls(messages: Sequence[Message]) -> list[ToolCall]:
+    """Return the calls of the last call group that have no result yet."""
+    answered: set[str | None] = set()
+    for message in reversed(messages):
+        if message.role is Role.TOOL:
+            answered.add(message.tool_call_id)
+        else:
+            return [call for call in message.calls if call.id not in answered]
+    return []
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,219 +1,215 @@
-"""The messages that answer a question in natural language best, each with an excerpt."""
+"""The messages that answer a question best: ranked with their neighbours, shown with them.
+
+1. A message has the words of the messages around it as well, each with a share that falls with the
+   distance: an answer seldom repeats the words of its question. Of a word that several of them
+   have, the highest share counts.
+2. A word weighs the more, the fewer messages of the conversation have it. A word that most messages
+   have counts in the message itself only.
+3. A long message has more words by chance, so it counts less, for its neighbours too.
+4. The text of the best messages decides the rest: a message that asks, or that has no time or
+   number where the question asks for one, ranks lower; one with a quoted phrase ranks higher.
+5. A time in the question raises the messages of that time.
+"""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from heapq import nlargest
 from math import log
 from typing import Final
 
-from app.domain.conversations.search.words import (
-    MIN_PREFIX,
-    SPACELESS,
-    Term,
-    normalised,
-    prefix_term,
-    text_pieces,
-    token_terms,
-    token_words,
-    word_tokens,
-)
+from app.domain.conversations.search.question import Question, is_question
+from app.domain.conversations.search.times import tells_number, tells_time
+from app.domain.conversations.search.words import simple_words
 from app.domain.tool_output.blobs import ToolOutputRef
+
+MAX_RECALLED: Final = 10
+"""Messages on a page of `recall`."""
+MAX_RANKED: Final = 40
+"""Messages that are ranked by their text, on all pages together."""
+MAX_RANKED_BYTES: Final = 4_096
+"""The size of a message's body up to which its text is read for the ranking."""
+_BEFORE, _AFTER = (0.7, 0.5, 0.3, 0.2), (0.6, 0.4, 0.2)
+"""The share that a message has of the words of those before and after it, by distance (rule 1)."""
+_SHARES = (
+    (0, 1.0),
+    *((distance, share) for distance, share in enumerate(_BEFORE, 1)),
+    *((-distance, share) for distance, share in enumerate(_AFTER, 1)),
+)
+_ASKS, _NO_TIME, _NO_NUMBER, _PHRASE = 0.85, 0.67, 0.77, 2.0
+_USUAL_BYTES = 2_048  # stored words of an ordinary message
+_LONGER = 0.5  # how much less a message counts that is e times as long
+_MIN_SHARE = 0.35  # of the best score, for a message that is shown
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The newest messages that have a term; with `is_cut` older messages may have it as well."""
+    """Messages that have a word, with the bytes of their stored words.
+
+    They are all that have it from the seq `since` on, where 0 means the whole log.
+    """
 
     seqs: tuple[int, ...]
-    is_cut: bool = False
+    sizes: tuple[int, ...] = ()
+    since: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether older messages may have the word as well."""
+        return self.since > 0
 
     def estimate(self, head_seq: int) -> float:
-        """Return an estimate of how many messages of a log with this head have the term."""
+        """Return an estimate of how many messages of a log with this head have the word."""
         if not self.is_cut:
             return len(self.seqs)
-        return len(self.seqs) * head_seq / (head_seq - min(self.seqs) + 1)
-
-
-MAX_RECALLED: Final = 10
-"""Messages that `recall` returns."""
-MAX_RECALL_TERMS: Final = 24
-EXCERPT_CHARS: Final = 300
-"""Characters of an excerpt."""
-_MIN_INFLECTED = 6  # minimum characters of a word with an ending
-_CHARS_BEFORE_MATCH = 60  # characters of an excerpt before its first match
-_COMMON_SHARE = 0.1  # of all messages; more messages have a common term
-_MIN_WEIGHT_SHARE = 0.15  # of the weight of all terms, for a match by common terms alone
-_USUAL_LEXEMES = 128  # lexemes of an ordinary message
-_MAX_READ_CHARS = 1 << 20  # characters of a message that an excerpt is chosen from
-_MAX_MATCHES = 500  # matches of one term among them
-
-
-def recall_terms(text: str) -> tuple[Term, ...]:
-    """Return the terms of a question in natural language; of too many words the longest.
-
-    Words are cut to a stem, by the length of an ending in most languages, so that they match
-    inflected forms. A joined word matches as a whole and by its parts.
-    """
-    terms: dict[Term, None] = {}
-    for piece in text_pieces(text):
-        for token in word_tokens(piece):
-            if SPACELESS.match(token):
-                terms.update(dict.fromkeys(token_terms(token)))
-                continue
-            parts = [part for part in token_words(token) if part]
-            terms.update(dict.fromkeys(prefix_term(_stem(part)) for part in parts))
-            if len(parts) > 1:
-                terms.update(dict.fromkeys(token_terms(token)))
-    if len(terms) <= MAX_RECALL_TERMS:
-        return tuple(terms)
-    return tuple(sorted(terms, key=lambda term: -len(term.lexeme))[:MAX_RECALL_TERMS])
-
-
-def _stem(word: str) -> str:
-    if not word.isalpha() or len(word) <= MIN_PREFIX:
-        return word
-    plain = word.removesuffix("s") if not word.endswith("ss") else word
-    return plain[: len(plain) - len(plain) // 4] if len(plain) >= _MIN_INFLECTED else plain
+        newest = sum(seq >= self.since for seq in self.seqs)
+        return newest * head_seq / (head_seq - self.since + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A message that may answer: the numbers of the terms it has, and its size in lexemes."""
+class Neighbour:
+    """A message beside one that is shown, with an excerpt."""
 
-    seq: int
-    terms: frozenset[int]
-    size: int = _USUAL_LEXEMES
+    role: str
+    tool_name: str | None
+    excerpt: str
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A message that answers a question, with an excerpt.
+    """A message that answers a question, with an excerpt, and the messages around it.
 
     `output_ref` refers to the whole of a cut result. `tool_name` is None where it is unknown.
+    `before` and `after` are None where they are shown themselves, or have no text.
     """
 
     seq: int
     role: str
     tool_name: str | None
-    created_at: datetime
+    time: datetime
     excerpt: str
     output_ref: ToolOutputRef | None
+    before: Neighbour | None = None
+    after: Neighbour | None = None
 
 
-def candidates(
-    postings: Sequence[Postings], seqs_with_all_terms: Iterable[int] = ()
-) -> list[Candidate]:
-    """Return the messages that have any of the terms, by their postings.
+@dataclass(frozen=True, slots=True)
+class RecallPage:
+    """Messages that answer a question, best first, from `offset` on, of `total` ranked ones."""
 
-    Those in `seqs_with_all_terms` have every term that occurs in the log.
-    """
-    all_terms = {number for number, posting in enumerate(postings) if posting.seqs}
-    terms_by_seq = {seq: {*all_terms} for seq in seqs_with_all_terms}
-    for number, posting in enumerate(postings):
-        for seq in posting.seqs:
-            terms_by_seq.setdefault(seq, set()).add(number)
-    return [Candidate(seq, frozenset(terms)) for seq, terms in terms_by_seq.items()]
+    messages: tuple[Recalled, ...]
+    offset: int
+    total: int
+
+
+NOTHING: Final = RecallPage((), 0, 0)
 
 
 def weights(postings: Sequence[Postings], head_seq: int) -> list[float]:
-    """Return the weight of each term: the inverse of how often the conversation has it."""
+    """Return the weight of each word: the inverse of how often the conversation has it."""
     counts = (posting.estimate(head_seq) for posting in postings)
     return [log(1 + (max(0.0, head_seq - count) + 0.5) / (count + 0.5)) for count in counts]
 
 
-def ranked(
-    messages: Iterable[Candidate], postings: Sequence[Postings], head_seq: int
-) -> list[Candidate]:
-    """Return candidates, best first: those with all terms, then by the weight of their terms.
+class Ranking:
+    """Scores the messages of one conversation for one question."""
 
-    A long message matches more by chance, so its score is a little lower. A message with common
-    terms alone is left out, unless the question has no others or they are most of its weight.
-    """
-    term_weights = weights(postings, head_seq)
-    max_rare_count = max(MAX_RECALLED, _COMMON_SHARE * head_seq)
-    rare = {
-        number for number, item in enumerate(postings) if item.estimate(head_seq) <= max_rare_count
-    }
-    terms_in_log = sum(bool(item.seqs) for item in postings)
-    min_score = _MIN_WEIGHT_SHARE * sum(term_weights) if rare else 0.0
+    def __init__(self, question: Question, postings: Sequence[Postings], head_seq: int) -> None:
+        self._question = question
+        self.weights = weights(postings, head_seq)
+        self._sizes = {
+            seq: size for item in postings for seq, size in zip(item.seqs, item.sizes, strict=False)
+        }
+        self.scores: dict[int, float] = {}
+        self._known: set[tuple[int, int]] = set()
+        for number, posting in enumerate(postings):
+            self._count(number, posting, head_seq)
 
-    def score(item: Candidate) -> float:
-        return sum(term_weights[term] for term in item.terms)
+    def best(self, limit: int = MAX_RANKED) -> list[int]:
+        """Return the seqs with the highest scores, best first; among equals the newest first."""
+        scores = self.scores
+        return nlargest(limit, scores, key=lambda seq: (round(scores[seq], 6), seq))
 
-    def key(item: Candidate) -> tuple[bool, float, int]:
-        longer = log(max(item.size, _USUAL_LEXEMES) / _USUAL_LEXEMES)
-        return (
-            len(item.terms) < terms_in_log,
-            -round(score(item) / (1 + 0.25 * longer), 2),
-            -item.seq,
-        )
+    def add_words(self, words_by_seq: Mapping[int, Collection[int]]) -> None:
+        """Count the words that messages have beyond the postings."""
+        for seq, numbers in words_by_seq.items():
+            for number in numbers:
+                if (number, seq) not in self._known:
+                    self._known.add((number, seq))
+                    self._add(seq, self._own(number, seq))
 
-    answers = (item for item in messages if rare & item.terms or score(item) >= min_score)
-    return sorted(answers, key=key)
+    def add_texts(self, texts: Mapping[int, str]) -> None:
+        """Weigh messages by their texts (rule 4)."""
+        for seq, text in texts.items():
+            if seq in self.scores:
+                self.scores[seq] *= self._fit(text)
+
+    def raise_span(self, first_seq: int, end_seq: int, boost: float) -> None:
+        """Raise the messages of a time, the end exclusive (rule 5)."""
+        for seq in self.scores:
+            if first_seq <= seq < end_seq:
+                self.scores[seq] *= boost
+
+    def shown(self) -> list[int]:
+        """Return the messages worth showing, best first."""
+        best = self.best()
+        if not best:
+            return []
+        least = _MIN_SHARE * self.scores[best[0]]
+        return [seq for seq in best if self.scores[seq] >= least]
+
+    def _count(self, number: int, posting: Postings, head_seq: int) -> None:
+        """Count a word for the messages that have it, and for those around them."""
+        self._known.update((number, seq) for seq in posting.seqs)
+        if posting.is_cut:
+            for seq in posting.seqs:
+                self._add(seq, self._own(number, seq))
+            return
+        strongest: dict[int, float] = {}
+        for seq in posting.seqs:
+            own = self._own(number, seq)
+            for distance, share in _SHARES:
+                at = seq + distance
+                if 0 < at <= head_seq and own * share > strongest.get(at, 0.0):
+                    strongest[at] = own * share
+        for seq, value in strongest.items():
+            self._add(seq, value)
+
+    def _add(self, seq: int, value: float) -> None:
+        self.scores[seq] = self.scores.get(seq, 0.0) + value
+
+    def _own(self, number: int, seq: int) -> float:
+        """Return what a word counts in a message that has it (rules 2, 3)."""
+        return self.weights[number] * self._factor(seq)
+
+    def _factor(self, seq: int) -> float:
+        size = self._sizes.get(seq, 0)
+        return 1.0 if size <= _USUAL_BYTES else 1 / (1 + _LONGER * log(size / _USUAL_BYTES))
+
+    def _fit(self, text: str) -> float:
+        plain = text.lower()
+        question = self._question
+        fit = _ASKS if is_question(text) else 1.0
+        if question.asks_time and not tells_time(plain):
+            fit *= _NO_TIME
+        if question.asks_number and not tells_number(plain):
+            fit *= _NO_NUMBER
+        if question.phrases:
+            row = f" {' '.join(simple_words(text))} "
+            if all(f" {' '.join(phrase)} " in row for phrase in question.phrases):
+                fit *= _PHRASE
+        return fit
 
 
-def excerpt(text: str, terms: Sequence[Term], term_weights: Sequence[float]) -> str:
-    """Return about EXCERPT_CHARS characters around the best matches of a text, on one line."""
-    start = max(
-        0, _densest(_matches(text[:_MAX_READ_CHARS], terms), term_weights) - _CHARS_BEFORE_MATCH
-    )
-    end = start + EXCERPT_CHARS
-    shown = " ".join(text[start:end].split())
-    return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
+def cut_words(postings: Iterable[Postings]) -> list[int]:
+    """Return the numbers of the words that older messages may have as well."""
+    return [number for number, item in enumerate(postings) if item.is_cut]
 
 
-def _densest(matches: Sequence[tuple[int, int]], term_weights: Sequence[float]) -> int:
-    """Return the start of the excerpt whose terms have the highest weight together."""
-    counts: Counter[int] = Counter()
-    first, score, best, start = 0, 0.0, 0.0, 0
-    for at, term in matches:
-        score += 0 if counts[term] else term_weights[term]
-        counts[term] += 1
-        while at - matches[first][0] > EXCERPT_CHARS - 2 * _CHARS_BEFORE_MATCH:
-            dropped_term = matches[first][1]
-            counts[dropped_term] -= 1
-            score -= 0 if counts[dropped_term] else term_weights[dropped_term]
-            first += 1
-        if score > best:
-            best, start = score, matches[first][0]
-    return start
-
-
-def _matches(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
-    """Return the positions of words that match, each with the number of its term."""
-    plain = text.lower() if text.isascii() else text.translate(_NORMALISED)
-    matches: list[tuple[int, int]] = []
-    for number, term in enumerate(terms):
-        positions = (match.start() for match in re.finditer(re.escape(term.lexeme), plain))
-        word_starts = (at for at in positions if _is_word_at(text, at, term))
-        matches += [(at, number) for at in islice(word_starts, _MAX_MATCHES)]
-    return sorted(matches)
-
-
-def _is_word_at(text: str, start: int, term: Term) -> bool:
-    """Whether a word begins there, and ends with the term unless the term is a prefix."""
-    if SPACELESS.match(text, start):
-        return True
-    end = start + len(term.lexeme)
-    if start and text[start - 1].isalnum() and not text[start].isupper():
-        return False
-    return term.is_prefix or not text[end : end + 1].isalnum() or text[end].isupper()
-
-
-class _NormalisedCharacters(dict[int, str]):
-    """Normalises single characters, so that positions in a text stay the same."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        folded = normalised(unicodedata.normalize("NFKC", character))
-        self[code] = folded if len(folded) == 1 else character
-        return self[code]
-
-
-_NORMALISED = _NormalisedCharacters()
+def joined(newest: Postings, others: Postings) -> Postings:
+    """Return the postings of a common word with those of other messages that have it."""
+    sizes = dict(zip((*newest.seqs, *others.seqs), (*newest.sizes, *others.sizes), strict=False))
+    seqs = tuple(dict.fromkeys((*newest.seqs, *others.seqs)))
+    return Postings(seqs, tuple(sizes.get(seq, 0) for seq in seqs), newest.since)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.domain.conversations.listing import Place
+from app.domain.conversations.search.excerpts import excerpt
 from app.domain.conversations.search.query import Query
-from app.domain.conversations.search.recall import excerpt
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.stored_message import StoredMessage
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from app.domain.common import json_text
 from app.domain.common.messages import File, FormatName, Message, Part, Role, Text, ToolCall
@@ -23,10 +24,14 @@ _ESCAPES = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 @dataclass(frozen=True, slots=True)
 class SearchedMessage:
-    """A message, and the name of the tool that made the result, where it is known."""
+    """A message, and the name of the tool that made the result, where it is known.
+
+    `said_at` is its own time, or that of its receipt.
+    """
 
     message: StoredMessage
     tool_name: str | None = None
+    said_at: datetime | None = None
 
     def texts(self) -> tuple[str, ...]:
         """Return its texts that a search reads."""

@@ -39,6 +39,7 @@ _LOG_FIELDS = (
     "token_count",
     "format",
     "created_at",
+    "redacted_at",
     "conversation_id",
     "agent_id",
     "output_ref",

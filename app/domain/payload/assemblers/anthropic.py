@@ -52,6 +52,7 @@ class AnthropicAssembler(MergingAssembler):
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
         self._record_labels(adapted)
+        self._record_cost(row, tokens)
         wire_blocks = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire_blocks, tokens - MESSAGE_OVERHEAD)
 

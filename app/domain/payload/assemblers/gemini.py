@@ -65,6 +65,7 @@ class GeminiAssembler(MergingAssembler):
         tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
         if replays:
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
+        self._record_cost(row, tokens)
         blocks = [Block(json_text.dump_payload(part), cacheable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
@@ -84,6 +85,7 @@ class GeminiAssembler(MergingAssembler):
         _, (part, *media) = gemini.render(message, ids, call=call)
         named = replace(message, name=_name_of(call) or message.name)
         tokens = count_rendered(self.format, named, self.count, ids)
+        self._record_cost(row, tokens)
         self._results[wire_id] = json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD
         self._media[wire_id] = [json_text.dump_payload(item) for item in media]
 

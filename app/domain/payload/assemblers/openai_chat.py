@@ -57,6 +57,7 @@ class ChatAssembler(SeparateAssembler):
             tokens += (
                 self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
             )
+        self._record_cost(row, tokens)
         self._put_item(item, tokens)
 
     def _reasoning_tokens(self, row: LogRow, message: Message) -> int:

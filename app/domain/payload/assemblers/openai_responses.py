@@ -77,6 +77,7 @@ class ResponsesAssembler(SeparateAssembler):
         else:
             tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
         tokens += count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
+        self._record_cost(row, tokens)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
     def _parsed_tokens(self, item: dict[str, Any]) -> int:

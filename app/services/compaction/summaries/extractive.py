@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.answer import SummaryResult
-from app.domain.compaction.summaries.digest import DECISIONS, EARLIER, IDENTIFIERS, read_digest
-from app.domain.compaction.summaries.extraction import extract
-from app.services.ports import Tokenizer
+from app.domain.compaction.summaries.statements.fitting import RETAINED, fit
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.merging import merged_ledger
+from app.domain.compaction.summaries.statements.statement import Kind
+from app.domain.compaction.summaries.statements.summary_text import (
+    NO_CLOSING,
+    Closing,
+    read_into,
+)
+from app.domain.conversations.view import Span
+from app.domain.models.tokens import CountText
 
-CHARS_PER_TOKEN = 3
-"""Characters of a digest per allowed token; prose has about four, identifiers fewer."""
 RETAIN_SHARE = 0.25
 """The share of the summary that its retain section may take."""
+MIN_SOURCE_TOKENS = 128
+"""A shorter source counts as so long: half of it would not hold a sentence."""
+SOURCE_SHARE = 0.5
+"""The share of its source that a summary may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryScope:
+    """What a summary stands for, besides the messages that it is made from.
+
+    `earlier_tokens` is the size of the messages that the earlier summary stands for, and
+    `earlier_start` the seq of their first. `first_seq` is that of the first message that the
+    conversation shows: the first request is there, or after it. `shown_after` are newer messages
+    that stay shown: their values replace older ones.
+    """
+
+    count: CountText
+    closing: Closing = NO_CLOSING
+    earlier_tokens: int = 0
+    earlier_start: int = 0
+    first_seq: int = 1
+    shown_after: tuple[Span, ...] = ()
+
+
+def write_summary(
+    ledger: StatementLedger,
+    wants_retain: bool,
+    max_tokens: int,
+    source_tokens: int,
+    scope: SummaryScope,
+) -> SummaryResult:
+    """Return the summary of a ledger, at most half as long as its source."""
+    limit = min(max_tokens, int(source_tokens * SOURCE_SHARE))
+    if not wants_retain:
+        fitted = fit(ledger, limit, scope.count, scope.closing)
+        return SummaryResult(fitted.text, None, fitted.sections)
+    retain_tokens = int(limit * RETAIN_SHARE)
+    retained = fit(ledger, retain_tokens, scope.count, NO_CLOSING, RETAINED)
+    others = frozenset(Kind) - RETAINED
+    fitted = fit(ledger, limit - retain_tokens, scope.count, scope.closing, others)
+    sections = (*retained.sections, *fitted.sections)
+    return SummaryResult(fitted.text, retained.text or None, sections)
 
 
 def extract_summary(
@@ -22,43 +71,34 @@ def extract_summary(
     retained: str | None,
     wants_retain: bool,
     max_tokens: int,
-    tokenizer: Tokenizer,
+    count: CountText,
+    *,
+    opens: bool = False,
 ) -> SummaryResult:
-    """Return a digest of messages, and of an earlier summary and its retain section."""
-    if not wants_retain:
-        earlier = "\n\n".join(filter(None, (previous, _as_section(retained))))
-        return SummaryResult(extract_text(messages, earlier, max_tokens, tokenizer), None)
-    retain_tokens = int(max_tokens * RETAIN_SHARE)
-    text = extract_text(messages, previous, max_tokens - retain_tokens, tokenizer)
-    return SummaryResult(text, _retain_section(text, retained, retain_tokens * CHARS_PER_TOKEN))
+    """Return a summary of messages, and of an earlier summary and its retain section.
+
+    `opens` is set where the conversation begins with these messages.
+    """
+    ledger = StatementLedger()
+    earlier = [text for text in (retained, previous) if text]
+    for text in earlier:
+        read_into(ledger, text)
+    if opens:
+        ledger.expect_first_request()
+    for message in messages:
+        ledger.add_message(message)
+    source_tokens = sum(_tokens_of(message, count) for message in messages)
+    source_tokens += sum(int(count(text) / SOURCE_SHARE) for text in earlier)
+    scope, source_tokens = SummaryScope(count), max(source_tokens, MIN_SOURCE_TOKENS)
+    return write_summary(ledger, wants_retain, max_tokens, source_tokens, scope)
 
 
-def extract_text(
-    messages: Sequence[Message], previous: str | None, max_tokens: int, tokenizer: Tokenizer
+def merge_summaries(
+    texts: Sequence[str], max_tokens: int, count: CountText, closing: Closing
 ) -> str:
-    """Return a digest that has at most `max_tokens`."""
-    max_chars = max_tokens * CHARS_PER_TOKEN
-    while True:
-        text = extract(messages, previous, max_chars)
-        tokens = tokenizer.count(text)
-        if tokens <= max_tokens:
-            return text
-        max_chars = int(min(max_chars, len(text)) * max_tokens / tokens * 0.95)
+    """Return one summary of several, oldest first, in which newer statements replace older."""
+    return fit(merged_ledger(texts), max_tokens, count, closing).text
 
 
-def _as_section(retained: str | None) -> str:
-    """Return an earlier retain section as a section of a digest, which `extract` can merge."""
-    if not retained:
-        return ""
-    items = "\n".join(f"- {line.removeprefix('- ')}" for line in retained.splitlines())
-    return f"## {EARLIER}\n{items}"
-
-
-def _retain_section(digest: str, retained: str | None, max_chars: int) -> str | None:
-    """Return what was retained with the decisions and identifiers of a digest, newest last."""
-    sections = read_digest(digest).items
-    items = [f"- {item}" for name in (DECISIONS, IDENTIFIERS) for item in sections[name]]
-    lines = list(dict.fromkeys((*(retained or "").splitlines(), *items)))
-    while lines and sum(len(line) + 1 for line in lines) > max_chars:
-        del lines[0]
-    return "\n".join(lines) or None
+def _tokens_of(message: Message, count: CountText) -> int:
+    return count(message.text) + sum(count(call.name + call.arguments) for call in message.calls)

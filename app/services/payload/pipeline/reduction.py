@@ -18,10 +18,13 @@ from app.domain.compaction.reduction.truncation import (
 )
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summary_budget import NOTE_TOKENS, summary_text_limit
 from app.domain.compaction.views import summary_message_tokens, view_after, with_omission_note
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
+from app.domain.tool_output.preview import RECALL
+from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import summarise_paged
 from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded_seqs
 from app.services.payload.pipeline.overflow import refusal
@@ -72,9 +75,10 @@ async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildSt
 async def reduce_rendered(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Reduce a state whose rendered payload does not fit.
 
-    Plans use the counts of entries, so these must save what the rendered items cost beyond them.
+    Plans use the counts of entries, so each entry counts what its items cost. What the payload
+    costs beyond them is saved as well.
     """
-    estimated = state.without_rendered()
+    estimated = state.with_rendered_costs()
     overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
     return await _reduce(deps, estimated, overshoot, has_reasoning=_has_reasoning(state))
 
@@ -191,10 +195,16 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             None,
             summary_text_limit(state.limits),
             deps.summariser.start_run(state.attempt.tenant_id),
+            _scope(state, span),
             verbatim_seqs=frozenset(plan.unhidden_seqs),
         )
         summaries = (
-            Summary(span, result.text, summary_message_tokens(result.text, resolved.count)),
+            Summary(
+                span,
+                result.text,
+                summary_message_tokens(result.text, resolved.count),
+                sections=result.sections,
+            ),
         )
         state = state.degrade("extractive_summary")
         if plan.hides_preserved:
@@ -203,4 +213,16 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
         state = state.degrade(RESULTS_CLEARED)
     return state.with_narrower_view(
         view_after(view, plan, summaries, view.retain, state.never_cleared)
+    )
+
+
+def _scope(state: BuildState, span: Span) -> SummaryScope:
+    view, own = state.view, state.input.conversation.state
+    names_recall = RECALL in state.resolved.mentionable_agent_tools
+    return SummaryScope(
+        state.resolved.count,
+        Closing(span.start, span.end - 1, names_recall),
+        earlier_tokens=own.hidden_tokens - own.outside_tokens if view.summaries else 0,
+        earlier_start=view.summarised.start if view.summarised is not None else 0,
+        first_seq=view.window[0].start if view.window else 1,
     )

@@ -14,7 +14,7 @@ from app.domain.conversations.view import View, spans_through
 from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.domain.prompt.resolved_settings import STUB_TOOL
-from app.domain.tool_output.preview import COMPACT_CONTEXT
+from app.domain.tool_output.preview import COMPACT_CONTEXT, RECALL
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.ports import Repositories
@@ -128,7 +128,10 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
     the history has calls.
     """
     assert state.items is not None
-    tools = state.resolved.agent_tools({*state.items.mentions, *state.notes.mentions, *kept})
+    mentions = {*state.items.mentions, *state.notes.mentions, *kept}
+    if state.view.summary_texts():
+        mentions.add(RECALL)  # [summary.recall-offered]
+    tools = state.resolved.agent_tools(mentions)
     has_tools = bool(tools or state.resolved.tools)
     if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
         return (STUB_TOOL.name,)

@@ -17,6 +17,8 @@ _log = logging.getLogger("app.context")
 
 NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
+BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
+"""`degraded`: tools that usually stay are deferred, to leave room for messages."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
 """`degraded`: the format does not have the hosted tool of the type after the colon."""
 
@@ -40,6 +42,8 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     state = state.degrade(*payload.degraded)
     if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
         state = state.degrade(SUMMARY_AS_USER)
+    if state.resolved.has_last_resort(state.tools.deferred):
+        state = state.degrade(BUILTIN_TOOLS_DEFERRED)
     is_degraded = bool(state.degraded)
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),

@@ -177,6 +177,15 @@ class BuildState:
         """Drop the rendered history, because the view will change."""
         return replace(self, rendered=None, items=None)
 
+    def with_rendered_costs(self) -> BuildState:
+        """Drop the rendered history; each entry costs what its rendered items did."""
+        costs = self.rendered.assembler.costs_by_seq if self.rendered is not None else {}
+        entries = [
+            entry(item.seq, item.role, costs[item.seq]) if item.seq in costs else item
+            for item in self.entries
+        ]
+        return replace(self.without_rendered(), entries=entries)
+
     def with_narrower_view(self, view: View) -> BuildState:
         """Show another view, which shows no message that this one hides."""
         entries = [item for item in self.entries if view.shows(item.seq)]

@@ -136,7 +136,8 @@ async def _choose_tools(
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
-            deferred = () if accepts_all_tools(resolved, format) else deferred
+            if accepts_all_tools(resolved, format) and not resolved.has_last_resort(deferred):
+                deferred = ()
     agent_tools = epoch_tools.agent_tools if epoch_tools is not None else ()
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))

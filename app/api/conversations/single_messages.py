@@ -1,0 +1,104 @@
+"""`/v1/conversations/{id}/messages/{message_id}`: one message of a conversation."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.conversations.message_schemas import Redacted, RedactionRequest, ShownMessage
+from app.api.conversations.messages import (
+    Contents,
+    MessagePath,
+    message_id_from,
+    shown_message,
+)
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import (
+    ConversationPath,
+    caller_of,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.pacing import read_of
+from app.api.http.routing import PageRoute, WireRoute
+from app.domain.common.errors import (
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.services.tool_output.stored_results import Content
+
+router = APIRouter(route_class=WireRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
+
+_PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
+
+
+@page_router.get(
+    _PATH,
+    operation_id="get_message",
+    summary="Read a message",
+    response_model=ShownMessage,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def get_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    content: Contents = None,
+) -> Response:
+    """Return one message by its id, as the transcript shows it."""
+    transcripts, read = services(request).transcripts, read_of(request)
+    found = await transcripts.one(
+        tenant_of(request),
+        conversation_id,
+        message_id_from(message_id),
+        read,
+    )
+    (shown,) = await transcripts.with_visibility(
+        tenant_of(request), [found], Content(content or Content.AUTO), read
+    )
+    return Json(shown_message(shown))
+
+
+@router.post(
+    f"{_PATH}/redact",
+    operation_id="redact_message",
+    summary="Redact a message",
+    response_model=Redacted,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def redact_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    body: RedactionRequest | None = None,
+) -> Response:
+    """Replace the content of a message by a tombstone, for good, also in forks and snapshots.
+
+    Its role, position, token count and the ids and names of its tool calls stay. Blobs that only
+    this message has, and summaries that used it, are deleted; a compaction makes new ones. The next
+    build begins an epoch with the reason `redacted`, and earlier builds are `410`. A repeated
+    request returns the first record.
+    """
+    done = await services(request).redactions.redact(
+        tenant_of(request),
+        conversation_id,
+        message_id_from(message_id),
+        body.reason if body is not None else None,
+        caller_of(request).key_id,
+    )
+    record = done.redaction
+    return Json(
+        {
+            "id": record.message_id,
+            "seq": record.seq,
+            "redacted_at": record.redacted_at,
+            "reason": record.reason,
+            "key_id": record.key_id,
+            "conversations": done.conversations,
+        }
+    )

@@ -1,0 +1,1 @@
+"""The words by which statements are recognised, one module of data for each language."""

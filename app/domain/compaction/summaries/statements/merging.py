@@ -1,0 +1,43 @@
+"""Merges summaries of consecutive messages, and removes from older ones what newer ones replace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.domain.common.messages import Message
+from app.domain.compaction.summaries.statements.fitting import fit
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.summary_text import (
+    HEADING,
+    closing_of,
+    read_into,
+)
+from app.domain.models.tokens import CountText
+
+
+def merged_ledger(texts: Sequence[str]) -> StatementLedger:
+    """Return the statements of several summaries, oldest first; newer ones replace older ones."""
+    ledger = StatementLedger()
+    for place, text in enumerate(texts):
+        read_into(ledger, text, replaces=place > 0)
+    return ledger
+
+
+def without_replaced(
+    texts: Sequence[str], count: CountText, shown: Sequence[Message] = ()
+) -> list[str]:
+    """Return the summaries without what a later one of them, or a message shown after, replaces.
+
+    A summary without such a statement, or that a model wrote, is returned as it is.
+    """
+    held = merged_ledger(texts)
+    for message in shown:
+        held.replace_by(message)
+    kept: list[str] = []
+    for text in texts:
+        own = StatementLedger()
+        if text.startswith(HEADING):
+            read_into(own, text)
+        removed = own.keep_only(held)
+        kept.append(fit(own, 2 * count(text), count, closing_of(text)).text if removed else text)
+    return kept

@@ -1,0 +1,152 @@
+"""What a statement is about and what it says of it: the words that a newer one may replace."""
+
+# ruff: noqa: RUF001 - characters of several scripts are meant
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from app.domain.compaction.summaries.statements.languages.marker import Marker
+from app.domain.compaction.summaries.statements.words import (
+    ACKNOWLEDGING,
+    Sentence,
+    is_common,
+    stems,
+)
+
+_QUOTED = re.compile(r"[`\"“«「『]([^`\"”»」』]{1,80})[`\"”»」』]")
+_STRONG = re.compile(
+    r"\b(?:is|are|was|were|equals|ist|sind|lautet|beträgt|est|sont|es|son|é|são|это|será"
+    r"|sera)\b|\b(?:it|that|here|there)['’]s\b|="
+    r"|は|是|为|為|改成|改为|(?<=[\uac00-\ud7af])[은는](?=\s)",
+    re.IGNORECASE,
+)
+_COLON = re.compile(r"(?<=[\w)]): |：")
+_WEAK = re.compile(
+    r"\b(?:to|at|uses?|has|have|runs on|prefers?|likes?|want|need|by|from|auf|zu|à|utilise"
+    r"|préfère|a|usa|prefiero"
+    r"|prefiro|para|на|в|использует|предпочитаю)\b|が|を|に|[이가을를](?=\s)",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[;!?]|\.\s|[。；]")
+MAX_STEMS = 60
+MAX_LABEL_WORDS = 5
+_LABEL = re.compile(r"^[^:：]{1,60}[:：]\s*")
+_LABEL_WORDS = frozenset(  # tables of words
+    """
+    hard constraint requirement rule safety decision update correction important
+    reminder heads-up fact goal preference mind changed change quick request also
+    another objective we i decided agreed going found wrong got regel ziel hinweis
+    korrektur entscheidung wichtig règle objectif remarque décision regla objetivo nota
+    corrección decisión regra correção decisão правило цель важно поправка решение
+    """.split()  # noqa: SIM905
+)
+_SPEAKING = frozenset(  # tables of words
+    """
+    got scratc scrap forget ignore disreg actual
+    rememb need know fyi note heads-up set tell mind merken wisse souven recuer lembre
+    запомн помни moved move change switch set postpo resche bumped raised lowere update
+    increa reduce extend
+    """.split()  # noqa: SIM905
+)
+"""Stems of words by which a statement begins, and that name no subject."""
+_NUMBER_WORDS = frozenset(  # tables of words
+    """
+    zero one two three four five six seven eight nine ten twelve twenty null eins zwei
+    drei vier fünf sechs sieben acht neun zehn deux trois quatre cinq sept huit neuf dix
+    dos tres cuatro cinco seis siete ocho nueve diez dois três quatro sete oito nove dez
+    два три четыре пять шесть семь восемь девять десять
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The stems of a statement: `topic` names what it is about, `value` what it says of it.
+
+    `exact` are the numbers, names and quoted words of the value.
+    """
+
+    topic: frozenset[str]
+    value: frozenset[str]
+    exact: frozenset[str]
+    updates: bool
+
+    @property
+    def all(self) -> frozenset[str]:
+        """All of its stems."""
+        return self.topic | self.value
+
+
+def subject_of(sentence: Sentence) -> Subject:
+    """Return what a sentence is about: what stands before its verb, values and names left out."""
+    text, start, end = sentence.text, _label_end(sentence), len(sentence.text)
+    found = dict.fromkeys(stems(sentence, start, end))
+    content = [stem for stem in found if _is_subject(stem)][:MAX_STEMS]
+    split = _split(sentence, start)
+    quoted = {stem for match in _QUOTED.finditer(text) for stem in stems(sentence, *match.span(1))}
+    exact = {
+        stem
+        for stem in content
+        if any(map(str.isdigit, stem)) or stem in _NUMBER_WORDS or stem in quoted
+    }
+    names = _names(sentence, start)
+    if split is None:
+        value = {stem for stem in content if stem in exact or stem in names}
+    else:
+        head = {stem for stem in stems(sentence, start, split) if _is_subject(stem)}
+        value = {stem for stem in content if stem not in head or stem in quoted}
+        names_value = bool(head & (exact | names)) and len(head - exact) <= 1
+        if names_value and value and not value & (exact | names):
+            value = {stem for stem in content if stem in head}  # the value is named first
+    topic = {stem for stem in content if stem not in value}
+    if not topic:
+        topic, value = set(content), set()
+    return Subject(
+        frozenset(topic),
+        frozenset(value),
+        frozenset(value & (exact | names)),
+        sentence.has(Marker.UPDATE),
+    )
+
+
+def _is_subject(stem: str) -> bool:
+    return stem not in _SPEAKING and stem not in ACKNOWLEDGING
+
+
+def _label_end(sentence: Sentence) -> int:
+    """Return the end of a label such as `Correction:`, which is no part of the subject."""
+    match = _LABEL.match(sentence.text)
+    if match is None:
+        return 0
+    count = sum(end <= match.end() for _, end in sentence.spans)
+    words = sentence.words[:count]
+    known = all(word in _LABEL_WORDS or is_common(word) for word in words)
+    if known and count <= MAX_LABEL_WORDS:
+        return match.end()
+    verb = _STRONG.search(sentence.text, match.end())
+    names_subject = verb is not None and any(stems(sentence, match.end(), verb.start()))
+    has_verb = _STRONG.search(sentence.text, 0, match.end()) is not None
+    return match.end() if names_subject and not has_verb else 0
+
+
+def _split(sentence: Sentence, start: int) -> int | None:
+    """Return the place of the verb behind which a sentence says its value, None without one."""
+    for pattern in (_STRONG, _COLON, _WEAK):
+        for match in pattern.finditer(sentence.text, start):
+            if _CLAUSE.search(sentence.text, start, match.start()):
+                break
+            if any(True for _ in stems(sentence, start, match.start())):
+                return match.start()
+    return None
+
+
+def _names(sentence: Sentence, label_end: int) -> set[str]:
+    """Return the stems of the words with a capital letter, except the first."""
+    found: set[str] = set()
+    starts = [span for span in sentence.spans if span[0] >= label_end]
+    for start, end in starts[1:]:
+        if sentence.text[start].isupper():
+            found.update(stems(sentence, start, end))
+    return found

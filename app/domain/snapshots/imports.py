@@ -1,0 +1,175 @@
+"""Imports: whether the lines of an export are a log that may be stored [exports.refused].
+
+The running values of the log, its turns and token sums, are computed again. What a line says about
+other lines is checked: seqs, call pairing, blobs and the active compaction.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.errors import UnpairedToolResult, ValidationError
+from app.domain.common.json_structure import has_more_values
+from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.active_window import ActiveWindow, window_from
+from app.domain.conversations.log.batch import unpaired
+from app.domain.formats import FORMATS
+from app.domain.snapshots.export_fields import checked
+from app.domain.snapshots.exports import FORMAT, KEYS, ORDER, VERSION, Line, RecordKind
+
+
+class ImportChecker:
+    """Checks the lines of one export in their order; memory does not grow with their number."""
+
+    def __init__(self, max_message_values: int) -> None:
+        self._max_message_values = max_message_values
+        self._kind: RecordKind | None = None
+        self._key: tuple[Any, ...] = ()
+        self._has_begun = False
+        self._seen: set[RecordKind] = set()
+        self._open_calls: list[str] = []
+        self._missing_bytes = 0
+        self.settings: Mapping[str, Any] = {}
+        self.state: Mapping[str, Any] = {}
+        self.head_seq = 0
+        self.turns = 0
+        self.tokens = 0
+        self.blobs = 0
+
+    def check(self, line: Line) -> dict[str, Any]:
+        """Return the fields of a line as they are stored; raises ValidationError."""
+        fields = checked(line)
+        if self._missing_bytes and line.type != "blob_piece":
+            raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
+        if not self._has_begun:
+            _check_format(line, fields)
+            self._has_begun = True
+        elif line.type == "end":
+            self._check_end(line, fields)
+        elif line.type == "blob_piece":
+            fields["data"] = self._blob_piece(line, fields["data"])
+        elif line.type == "export":
+            raise line.error("This is the first line of another export")
+        else:
+            self._check_record(line, RecordKind(line.type), fields)
+        return fields
+
+    def _check_record(self, line: Line, kind: RecordKind, fields: dict[str, Any]) -> None:
+        self._check_order(line, kind, fields)
+        match kind:
+            case RecordKind.SETTINGS:
+                self.settings = fields
+            case RecordKind.STATE:
+                self._check_state(line, fields)
+            case RecordKind.BLOB:
+                self.blobs += 1
+                self._missing_bytes = 0 if fields["is_collected"] else fields["byte_size"]
+            case RecordKind.MESSAGE:
+                self._check_message(line, fields)
+            case RecordKind.BLOB_USE | RecordKind.PIN | RecordKind.REDACTION:
+                if fields["seq"] > self.head_seq:
+                    raise line.error("There is no message with this seq", "seq")
+            case RecordKind.COMPACTION:
+                end = self.head_seq + 1
+                if not 0 <= fields["span_start"] <= fields["span_end"] <= end:
+                    raise line.error("is beyond the log", "span_end")
+
+    def _blob_piece(self, line: Line, data: str) -> bytes:
+        try:
+            piece = b64decode(data, validate=True)
+        except ValueError as error:
+            raise line.error("is not base64", "data") from error
+        if not 0 < len(piece) <= self._missing_bytes:
+            raise line.error("The blob before it has no such bytes", "data")
+        self._missing_bytes -= len(piece)
+        return piece
+
+    def _check_order(self, line: Line, kind: RecordKind, fields: Mapping[str, Any]) -> None:
+        key = tuple(fields[name] for name in KEYS[kind])
+        if self._kind is not None and ORDER[kind] < ORDER[self._kind]:
+            raise line.error(f"A {kind} does not stand after a {self._kind}")
+        if kind is self._kind and (not key or key <= self._key):
+            raise line.error(f"This {kind} stands twice, or not in order")
+        if kind not in (RecordKind.SETTINGS, RecordKind.STATE):
+            self._require_beginning(line)
+        self._kind, self._key = kind, key
+        self._seen.add(kind)
+
+    def _require_beginning(self, line: Line) -> None:
+        for kind in (RecordKind.SETTINGS, RecordKind.STATE):
+            if kind not in self._seen:
+                raise line.error(f"The line with the {kind} is missing")
+
+    def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
+        end = fields["head_seq"] + 1
+        window = window_from(fields["since"], fields["parts"])
+        spans = (*window.gaps, *(item.span for item in window.restored))
+        if window.since > end or any(span.end > end for span in spans):
+            raise line.error("is beyond the log", "since")
+        if fields["cleared_seq"] >= end or any(seq >= end for seq in fields["kept"]):
+            raise line.error("is beyond the log", "kept")
+        self.state = fields
+
+    def _check_message(self, line: Line, fields: dict[str, Any]) -> None:
+        """Check a message with those before it, and add its turn and its token sum."""
+        if fields["seq"] != self.head_seq + 1:
+            raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
+        call_ids = tuple(json_text.loads(fields["call_ids"] or "[]"))
+        self._check_body(line, fields)
+        try:
+            self._check_calls(fields["role"], call_ids)
+        except UnpairedToolResult as error:
+            raise line.error(error.detail, "call_ids") from error
+        self.head_seq += 1
+        self.turns += fields["role"] == Role.USER
+        self.tokens += fields["tokens"]
+        fields |= {"turn": self.turns, "total_tokens": self.tokens}
+
+    def _check_body(self, line: Line, fields: Mapping[str, Any]) -> None:
+        """Check that a build can read the message."""
+        formats = {"body": fields["format"], "fragment": FormatName.OPENAI_CHAT}
+        for name, format in formats.items():
+            if fields[name] is None:
+                continue
+            raw = json_text.loads(fields[name])
+            if has_more_values(raw, self._max_message_values):
+                raise line.error(f"has more than {self._max_message_values:,} JSON values", name)
+            try:
+                messages = FORMATS[FormatName(format)].parse(raw, "")
+            except ValidationError as error:
+                raise line.error(error.detail, name) from error
+            if len(messages) != 1 or messages[0].role != fields["role"]:
+                raise line.error(f"is not one {fields['role']} message", name)
+
+    def _check_calls(self, role: str, call_ids: Sequence[str]) -> None:
+        if role != Role.TOOL:
+            self._open_calls = list(call_ids)
+            return
+        call_id = call_ids[0] if len(call_ids) == 1 else ""
+        if call_id not in self._open_calls:
+            raise unpaired(call_id, "answers no open call")
+        self._open_calls.remove(call_id)
+
+    def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
+        self._require_beginning(line)
+        if (fields["messages"], fields["blobs"]) != (self.head_seq, self.blobs):
+            raise line.error(f"The export had {fields['messages']} messages", "messages")
+        if self.state["head_seq"] != self.head_seq:
+            raise line.error(f"The log had {self.state['head_seq']} messages", "messages")
+        if not {*self.state["open_calls"]} <= {*self._open_calls}:
+            raise line.error("The open calls of the state are not those of the log")
+
+    @property
+    def window(self) -> ActiveWindow:
+        """The active window of the export."""
+        return window_from(self.state["since"], self.state["parts"])
+
+
+def _check_format(line: Line, fields: Mapping[str, Any]) -> None:
+    if line.type != "export" or fields["format"] != FORMAT:
+        raise line.error("This is not the export of a conversation")
+    if fields["version"] != VERSION:
+        raise line.error(f"Only version {VERSION} of the format can be imported", "version")

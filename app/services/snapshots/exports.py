@@ -1,0 +1,131 @@
+"""Exports of conversations, read and written a page at a time [exports.stream].
+
+1. The log is exported up to the head at which the export began. Its rows never change, so appends
+   neither wait nor disturb.
+2. No session is open between pages. An export that cannot be completed has no last line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.common.pages import Bound, Page
+from app.domain.snapshots.export_fields import FIELDS
+from app.domain.snapshots.exports import ExportWriter, RecordKind, blob_pieces
+from app.domain.tool_output.blobs import Blob
+from app.services.common.read_permits import UNLIMITED, ReadPermit
+from app.services.ports import Database
+from app.services.tool_output.stored_results import StoredResults
+
+_AFTER_STATE = (
+    RecordKind.VERSION,
+    RecordKind.BLOB,
+    RecordKind.MESSAGE,
+    RecordKind.BLOB_USE,
+    RecordKind.PIN,
+    RecordKind.REDACTION,
+    RecordKind.COMPACTION,
+)
+
+
+class ExportService:
+    """Exports conversations."""
+
+    def __init__(
+        self, database: Database, outputs: StoredResults, now: Callable[[], datetime]
+    ) -> None:
+        self._database = database
+        self._outputs = outputs
+        self._now = now
+
+    async def export(
+        self, tenant_id: str, conversation_id: str, read: ReadPermit = UNLIMITED
+    ) -> AsyncGenerator[bytes]:
+        """Yield the lines of an export, several at a time.
+
+        Raises NotFound before the first line. ServiceUnavailable or Gone after it mean that the
+        conversation was deleted, or an output collected, meanwhile.
+        """
+        async with self._database.session() as session:
+            row = await session.exports.settings(tenant_id, conversation_id)
+        if row is None:
+            raise NotFound.conversation(conversation_id)
+        writer = ExportWriter()
+        created_at = row["conversation_created_at"].isoformat()
+        public_id = row["own_id"] or conversation_id
+        yield writer.first(public_id, created_at, self._now().isoformat())
+        for kind in (RecordKind.SETTINGS, RecordKind.STATE):
+            yield writer.record(kind, {name: row[name] for name in FIELDS[kind]})
+        for kind in _AFTER_STATE:
+            pages = self._pages(kind, conversation_id, row["head_seq"], writer, read)
+            async with aclosing(pages):
+                async for lines in pages:
+                    yield lines
+        yield writer.last()
+
+    async def _pages(
+        self,
+        kind: RecordKind,
+        conversation_id: str,
+        head_seq: int,
+        writer: ExportWriter,
+        read: ReadPermit,
+    ) -> AsyncGenerator[bytes]:
+        last: Mapping[str, Any] | None = None
+        count, has_more = 0, True
+        while has_more:
+            page = await read.page(partial(self._page, kind, conversation_id, head_seq, last))
+            has_more = page.has_more
+            if not page:
+                break
+            last, count = page[-1], count + len(page)
+            if kind is RecordKind.BLOB:
+                for blob in page:
+                    async for lines in self._blob(conversation_id, blob, writer):
+                        yield lines
+                continue
+            written = b"".join([writer.record(kind, record) for record in page])
+            page.clear()
+            yield written
+            del written
+            await read.release_large()
+        if kind is RecordKind.MESSAGE and count != head_seq:
+            raise ServiceUnavailable("The conversation was deleted while it was exported")
+
+    async def _page(
+        self,
+        kind: RecordKind,
+        conversation_id: str,
+        head_seq: int,
+        after: Mapping[str, Any] | None,
+        bound: Bound,
+    ) -> Page[Mapping[str, Any]]:
+        async with self._database.session() as session:
+            return await session.exports.page(kind, conversation_id, head_seq, after, bound)
+
+    async def _blob(
+        self, conversation_id: str, row: Mapping[str, Any], writer: ExportWriter
+    ) -> AsyncGenerator[bytes]:
+        """Yield the lines of a blob with its bytes; no bytes if it was collected."""
+        row = {**row, "is_collected": row["collected_at"] is not None}
+        yield writer.record(RecordKind.BLOB, {name: row[name] for name in FIELDS[RecordKind.BLOB]})
+        if row["is_collected"]:
+            return
+        blob = Blob(
+            id=row["blob_id"],
+            content_id=str(row["content_id"]),
+            byte_size=row["byte_size"],
+            line_count=row["line_count"],
+            sha256=row["sha256"],
+            media_type=row["media_type"],
+            object_key=row["object_key"],
+        )
+        async with aclosing(self._outputs.batches(conversation_id, blob)) as batches:
+            async for chunks in batches:
+                pieces = [piece for chunk in chunks for piece in blob_pieces(chunk)]
+                yield b"".join([writer.record("blob_piece", piece) for piece in pieces])

@@ -1,0 +1,1 @@
+"""Sessions with planted statements, and the wordings of these."""

@@ -1,0 +1,363 @@
+"""Redaction: a canary in messages is nowhere in the database and in no answer afterwards.
+
+[log.redaction, compaction.redaction, epochs.reasons]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.tables import metadata
+from app.domain.conversations.view import View
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
+from tests.conftest import execute, started
+from tests.fake_llm import FakeLLM
+from tests.judge import refusals
+
+CANARY = "zyxcanaryqqq"
+FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
+MODELS = {"anthropic": "claude-3-opus", "gemini": "gemini/gemini-1.5-pro"}
+LARGE = "\n".join(f"line {number} {CANARY}" for number in range(3000))
+POLICY = {
+    "agent_tools": "none",
+    "sandwich": {"preserve_top": 1, "preserve_bottom": 2},
+    "budget": {"context_window": 200_000},
+}
+
+
+def chat_call(call_id: str, secret: str) -> dict[str, Any]:
+    """Return a call with a secret argument."""
+    function = {"name": "shell", "arguments": f'{{"cmd":"{secret}"}}'}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": f"I run {secret}", "tool_calls": [call]}
+
+
+def planted() -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return batches of every format with the canary in texts, arguments, results and media."""
+    image = {"url": f"data:image/png;base64,{CANARY}"}
+    return [
+        (
+            "openai_chat",
+            [
+                user(f"My name is {CANARY}", id="name"),
+                assistant(f"Hello {CANARY}"),
+                user([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": image}]),
+                chat_call("c1", CANARY),
+                {"role": "tool", "tool_call_id": "c1", "content": LARGE},
+            ],
+        ),
+        (
+            "anthropic",
+            [
+                {"role": "user", "content": f"again {CANARY}"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": CANARY, "signature": "c2ln"},
+                        {"type": "tool_use", "id": "a1", "name": "ls", "input": {"at": CANARY}},
+                        {"type": "tool_use", "id": "a2", "name": "ls", "input": {"at": "x"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "a1", "content": CANARY},
+                        {"type": "tool_result", "tool_use_id": "a2", "content": LARGE + "!"},
+                        {"type": "text", "text": CANARY},
+                    ],
+                },
+            ],
+        ),
+        (
+            "gemini",
+            [
+                {"role": "user", "parts": [{"text": CANARY}]},
+                {
+                    "role": "model",
+                    "parts": [
+                        {"functionCall": {"name": "look", "args": {"at": CANARY}}},
+                        {"functionCall": {"name": "peek", "args": {"at": "x"}}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "parts": [
+                        {"functionResponse": {"name": "look", "response": {"output": CANARY}}},
+                        {"functionResponse": {"name": "peek", "response": {"it": [CANARY]}}},
+                    ],
+                },
+            ],
+        ),
+        (
+            "openai_responses",
+            [
+                {"role": "user", "content": [{"type": "input_text", "text": CANARY}]},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": CANARY},
+                {"type": "custom_tool_call", "call_id": "r1", "name": "py", "input": CANARY},
+                {"type": "function_call", "call_id": "r2", "name": "sh", "arguments": "{}"},
+                {"type": "custom_tool_call_output", "call_id": "r1", "output": CANARY},
+                {"type": "function_call_output", "call_id": "r2", "output": CANARY * 400},
+            ],
+        ),
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the object store."""
+    return tmp_path / "objects"
+
+
+@pytest_asyncio.fixture
+async def clients(
+    with_model: Settings, folder: Path, fake_llm: FakeLLM
+) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Clients of two processes on one database; the model copies the canary when it reads it."""
+
+    def copying(request: behave.Request) -> behave.Behaviour:
+        word = CANARY if CANARY in str(request.body) else "tea"
+        return behave.answer(f"<summary>They spoke of {word}.</summary>")
+
+    fake_llm.always(copying)
+    folder.mkdir()
+    settings = with_model.model_copy(update={"blob_store_url": folder.as_uri()})
+    async with started(create_app(settings)) as one, started(create_app(settings)) as other:
+        yield one, other
+
+
+async def dump(url: str) -> str:
+    """Return every row of every table as text."""
+    connection = await asyncpg.connect(url)
+    try:
+        rows = [
+            row[0]
+            for name in sorted(metadata.tables)
+            for row in await connection.fetch(f"SELECT CAST({name} AS text) FROM {name}")
+        ]
+    finally:
+        await connection.close()
+    return "\n".join(rows).lower()
+
+
+async def built(
+    client: httpx.AsyncClient, path: str, *, clean: bool = True, **ask: Any
+) -> dict[str, dict[str, Any]]:
+    """Build in every format, judge each payload, and return the answers by format."""
+    answers = {}
+    for format in FORMATS:
+        body = {"format": format, "model": MODELS.get(format, "gpt-4o"), **ask}
+        answer = await client.post(f"{path}/context", json=body)
+        assert answer.status_code == 200, answer.text
+        answers[format] = answer.json()
+        assert refusals(format, answers[format]["payload"]) == []
+        assert not clean or CANARY not in answer.text.lower()
+    return answers
+
+
+async def redact_all(client: httpx.AsyncClient, path: str) -> list[str]:
+    """Redact every message that has the canary, and return their ids."""
+    ids = []
+    page = (await client.get(f"{path}/messages?limit=200&content=full")).json()["data"]
+    for item in page:
+        if CANARY in str(item):
+            answer = await client.post(f"{path}/messages/{item['id']}/redact", json={"reason": "r"})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["seq"] == item["seq"]
+            ids.append(item["id"])
+    return ids
+
+
+async def test_a_canary_is_nowhere_afterwards(
+    clients: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    database_url: str,
+    folder: Path,
+) -> None:
+    """It is in no table, object and answer of two processes, and every payload is valid."""
+    one, other = clients
+    path = await new_conversation(one, policy=POLICY)
+    key = {"Idempotency-Key": "k"}
+    first = {"messages": [user("Hi"), assistant("Yes?")]}
+    await one.post(f"{path}/messages", json=first, headers=key)
+    retried = {"messages": [user(f"once {CANARY}")]}
+    stored = await one.post(f"{path}/messages", json=retried, headers={"Idempotency-Key": "k2"})
+    for format, messages in planted():
+        await append(one, path, *messages, format=format)
+    await append(one, path, assistant("Done"), *talk(4))
+    for client in clients:
+        await built(client, path, clean=False)
+    compacted = await one.post(f"{path}/compact", json={})
+    assert compacted.json()["compacted"], compacted.text
+    before = await built(one, path, clean=False)
+    assert CANARY in str(before["openai_chat"]["payload"])
+    await built(other, path, clean=False)
+    forks = []
+    source = path
+    for at in (None, 8):
+        made = await one.post(f"{source}/fork", json={"at_seq": at} if at else {})
+        forks.append(f"/v1/conversations/{made.json()['conversation_id']}")
+        source = forks[-1]
+        await built(one, source, clean=False)
+        await built(other, source, clean=False)
+    saved = (await one.post(f"{path}/snapshots", json={})).json()["session_id"]
+    download = (await one.get(f"/v1/snapshots/{saved}?download=true")).json()
+    assert CANARY in str(download) and CANARY in str(download["summary"])
+    kept = [item for item in download["messages"] if item["format"] in ("openai_chat", "anthropic")]
+    imported = {"messages": kept, "summary": download["summary"]}
+    answer = await one.post("/v1/snapshots", json=imported)
+    assert answer.status_code == 201, answer.text
+    assert len((await one.get(f"{path}/messages", params={"q": CANARY})).json()["data"]) > 3
+    assert CANARY in await dump(database_url)
+    cached, *_ = (await one.get(f"{path}/compactions")).json()["data"]
+
+    ids = await redact_all(one, path)
+    assert len(ids) >= 14
+
+    assert CANARY not in await dump(database_url)
+    for table in ("blobs", "blob_chunks", "blob_uses"):
+        assert await execute(database_url, f"SELECT FROM {table}") == []
+    assert [file for file in folder.rglob("*") if file.is_file()] == []
+    for where in (path, *forks):
+        # The other process has these epochs in memory, and is told by the view's version.
+        after = await built(other, where)
+        assert {item["cache_break_reason"] for item in after.values()} == {"redacted"}
+        await built(one, where)
+        seen = [await other.get(f"{where}/messages?limit=200&content=full")]
+        seen.append(await other.get(f"{where}/messages", params={"q": CANARY}))
+        assert seen[-1].json()["data"] == []
+        seen.append(await other.get(f"{where}/compactions"))
+        seen.append(await other.get(f"{where}/state"))
+        seen.append(await other.get(f"{where}/events?follow=false&last_event_id=0.0"))
+        assert '"type":"redacted"' in seen[-1].text
+        assert all(answer.status_code == 200 for answer in seen)
+        assert not any(CANARY in answer.text.lower() for answer in seen)
+    for format in FORMATS:
+        answer = await other.get(f"{path}/context?as_of={before[format]['build_id']}")
+        assert_problem(answer, 410, "GONE")
+    place = f"{path}/compactions/{cached['compaction_id']}"
+    assert (await one.get(place)).json()["status"] == "undone"
+    assert_problem(await one.post(f"{place}/undo"), 409, "CONFLICT")
+    expanded = await one.get(f"{place}/messages")
+    assert expanded.status_code == 200 and CANARY not in expanded.text
+    for summary in (await one.get("/v1/snapshots")).json()["data"]:
+        shown = await one.get(f"/v1/snapshots/{summary['session_id']}?download=true")
+        assert shown.status_code == 200 and CANARY not in shown.text
+        for target in ({}, {"conversation_id": (await new_conversation(one)).split("/")[-1]}):
+            restored = await one.post(f"/v1/snapshots/{summary['session_id']}/restore", json=target)
+            assert restored.status_code == 200, restored.text
+    again = await one.post(f"{path}/fork", json={})
+    await built(other, f"/v1/conversations/{again.json()['conversation_id']}")
+    replay = await one.post(f"{path}/messages", json=retried, headers={"Idempotency-Key": "k2"})
+    assert replay.status_code == 201 and replay.json()["messages"] == stored.json()["messages"]
+    due = await execute(database_url, "SELECT due_at IS NOT NULL FROM heads WHERE view_version > 9")
+    assert due and all(row[0] for row in due[:1])
+    assert (await one.post(f"{path}/compact", json={})).json()["compacted"]
+    await built(other, path)
+    assert CANARY not in await dump(database_url)
+
+
+SIZES = """
+    SELECT conversation_id, max(seq), sum(octet_length(body) + coalesce(octet_length(fragment), 0))
+    FROM messages GROUP BY conversation_id
+"""
+"""The bytes of all logs, as the storage quota measures them."""
+
+
+async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: str) -> None:
+    """Its record has who, when and why, and stays; a shared blob stays with the other message."""
+    path = await new_conversation(client, policy={"agent_tools": "none"})
+    call, result = planted()[0][1][3:]
+    await append(client, path, user("look"), call, {**result, "id": "one"})
+    await append(client, path, chat_call("c2", "x"))
+    await append(client, path, {**result, "tool_call_id": "c2", "id": "two"})
+    fork = (await client.post(f"{path}/fork", json={"at_seq": 3})).json()["conversation_id"]
+    before = (await client.get(f"{path}/messages/one")).json()
+    place = f"{path}/messages/one/redact"
+    await execute(
+        database_url, f"INSERT INTO log_sizes (conversation_id, through_seq, bytes) {SIZES}"
+    )
+    first = await client.post(place, json={"reason": "They asked"})
+    assert first.status_code == 200, first.text
+    stored = "SELECT conversation_id, through_seq, bytes FROM log_sizes ORDER BY 1"
+    assert await execute(database_url, stored) == await execute(database_url, f"{SIZES} ORDER BY 1")
+    record = first.json()
+    assert (record["seq"], record["reason"], record["key_id"]) == (3, "They asked", None)
+    assert record["conversations"] == 2
+    again = await client.post(f"/v1/conversations/{fork}/messages/one/redact")
+    assert again.json() | {"redacted_at": 0} == record | {"conversations": 0, "redacted_at": 0}
+    shown = (await client.get(f"{path}/messages/one")).json()
+    changed = {name for name in shown if shown[name] != before[name]}
+    assert changed == {"content", "content_truncated", "redacted_at", "output_ref"}
+    assert shown["content"] == "[redacted]" and before["redacted_at"] is None
+    other = await client.get(f"{path}/messages/two", params={"content": "full"})
+    assert other.json()["content"] == LARGE
+    later = await client.post(f"/v1/conversations/{path.split('/')[-1]}/messages/two/redact")
+    assert later.json()["conversations"] == 1
+    assert await execute(database_url, "SELECT FROM blobs UNION ALL SELECT FROM blob_chunks") == []
+    records = await execute(database_url, "SELECT seq, reason FROM redactions ORDER BY seq, reason")
+    assert [tuple(row) for row in records] == [(3, "They asked"), (3, "They asked"), (5, None)]
+    for body, pointer in (
+        ({"reason": "x" * 501}, "/reason"),
+        ({"reason": 1}, "/reason"),
+        ({"reason": "a\nb"}, "/reason"),
+        ({"why": "x"}, "/why"),
+    ):
+        answer = await client.post(place, json=body)
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    for missing in (f"{path}/messages/three/redact", f"{path}x/messages/one/redact"):
+        assert_problem(await client.post(missing), 404, "NOT_FOUND")
+
+
+async def test_concurrent_copies_are_redacted(
+    clients: tuple[httpx.AsyncClient, httpx.AsyncClient], database_url: str
+) -> None:
+    """Forks, builds, compactions, snapshots and searches that run meanwhile keep nothing."""
+    one, other = clients
+    path = await new_conversation(one, policy=POLICY)
+    await append(one, path, user("Hi"), user(f"I am {CANARY}", id="m"), *talk(12))
+    asks = [
+        *(other.post(f"{path}/fork", json={}) for _ in range(3)),
+        *(client.post(f"{path}/context", json={}) for client in (one, other)),
+        other.post(f"{path}/compact", json={}),
+        other.post(f"{path}/snapshots", json={}),
+        other.get(f"{path}/messages", params={"q": CANARY}),
+        *(client.post(f"{path}/messages/m/redact") for client in (one, other, one)),
+    ]
+    answers = await asyncio.gather(*asks)
+    assert {answer.status_code for answer in answers} <= {200, 201, 409}
+    assert [answer.status_code for answer in answers[-3:]] == [200] * 3
+    assert CANARY not in await dump(database_url)
+    assert (await one.post(f"{path}/messages/m/redact")).json()["conversations"] == 0
+
+
+async def test_what_read_before_a_redaction_stores_nothing_after_it(
+    client: httpx.AsyncClient, database: PostgresDatabase, database_url: str
+) -> None:
+    """An epoch and words of a message that were read before a redaction are not stored."""
+    path = await new_conversation(client)
+    conversation_id = path.rpartition("/")[2]
+    await append(client, path, user(CANARY, id="m"))
+    await client.post(f"{path}/context", json={})
+    ((epoch_id,),) = await execute(database_url, "SELECT epoch_id::text FROM epochs")
+    async with database.session() as session:
+        epoch = await session.contexts.find_epoch(conversation_id, epoch_id)
+    assert epoch is not None
+    assert (await client.post(f"{path}/messages/m/redact")).status_code == 200
+    stale = replace(epoch, epoch=9, epoch_id=str(uuid4()))
+    async with database.transaction() as session:
+        assert not await session.contexts.add_epoch(conversation_id, stale, View(), {})
+        await session.search.add(conversation_id, {1: [CANARY]})
+    assert CANARY not in await dump(database_url)

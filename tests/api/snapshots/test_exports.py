@@ -1,0 +1,257 @@
+"""`/v1/conversations/{id}/export` and `/v1/conversations/import`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+
+ID = "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b"
+OWN_ID = "customer 42: tïcket"
+SECRET = "my number is 4711-0815"
+
+
+async def exported(client: httpx.AsyncClient, path: str) -> bytes:
+    """Return the export of a conversation."""
+    answer = await client.get(f"{path}/export")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return answer.content
+
+
+async def imported(client: httpx.AsyncClient, body: bytes, **query: str) -> str:
+    """Import an export and return the path of the new conversation."""
+    answer = await client.post("/v1/conversations/import", content=body, params=query)
+    assert answer.status_code == 201, answer.text
+    return answer.headers["location"]
+
+
+def after_first(export: bytes) -> bytes:
+    """Return the lines that do not name the conversation and its times."""
+    return export.partition(b"\n")[2]
+
+
+async def payload(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    """Return the payload of a build, without the key that is the conversation's id."""
+    answer = await client.post(f"{path}/context", json=body)
+    assert answer.status_code == 200, answer.text
+    built = answer.json()["payload"]
+    return {name: value for name, value in built.items() if name != "prompt_cache_key"}
+
+
+async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> None:
+    """Log, blob, settings, pins, a compaction and open calls. [exports.format]"""
+    path = await new_conversation(
+        client,
+        model="gpt-4o",
+        metadata={"a": "ü"},
+        expires_at="2100-01-01T00:00:00Z",
+        sections=[{"name": "base", "content": "Be careful."}],
+        policy={"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}},
+    )
+    output = "a line of output\n" * 20_000
+    await append(client, path, user("look", id="first"), calling("c1"), result("c1", output))
+    await append(client, path, *talk(12), user(SECRET, id="secret"))
+    pinned = await client.put(f"{path}/messages/first/pin")
+    assert pinned.status_code < 300, pinned.text
+    compacted = await client.post(f"{path}/compact", json={})
+    assert compacted.status_code == 200, compacted.text
+    await append(client, path, user("again"), calling("c2", "c3"), result("c3"))
+    redacted = await client.post(f"{path}/messages/secret/redact", json={"reason": "asked"})
+    assert redacted.status_code == 200, redacted.text
+    export = await exported(client, path)
+    assert SECRET.encode() not in export
+    lines = [json.loads(line) for line in export.splitlines()]
+    assert max(map(len, export.splitlines())) < 512 * 1024
+    middle = b"".join(export.splitlines(keepends=True)[1:-1])
+    assert lines[-1] == {
+        "type": "end",
+        "messages": 19,
+        "blobs": 1,
+        "lines": len(lines),
+        "sha256": hashlib.sha256(middle).hexdigest(),
+    }
+    blob = b"".join(base64.b64decode(it["data"]) for it in lines if it["type"] == "blob_piece")
+    assert output.encode() in blob
+    copy = await imported(client, export, conversation_id=OWN_ID)
+    assert copy == f"/v1/conversations/{quote(OWN_ID, safe='')}"
+    again = await client.post(f"{copy}/messages/secret/redact", json={"reason": "else"})
+    assert again.json()["redacted_at"] == redacted.json()["redacted_at"]
+    listed = await client.get("/v1/conversations", params={"metadata[a]": "ü", "order": "active"})
+    assert listed.json()["data"][0]["conversation_id"] == OWN_ID
+    assert after_first(await exported(client, copy)) == after_first(export)
+    for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
+        assert await payload(client, copy, **body) == await payload(client, path, **body)
+    shown, origin = (await client.get(copy)).json(), (await client.get(path)).json()
+    own = ("conversation_id", "created_at", "updated_at")
+    assert {**origin, **{name: shown[name] for name in own}} == shown
+    await append(client, copy, result("c2"))
+    found = (await client.get(f"{copy}/messages", params={"content": "full"})).json()["data"]
+    assert found[2]["content"] == output
+
+
+async def small_export(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    """Return the lines of an export with two blobs and a pin."""
+    path = await new_conversation(client)
+    for name in ("c1", "c2"):
+        output = f"a line of {name}\n" * 4_000
+        await append(client, path, user("look"), calling(name), result(name, output))
+    await append(client, path, user("thanks", id="last"))
+    assert (await client.put(f"{path}/messages/last/pin")).status_code < 300
+    return [json.loads(line) for line in (await exported(client, path)).splitlines()]
+
+
+def written(lines: list[dict[str, Any]], *, sealed: bool = True) -> bytes:
+    """Return lines as an export, by default with the counts and the hash that fit them."""
+    raw = [json.dumps(line).encode() + b"\n" for line in lines]
+    if sealed and lines[-1]["type"] == "end":
+        sha256 = hashlib.sha256(b"".join(raw[1:-1])).hexdigest()
+        raw[-1] = json.dumps({**lines[-1], "lines": len(lines), "sha256": sha256}).encode() + b"\n"
+    return b"".join(raw)
+
+
+def at(lines: list[dict[str, Any]], type: str) -> int:
+    """Return the index of the first line of a type."""
+    return next(index for index, line in enumerate(lines) if line["type"] == type)
+
+
+def changed(type: str, /, **fields: Any) -> Any:
+    """Return a function that changes fields of the first line of a type."""
+
+    def change(lines: list[dict[str, Any]]) -> int:
+        index = at(lines, type)
+        lines[index] = {**lines[index], **fields}
+        return index + 1
+
+    return change
+
+
+def swapped(lines: list[dict[str, Any]]) -> int:
+    """Exchange the first two messages."""
+    index = at(lines, "message")
+    lines[index : index + 2] = reversed(lines[index : index + 2])
+    return index + 1
+
+
+def doubled(type: str, follows: int = 1) -> Any:
+    """Return a function that repeats the first line of a type."""
+
+    def double(lines: list[dict[str, Any]]) -> int:
+        index = at(lines, type)
+        lines.insert(index, dict(lines[index]))
+        return index + 1 + follows
+
+    return double
+
+
+def without(type: str, *, follows: int = 0) -> Any:
+    """Return a function that removes the first line of a type."""
+
+    def remove(lines: list[dict[str, Any]]) -> int:
+        index = at(lines, type)
+        del lines[index]
+        return index + 1 + follows
+
+    return remove
+
+
+def longer(lines: list[dict[str, Any]]) -> int:
+    """Add a line after the end."""
+    lines.append(dict(lines[at(lines, "message")]))
+    return len(lines)
+
+
+REFUSED: dict[str, Any] = {
+    "another format": changed("export", format="x"),
+    "a newer version": changed("export", version=2),
+    "no first line": without("export"),
+    "no settings": without("settings"),
+    "no state": without("state"),
+    "settings twice": doubled("settings"),
+    "an unknown field": changed("message", more=1),
+    "an unknown type": changed("message", type="more"),
+    "a number as text": changed("message", tokens="1"),
+    "a negative number": changed("message", tokens=-1),
+    "a NUL": changed("message", message_id="a\x00"),
+    "a body that is no message": changed("message", body="[]"),
+    "a body of another role": changed("message", role="assistant"),
+    "a body that is refused": changed("message", body='{"role":"user"}'),
+    "messages in another order": swapped,
+    "a message twice": doubled("message"),
+    "a missing message": without("message"),
+    "a result without its call": changed("message", role="tool", body='{"role":"tool"}'),
+    "a blob's bytes missing": without("blob_piece"),
+    "a blob's bytes twice": doubled("blob_piece"),
+    "a blob's bytes changed": changed("blob_piece", data="AAAA"),
+    "no base64": changed("blob_piece", data="*"),
+    "a pin beyond the log": changed("pin", seq=99),
+    "a time that is none": changed("pin", created_at="2026"),
+    "a window beyond the log": changed("state", since=99),
+    "parts that are none": changed("state", parts="{}"),
+    "another head": changed("state", head_seq=6),
+    "an open call that is not in the log": changed("state", open_calls=["c9"]),
+    "a compaction that is missing": changed("state", compaction_id=ID),
+    "an unknown agent": changed("settings", agent_id="nobody"),
+    "sections that are none": changed("settings", sections="[1]"),
+    "an unknown policy": changed("settings", policy='{"x":1}'),
+    "metadata that is too long": changed("settings", metadata=json.dumps({"a": "x" * 70_000})),
+    "a line after the end": longer,
+}
+
+
+async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
+    """Each error names a line or a setting, and leaves nothing behind. [exports.refused]"""
+    lines = await small_export(client)
+    assert await imported(client, written(lines))
+    before = (await client.get("/v1/conversations")).json()["data"]
+    without_line = ("an unknown agent", "sections", "an unknown policy", "metadata", "a compaction")
+    for name, change in REFUSED.items():
+        tried = [dict(line) for line in lines]
+        change(tried)
+        query = {"conversation_id": ID}
+        answer = await client.post("/v1/conversations/import", content=written(tried), params=query)
+        body = assert_problem(answer, 422, "VALIDATION_ERROR")
+        assert body["detail"].startswith("Line ") or name.startswith(without_line), (name, body)
+    whole = written(lines)
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        answer = await client.post("/v1/conversations/import", content=whole[:cut])
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    foreign = [b"\n", b"{}\n", b"\xff\n", b"[" * 5000 + b"\n", whole + whole, b'{"type":1}\n']
+    for content in foreign:
+        answer = await client.post("/v1/conversations/import", content=content)
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    bent = [{**line, "tokens": 1} if line["type"] == "message" else line for line in lines]
+    answer = await client.post("/v1/conversations/import", content=written(bent, sealed=False))
+    assert_problem(answer, 422, "VALIDATION_ERROR", f"/{len(lines)}/sha256")
+    long = b'{"type":"' + b"x" * 600_000
+    answer = await client.post("/v1/conversations/import", content=long)
+    assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+    assert (await client.get("/v1/conversations")).json()["data"] == before
+    assert await imported(client, whole, conversation_id=ID)
+
+
+async def test_a_repeated_import(client: httpx.AsyncClient) -> None:
+    """A key returns the first import, an id that is used is a conflict. [exports.import]"""
+    whole = written(await small_export(client))
+    key = {"Idempotency-Key": "import-1"}
+    url = "/v1/conversations/import"
+    first = await client.post(url, content=whole, headers=key)
+    again = await client.post(url, content=whole, headers=key)
+    assert first.status_code == again.status_code == 201
+    assert again.json() == first.json()
+    assert first.json()["imported"] == {"messages": 7, "blobs": 2}
+    assert_problem(await client.post(url, content=whole[:-9], headers=key), 409, "CONFLICT")
+    taken = {"conversation_id": first.json()["conversation_id"]}
+    assert_problem(await client.post(url, content=whole, params=taken), 409, "CONFLICT")
+    made = await client.post("/v1/agents", json={"agent_id": "other", "name": "Other"})
+    assert made.status_code == 201
+    path = await imported(client, whole, agent_id="other")
+    assert (await client.get(path)).json()["agent_id"] == "other"
+    missing = await client.get(f"/v1/conversations/{ID}/export")
+    assert_problem(missing, 404, "NOT_FOUND")

@@ -1,0 +1,110 @@
+"""A newer statement takes the place of an older one on the same subject. [summary.superseded]"""
+
+# ruff: noqa: RUF001 - characters of several scripts are meant
+
+from __future__ import annotations
+
+import pytest
+
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.merging import without_replaced
+from tests.domain.compaction.statements.messages import (
+    assistant,
+    count,
+    sections,
+    summarised,
+    user,
+)
+
+HISTORY = "Replaced, no longer valid"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("The staging port is 8080.", "Actually, the staging port is now 9090."),
+        ("The staging port is 8080.", "The staging port is 9090."),
+        ("The launch date is May 3.", "We moved the launch to June 12; it was wrong before."),
+        (
+            "Indent YAML files with four spaces.",
+            "Changed my mind: indent YAML files with two spaces.",
+        ),
+        ("My budget must stay below 500 euros.", "Correction: my budget is 700 euros."),
+        ("We use MySQL for the ledger service.", "Use PostgreSQL instead of MySQL for the ledger."),
+        ("Der Staging-Port ist 8080.", "Korrektur: der Staging-Port ist jetzt 9090."),
+        ("Le port de test est 8080.", "En fait, le port de test est maintenant 9090."),
+        ("El puerto de pruebas es 8080.", "El puerto de pruebas ahora es 9090."),
+        ("A porta de teste é 8080.", "Correção: a porta de teste agora é 9090."),
+        ("Порт стенда — 8080, это важно.", "Теперь порт стенда — 9090."),
+        ("ステージングのポートは8080です。", "変更です。ステージングのポートは9090になりました。"),
+        ("测试端口是8080。", "更正：测试端口现在是9090。"),
+        ("스테이징 포트는 8080입니다.", "스테이징 포트는 9090으로 변경되었습니다."),
+    ],
+)
+def test_an_update_replaces_what_it_updates(old: str, new: str) -> None:
+    """The newer value is current, the older one is named as history alone."""
+    noise = [user("The design review is on Monday."), assistant("The cache holds 30 keys.")]
+    found = sections(summarised([user(old), *noise, user(new)], opens=False).text)
+    history = found.pop(HISTORY)
+    assert history == [old]
+    current = "\n".join(item for items in found.values() for item in items)
+    assert old not in current
+    assert new.rstrip(".").split(". ")[-1].split("。")[0] in current
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("The billing timeout is 30 s.", "Update: the search timeout is now 45 s."),
+        ("Hard constraint: pages load in 1 s.", "Hard constraint: exports take 5 MB at most."),
+        ("From now on, answer in German.", "From now on, cite the page of a source."),
+        ("I checked the settings: the host is a1.", "I checked the settings: the port is 22."),
+        ("My dog is called Rex.", "My cat is called Tom."),
+        ("Never deploy on Fridays.", "Never deploy without a review."),
+    ],
+)
+def test_statements_on_other_subjects_stay(first: str, second: str) -> None:
+    """Words in common are no common subject."""
+    text = summarised([user(first), user(second)], opens=False).text
+    assert HISTORY not in sections(text)
+    assert first in text and second in text
+
+
+def test_an_assistant_replaces_no_statement_of_a_user() -> None:
+    """What the user stated holds until the user changes it."""
+    text = summarised(
+        [user("The staging port is 8080."), assistant("The staging port is now 9090.")], opens=False
+    ).text
+    assert "8080" in text and HISTORY not in sections(text)
+
+
+def test_what_replaces_a_constraint_takes_its_place() -> None:
+    """A plain sentence that changes a constraint is one as well."""
+    messages = [
+        user("Memory use must stay below 512 MB."),
+        user("Memory use is now 700 MB, sorry."),
+    ]
+    found = sections(summarised(messages, opens=False).text)
+    assert found["Constraints"] == ["Memory use is now 700 MB, sorry."]
+
+
+def test_a_message_that_stays_shown_replaces_older_values() -> None:
+    """A summary does not state a value that a newer message beside it changes."""
+    ledger = StatementLedger()
+    ledger.add_message(user("The staging port is 8080."))
+    ledger.replace_by(user("The staging port is now 9090."))
+    texts = [entry.statement.text for entry in ledger.entries()]
+    assert texts == ["The staging port is 8080."]
+    assert ledger.entries()[0].statement.kind == HISTORY
+
+
+def test_summaries_side_by_side_state_each_value_once() -> None:
+    """An older summary of a tree loses what a newer one replaces; others stay as they are."""
+    old = summarised([user("The port is 80 here."), user("My name is Ada.")], opens=False).text
+    new = summarised([user("Correction: the port is 81 here.")], opens=False).text
+    first, second = without_replaced([old, new], count)
+    assert "The port is 80" not in first and "My name is Ada." in first
+    assert second == new
+    model = "The port is 80 here, a model wrote."
+    assert without_replaced([model, new], count) == [model, new]
+    assert without_replaced([new, old.replace("port", "host")], count)[0] == new

@@ -1,0 +1,127 @@
+"""Exports and imports of logs of every kind. [exports.format, exports.import]"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.snapshots.exports import PAGES, STALE
+from app.adapters.postgres.tenancy.tenant_data import LIST_CONVERSATIONS
+from app.adapters.postgres.tenancy.tenant_data import PAGES as TENANT_PAGES
+from app.api.snapshots.exports import check_settings
+from app.domain.common.errors import Conflict
+from app.domain.conversations.own_ids import keys_of
+from app.services.snapshots.exports import ExportService
+from app.services.snapshots.imports import STALE_SECONDS, ImportService, NewImport, StaleImports
+from tests.domain.histories import RawLog, raw_logs
+from tests.plans import plan_of
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
+from tests.services.snapshots.test_forks import (
+    CLEARING,
+    PLAIN,
+    SHORT,
+    built,
+    live,
+    stories,
+)
+from tests.services.snapshots.test_forks import (
+    MODELS as FORMAT_MODELS,
+)
+
+
+def imports_of(harness: Harness) -> ImportService:
+    """Return the service of this process that imports."""
+    return ImportService(
+        harness.database,
+        harness.resolver,
+        RowStore(),
+        new_id,
+        harness.clock.utc,
+        check_settings,
+        max_body_bytes=2**20,
+        max_message_values=10_000,
+        max_blob_bytes=2**20,
+    )
+
+
+async def export(harness: Harness, cid: str) -> bytes:
+    """Return the export of a conversation."""
+    service = ExportService(harness.database, harness.outputs, harness.clock.utc)
+    return b"".join([lines async for lines in service.export(TENANT, cid)])
+
+
+async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:
+    """Yield a body in pieces."""
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+async def bring_in(harness: Harness, body: bytes, size: int = 1000, **more: Any) -> str:
+    """Import an export and return the new id."""
+    new = NewImport(**more)
+    return (await imports_of(harness).add(TENANT, pieces_of(body, size), new)).conversation_id
+
+
+def after_first(body: bytes) -> bytes:
+    """Return the lines without the ids and times of the first."""
+    return body.partition(b"\n")[2]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(log=raw_logs(), story=stories(), size=st.sampled_from((997, 10**6)))
+async def test_an_import_equals_its_export(
+    database: PostgresDatabase, log: RawLog, story: Any, size: int
+) -> None:
+    """Logs of four formats with clears, pins and compactions: equal exports, equal payloads."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
+    cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
+    for format, message in log.messages:
+        await harness.append(cid, message, format=format)
+    await live(harness, cid, story)
+    body = await export(harness, cid)
+    copy = await bring_in(harness, body, size)
+    assert after_first(await export(harness, copy)) == after_first(body)
+    if (await harness.stored(copy)).state.shown_messages:
+        for format in FORMAT_MODELS:
+            one, other = await built(harness, cid, format), await built(harness, copy, format)
+            assert other.text.replace(copy.encode(), cid.encode()) == one.text
+    await harness.conversations.remove(TENANT, copy)
+
+
+async def test_an_import_that_a_crash_interrupts_is_removed(database: PostgresDatabase) -> None:
+    """No read finds it; its id is free again after a while, and a worker removes it."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
+    body = await export(harness, await harness.conversation())
+    interrupted = keys_of(TENANT, "one")[0], keys_of(TENANT, "other")[0]
+    for cid in interrupted:
+        async with harness.database.session() as session:
+            assert await session.exports.begin(cid)
+            assert await session.conversations.find(TENANT, cid, None) is None
+    with pytest.raises(Conflict):
+        await bring_in(harness, body, public_id="one")
+    stale = StaleImports(harness.database, lambda: harness.clock.utc() + timedelta(days=100_000))
+    soon = StaleImports(harness.database, lambda: harness.clock.utc() - timedelta(days=100_000))
+    assert STALE_SECONDS < 100_000 and await soon.remove_all() == 0
+    assert await stale.remove_all() == 2
+    assert await bring_in(harness, body, public_id="one") == interrupted[0]
+    async with harness.database.session() as session:
+        assert not await session.exports.renew(interrupted[1])
+
+
+async def test_pages_are_read_by_an_index(database_url: str) -> None:
+    """Each page begins where the last one ended: no rows are read twice, and none sorted."""
+    for kind, statement in PAGES.items():
+        plan = await plan_of(database_url, statement)
+        assert re.search(r"Index Cond: \(\(conversation_id = \$\d+\) AND .*>", plan), plan
+        assert "Seq Scan" not in plan and "Sort" not in plan, (kind, plan)
+    for statement in (STALE, *TENANT_PAGES.values(), LIST_CONVERSATIONS):
+        plan = await plan_of(database_url, statement)
+        assert "Index Cond" in plan and "Seq Scan" not in plan, plan
