@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.domain.common import json_text
@@ -127,7 +127,8 @@ class Summary:
 
     A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
     below. `sources` are the spans of those, or the span itself. `sections` are empty for a summary
-    by a model.
+    by a model. `unlisted` are statements without room in it, for the next one without a model; only
+    receipts store them.
     """
 
     span: Span
@@ -136,6 +137,7 @@ class Summary:
     level: int = 1
     sources: tuple[Span, ...] = ()
     sections: tuple[SectionCount, ...] = ()
+    unlisted: str = field(default="", compare=False)
 
 
 _STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
@@ -223,7 +225,10 @@ class View:
 
     def as_stored(self) -> dict[str, Any]:
         """Return it as a JSON object with its stored names."""
-        return {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        stored = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        for summary in stored["summaries"]:
+            del summary["unlisted"]
+        return stored
 
     def as_json(self) -> str:
         """Return it as stored JSON."""
@@ -285,4 +290,5 @@ def summary_from(raw: Mapping[str, Any]) -> Summary:
         level=raw.get("level", 1),
         sources=tuple(Span(**item) for item in raw.get("sources", ())),
         sections=tuple(SectionCount(**item) for item in raw.get("sections", ())),
+        unlisted=raw.get("unlisted", ""),
     )

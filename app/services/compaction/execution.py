@@ -13,7 +13,7 @@ from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.compaction.summaries.statements.merging import without_replaced
+from app.domain.compaction.summaries.statements.merging import merged_unlisted, without_replaced
 from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summary_budget import (
     LABEL_TOKENS,
@@ -89,6 +89,7 @@ class PlanExecutor:
             self._scope(run, hidden),
             earlier_tokens=state.hidden_tokens - state.outside_tokens if previous else 0,
             earlier_start=view.summarised.start if view.summarised is not None else 0,
+            unlisted=await self._unlisted(run),
         )
         max_tokens = run.summary_limit(plan) - LABEL_TOKENS
         result = await self._summary_of(
@@ -98,7 +99,13 @@ class PlanExecutor:
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, source.resolved.count)
         summary = Summary(
-            hidden, result.text, tokens, level, (*sources, *new_spans), result.sections
+            hidden,
+            result.text,
+            tokens,
+            level,
+            (*sources, *new_spans),
+            result.sections,
+            result.unlisted,
         )
         return ExecutedPlan(plan, run.view_after(plan, (summary,), result.retain), [summary])
 
@@ -132,9 +139,18 @@ class PlanExecutor:
                 plan, failed = replace(plan, hidden=Span(hidden.start, end)), True
                 break
             tokens = summary_message_tokens(result.text, resolved.count)
-            made.append(Summary(chunk, result.text, tokens, 1, parts, result.sections))
+            sections, unlisted = result.sections, result.unlisted
+            made.append(Summary(chunk, result.text, tokens, 1, parts, sections, unlisted))
             nodes.append(made[-1])
-        made += await self._merge(run, nodes, room)
+        unlisted = await self._unlisted(run)
+        new = await asyncio.to_thread(
+            merged_unlisted, [node.unlisted for node in made], resolved.count
+        )
+        if merged := await self._merge(run, nodes, room, unlisted, new):
+            made += merged
+        elif made:
+            unlisted = await asyncio.to_thread(merged_unlisted, (unlisted, new), resolved.count)
+            made[-1] = replace(made[-1], unlisted=unlisted)
         if hidden is not None:
             shown = await read_user_messages(
                 self._database, run.conversation_id, self._scope(run, hidden).shown_after
@@ -142,29 +158,42 @@ class PlanExecutor:
             nodes = await asyncio.to_thread(_without_replaced, nodes, resolved.count, shown)
         return ExecutedPlan(plan, run.view_after(plan, nodes, view.retain), made, failed)
 
-    async def _merge(self, run: CompactionRun, nodes: list[Summary], room: int) -> list[Summary]:
+    async def _merge(
+        self,
+        run: CompactionRun,
+        nodes: list[Summary],
+        room: int,
+        unlisted: str,
+        newly_unlisted: str,
+    ) -> list[Summary]:
         """Merge full levels of a tree in place, and return the summaries that this made."""
         resolved = run.source.resolved
         model = self.model(run.source, run.request)
         made: list[Summary] = []
-        while merge := run.next_merge(nodes, room, merges_all=model is None):
+        while merge := run.next_merge(
+            nodes, room, merges_all=model is None, has_unlisted=bool(unlisted or newly_unlisted)
+        ):
             first, end = merge
             parts, max_tokens = nodes[first:end], tree_node_text_limit(room)
             if model is None:
                 max_tokens = max(max_tokens, room - LABEL_TOKENS)
             span = Span(parts[0].span.start, parts[-1].span.end)
             try:
-                text = await self._summariser.merge(
+                result = await self._summariser.merge(
                     [part.text for part in parts],
                     summary_request(run),
                     model,
                     max_tokens,
                     run.calls,
-                    self._scope(run, span),
+                    replace(
+                        self._scope(run, span), unlisted=unlisted, newly_unlisted=newly_unlisted
+                    ),
                 )
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
-            made.append(merged_summary(parts, text, summary_message_tokens(text, resolved.count)))
+            tokens = summary_message_tokens(result.text, resolved.count)
+            made.append(merged_summary(parts, result.text, tokens, result.unlisted))
+            unlisted, newly_unlisted = result.unlisted, ""
             nodes[first:end] = [made[-1]]
         return made
 
@@ -194,6 +223,19 @@ class PlanExecutor:
             verbatim_seqs=frozenset(plan.unhidden_seqs),
             retained=run.source.view.retain if retains else None,
         )
+
+    async def _unlisted(self, run: CompactionRun) -> str:
+        """Return the statements that had no room in the current summaries."""
+        active = run.source.active
+        if active is None or not active.view.summaries or self.model(run.source, run.request):
+            return ""
+        if active.made:
+            return active.made[-1].unlisted
+        async with self._database.session() as session:
+            made = await session.contexts.newest_summaries(
+                run.conversation_id, active.compaction_id
+            )
+        return made[-1].unlisted if made else ""
 
     def _scope(self, run: CompactionRun, span: Span) -> SummaryScope:
         resolved, window = run.source.resolved, run.source.view.window

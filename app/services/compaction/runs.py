@@ -134,15 +134,23 @@ class CompactionRun:
         return room if is_missed else max(room // 2, left)
 
     def next_merge(
-        self, nodes: Sequence[Summary], max_tokens: int, *, merges_all: bool = False
+        self,
+        nodes: Sequence[Summary],
+        max_tokens: int,
+        *,
+        merges_all: bool = False,
+        has_unlisted: bool = False,
     ) -> tuple[int, int] | None:
         """Return which summaries of a tree to merge next, so that they take `max_tokens`.
 
         With `merges_all` that are all of them where they take more: what is chosen among the
-        statements of all of them loses the fewest.
+        statements of all of them loses the fewest. With an asked target so do statements that had
+        no room, `has_unlisted`.
         """
         tree = self.source.resolved.policy.tree_summary
-        if merges_all and len(nodes) > 1 and sum(node.tokens for node in nodes) > max_tokens:
+        tokens = sum(node.tokens for node in nodes)
+        lists_again = has_unlisted and self.request.target_tokens is not None
+        if merges_all and len(nodes) > 1 and (tokens > max_tokens or lists_again):
             return 0, len(nodes)
         return next_merge(nodes, tree.levels, tree.chunk_size, max_tokens)
 
@@ -160,10 +168,11 @@ class ExecutedPlan:
     lacks_summary: bool = False
 
 
-def merged_summary(parts: Sequence[Summary], text: str, tokens: int) -> Summary:
+def merged_summary(parts: Sequence[Summary], text: str, tokens: int, unlisted: str = "") -> Summary:
     """Return the summary that stands for several of one level."""
     span = Span(parts[0].span.start, parts[-1].span.end)
-    return Summary(span, text, tokens, parts[0].level + 1, tuple(part.span for part in parts))
+    sources = tuple(part.span for part in parts)
+    return Summary(span, text, tokens, parts[0].level + 1, sources, unlisted=unlisted)
 
 
 def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -144,13 +144,11 @@ class Summariser:
         max_tokens: int,
         run: SummariserRun,
         scope: SummaryScope,
-    ) -> str:
+    ) -> SummaryResult:
         """Return one summary of several, oldest first; raises as `summarise` does."""
         if model is None:
             run.set_extractive()
-            return await asyncio.to_thread(
-                merge_summaries, texts, max_tokens, scope.count, scope.closing
-            )
+            return await asyncio.to_thread(merge_summaries, texts, max_tokens, scope)
         plain = replace(request, retain_prompt=None, retain_directives=())
         summary = ModelSummary(
             self._access,
@@ -161,7 +159,7 @@ class Summariser:
             run,
             of_summaries=True,
         )
-        return (await summary.make()).text
+        return await summary.make()
 
 
 async def summarise_paged(
@@ -190,7 +188,7 @@ async def summarise_paged(
             database,
             conversation_id,
             spans,
-            [text for text in (retained, previous) if text],
+            [text for text in (scope.unlisted, retained, previous) if text],
             request.wants_retain,
             max_tokens,
             scope,

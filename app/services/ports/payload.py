@@ -11,7 +11,7 @@ from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
-from app.domain.conversations.view import Span, View
+from app.domain.conversations.view import Span, Summary, View
 from app.domain.models.calibration import Calibration
 from app.domain.models.usage_totals import UsageEntry, UsageQuery, UsageRow
 from app.domain.payload.reported_usage import UsageReport
@@ -143,6 +143,10 @@ class ContextRepository(Protocol):
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
         """Return a receipt, or None."""
+        ...
+
+    async def newest_summaries(self, conversation_id: str, through: str) -> list[Summary]:
+        """Return what the newest compaction made that made summaries, up to this receipt."""
         ...
 
 

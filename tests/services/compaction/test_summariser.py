@@ -432,10 +432,10 @@ async def test_summaries_are_merged_into_one() -> None:
     subject = summariser(gateway)
     summary_run = subject.start_run("tenant")
     summary_request = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
-    text = await subject.merge(
+    merged = await subject.merge(
         ["first " * 20, "second " * 20], summary_request, "main", 300, summary_run, SCOPE
     )
-    assert text == "short"
+    assert merged.text == "short"
     assert (summary_run.calls, summary_run.model) == (1, "main")
     (shown,) = gateway.texts
     assert "summaries of consecutive parts" in shown
@@ -451,7 +451,8 @@ async def test_digests_are_merged_without_a_model() -> None:
     parts = [
         (await run(ScriptedGateway(""), messages=[message], by=None)).text for message in stated(2)
     ]
-    text = await subject.merge(parts, SummaryRequest(), None, 300, summary_run, SCOPE)
+    merged = await subject.merge(parts, SummaryRequest(), None, 300, summary_run, SCOPE)
+    text = merged.text
     assert text.count("## Constraints") == 1
     assert "Item 0 must stay." in text
     assert "Item 1 must stay." in text

@@ -1,6 +1,6 @@
 """Compactions reach the target and go not far below, as a dry run predicts.
 
-[strategy.target, compaction.dry-run]
+[strategy.target, compaction.dry-run, summary.unlisted]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.demo import Trace
+from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.turns import Entry, call_groups
@@ -147,6 +148,29 @@ async def test_a_chain_only_clears_where_that_is_enough(harness: Harness) -> Non
     assert made.strategies_run == ("clear_tool_results",)
     assert made.summary_range is None
     assert 0.85 * 4500 <= made.after_tokens <= 4500
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_a_later_compaction_lists_what_had_no_room(harness: Harness, strategy: str) -> None:
+    """A target that leaves little room loses no statement for good, whatever is between."""
+    cid = await harness.conversation(policy(20_000, 100, strategy=strategy), tools=TOOLS)
+    facts = [f"The port of service number{n} is {5000 + n}." for n in range(40)]
+    await harness.append(cid, *(message for fact in facts for message in (user(fact), says("ok"))))
+    await harness.append(cid, user("go"), *(says(f"{n} " * 40) for n in range(20)))
+    await harness.compact(cid, target_tokens=700)
+    first = await shown_facts(harness, cid, facts)
+    assert first < len(facts)
+    await harness.append(cid, asks("c1"), result("c1", "r " * 3000), says("done"), user("on"))
+    await harness.build(cid)
+    await harness.append(cid, *(says(f"{n} " * 200) for n in range(20)))
+    await harness.compact(cid, target_tokens=4000)
+    assert await shown_facts(harness, cid, facts) == len(facts)
+
+
+async def shown_facts(harness: Harness, cid: str, facts: list[str]) -> int:
+    """Return how many of these stand in the payload."""
+    text = json_text.dumps((await harness.build(cid))["payload"])
+    return sum(fact in text for fact in facts)
 
 
 @pytest.mark.parametrize("strategy", COMPACTING)

@@ -325,6 +325,11 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     )
 
 
+def summaries_from(made: str) -> tuple[Summary, ...]:
+    """Return the summaries that a compaction made, from their stored JSON."""
+    return tuple(map(summary_from, json_text.loads(made)))
+
+
 def compaction_from(row: Any) -> Compaction:
     """Return a receipt; receipts of the first version have fewer columns."""
     parent = row["parent_id"]
@@ -342,7 +347,7 @@ def compaction_from(row: Any) -> Compaction:
         strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
         hidden_span=span,
         view=view,
-        made=tuple(map(summary_from, json_text.loads(row["made"]))),
+        made=summaries_from(row["made"]),
         summary_tokens=row["summary_tokens"],
         hidden_tokens=row["hidden_tokens"],
         hidden_messages=row["hidden_messages"],

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
-from app.adapters.postgres.common.rows import compaction_from
+from app.adapters.postgres.common.rows import compaction_from, summaries_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, ViewState
+from app.domain.conversations.view import Summary
 
 _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
@@ -96,6 +97,17 @@ FIND_COMPACTION = Statement(
         SELECT * FROM compactions
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+)
+
+NEWEST_SUMMARIES = Statement(
+    """
+        SELECT made FROM compactions
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id <= CAST(:through AS uuid)
+            AND undone_at IS NULL AND made <> '[]'
+        ORDER BY compaction_id DESC
+        LIMIT 1
         """
 )
 
@@ -187,3 +199,9 @@ class CompactionQueries:
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )
         return compaction_from(row) if row is not None else None
+
+    async def newest_summaries(self, conversation_id: str, through: str) -> list[Summary]:
+        row = await self._session.first(
+            NEWEST_SUMMARIES, conversation_id=conversation_id, through=through
+        )
+        return list(summaries_from(row["made"])) if row is not None else []

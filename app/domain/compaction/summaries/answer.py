@@ -17,12 +17,14 @@ _CUT_OFF = frozenset({"length", "max_tokens"})
 class SummaryResult:
     """A summary; `retain` is None when no retain section was requested, or it is empty.
 
-    `sections` says what became of the statements of each section, in a summary without a model.
+    `sections` says what became of the statements of each section, in a summary without a model;
+    `unlisted` has those without room that the next summary may list.
     """
 
     text: str
     retain: str | None = None
     sections: tuple[SectionCount, ...] = ()
+    unlisted: str = ""
 
 
 def parse_answer(

@@ -34,7 +34,8 @@ class SummaryScope:
     `earlier_tokens` is the size of the messages that the earlier summary stands for, and
     `earlier_start` the seq of their first. `first_seq` is that of the first message that the
     conversation shows: the first request is there, or after it. `shown_after` are newer messages
-    that stay shown: their values replace older ones.
+    that stay shown: their values replace older ones. `unlisted` are statements without room in the
+    earlier summary, `newly_unlisted` those without room in the newest of several to merge.
     """
 
     count: CountText
@@ -43,6 +44,8 @@ class SummaryScope:
     earlier_start: int = 0
     first_seq: int = 1
     shown_after: tuple[Span, ...] = ()
+    unlisted: str = ""
+    newly_unlisted: str = ""
 
 
 def write_summary(
@@ -56,13 +59,14 @@ def write_summary(
     limit = min(max_tokens, int(source_tokens * SOURCE_SHARE))
     if not wants_retain:
         fitted = fit(ledger, limit, scope.count, scope.closing)
-        return SummaryResult(fitted.text, None, fitted.sections)
+        return SummaryResult(fitted.text, None, fitted.sections, fitted.unlisted)
     retain_tokens = int(limit * RETAIN_SHARE)
     retained = fit(ledger, retain_tokens, scope.count, NO_CLOSING, RETAINED)
     others = frozenset(Kind) - RETAINED
     fitted = fit(ledger, limit - retain_tokens, scope.count, scope.closing, others)
     sections = (*retained.sections, *fitted.sections)
-    return SummaryResult(fitted.text, retained.text or None, sections)
+    unlisted = "\n\n".join(text for text in (retained.unlisted, fitted.unlisted) if text)
+    return SummaryResult(fitted.text, retained.text or None, sections, unlisted)
 
 
 def extract_summary(
@@ -93,11 +97,11 @@ def extract_summary(
     return write_summary(ledger, wants_retain, max_tokens, source_tokens, scope)
 
 
-def merge_summaries(
-    texts: Sequence[str], max_tokens: int, count: CountText, closing: Closing
-) -> str:
+def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) -> SummaryResult:
     """Return one summary of several, oldest first, in which newer statements replace older."""
-    return fit(merged_ledger(texts), max_tokens, count, closing).text
+    ledger = merged_ledger((scope.unlisted, *texts, scope.newly_unlisted))
+    fitted = fit(ledger, max_tokens, scope.count, scope.closing)
+    return SummaryResult(fitted.text, unlisted=fitted.unlisted)
 
 
 def _tokens_of(message: Message, count: CountText) -> int:

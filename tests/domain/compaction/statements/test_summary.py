@@ -1,6 +1,6 @@
 """Summaries without a model: complete, bounded, repeatable, and read back without a loss.
 
-[summary.extractive, summary.statements]
+[summary.extractive, summary.statements, summary.unlisted]
 """
 
 # ruff: noqa: RUF001 - characters of several scripts are meant
@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Message
+from app.domain.compaction.summaries.statements.fitting import REMEMBERED, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger, statements_of
 from app.domain.compaction.summaries.statements.statement import Kind
 from app.domain.compaction.summaries.statements.summary_text import (
@@ -25,6 +26,7 @@ from app.domain.compaction.summaries.statements.summary_text import (
     read_into,
 )
 from tests.domain.compaction.statements.messages import (
+    PLENTY,
     assistant,
     call,
     count,
@@ -232,6 +234,19 @@ def test_summaries_are_bounded_and_repeatable(
     for item in made.sections:
         assert item.found == item.kept + item.superseded + item.dropped
         assert min(item.kept, item.superseded, item.dropped) >= 0
+
+
+@given(MESSAGES, st.integers(0, 300))
+def test_what_has_no_room_is_remembered(messages: list[Message], tokens: int) -> None:
+    """A later summary with room lists what an earlier one had no room for."""
+    small, whole = summarised(messages, tokens=tokens), summarised(messages)
+    ledger = StatementLedger()
+    for text in (small.unlisted, small.text):
+        read_into(ledger, text)
+    again = sections(fit(ledger, PLENTY, count, Closing()).text)
+    for kind in REMEMBERED:
+        assert set(sections(whole.text).get(kind.value, ())) <= set(again.get(kind.value, ())), kind
+    assert whole.unlisted == ""
 
 
 @given(MESSAGES, MESSAGES)

@@ -78,15 +78,23 @@ FIRST_SHARE = 0.45
 FIRST_CUT_SHARE = 0.3
 """The share that the beginning of a longer one takes."""
 MAX_MISSES = 300
+REMEMBERED = AGELESS | {Kind.FIRST_REQUEST, Kind.DECISION, Kind.OPEN}
+"""Kinds of which the next summary knows what had no room in this one."""
+MAX_UNLISTED = 400
+MAX_UNLISTED_CHARS = 24_000
 _SECTION_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FittedSummary:
-    """A summary and what became of the statements of each section."""
+    """A summary and what became of the statements of each section.
+
+    `unlisted` has the most important statements without room, in the form of a summary.
+    """
 
     text: str
     sections: tuple[SectionCount, ...] = ()
+    unlisted: str = ""
 
 
 def fit(
@@ -119,13 +127,37 @@ def fit(
             break
         chosen.try_take(statement, place)
     while True:
-        text = _rendered(chosen, ledger.state.root, ending)
+        text = _rendered(chosen.kept, ledger.state.root, ending)
         excess = count(text) - max_tokens
         if excess <= 0 or not chosen.drop_last(excess):
             break
     if not chosen.kept:
         text = ending or NOTHING
-    return FittedSummary(text, tuple(_section_counts(ledger, entries, chosen, kinds)))
+    counts = tuple(_section_counts(ledger, entries, chosen, kinds))
+    return FittedSummary(text, counts, _unlisted(ledger, ranked, chosen, kinds))
+
+
+def _unlisted(
+    ledger: StatementLedger,
+    ranked: Sequence[tuple[float, int, Statement]],
+    chosen: _Choice,
+    kinds: AbstractSet[Kind],
+) -> str:
+    """Return the statements that were not chosen and may have room in a later summary."""
+    kept = {place for place, _ in chosen.kept}
+    texts = {statement.text for _, statement in chosen.kept}
+    left: list[tuple[int, Statement]] = []
+    if (first := ledger.first_request) and Kind.FIRST_REQUEST in kinds and first not in texts:
+        left.append((-1, Statement(Kind.FIRST_REQUEST, first)))
+    size = 0
+    for _, place, statement in ranked:
+        if place in kept or statement.kind not in REMEMBERED:
+            continue
+        size += len(statement.text)
+        if size > MAX_UNLISTED_CHARS or len(left) >= MAX_UNLISTED:
+            break
+        left.append((place, statement))
+    return _rendered(left, None, "") if left else ""
 
 
 class _Choice:
@@ -232,9 +264,9 @@ def _first_request(ledger: StatementLedger, tokens: int, count: CountText) -> St
     return replace(statement, text=" ".join(kept).strip()) if kept else None
 
 
-def _rendered(chosen: _Choice, root: str | None, ending: str) -> str:
+def _rendered(chosen: Sequence[tuple[int, Statement]], root: str | None, ending: str) -> str:
     by_kind: dict[Kind, list[tuple[int, Statement]]] = defaultdict(list)
-    for item in chosen.kept:
+    for item in chosen:
         by_kind[item[1].kind].append(item)
     parts = [HEADING]
     for kind in Kind:

@@ -130,7 +130,8 @@ class StatementLedger:
         if kind in STATE_KINDS:
             self.state.restore(kind, text)
         elif kind is Kind.FIRST_REQUEST:
-            self.first_request = text
+            # What had no room in a summary may have more of it than the summary.
+            self.first_request = max(self.first_request or "", text, key=len)
             for statement in classify_user(text):
                 self.add(statement, in_first=True, replaces=replaces)
         elif kind is Kind.REPLACED:
@@ -244,7 +245,7 @@ class StatementLedger:
             threshold = CONFLICT_SCORE if conflicts and not names_old_value else UPDATE_SCORE
             score += OLD_VALUE_BONUS if names_old_value else 0.0
             return score if is_specific and score >= threshold else 0.0
-        differs = bool(new.exact and old.exact and not new.exact & old.exact)
+        differs = bool(new.exact - old.exact and old.exact - new.exact)
         topics = min(len(new.topic), len(old.topic))
         is_same = topics >= 2 and weight / (larger or 1.0) >= SAME_SUBJECT_SCORE
         return score if differs and is_same else 0.0

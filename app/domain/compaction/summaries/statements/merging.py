@@ -9,6 +9,7 @@ from app.domain.compaction.summaries.statements.fitting import fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.summary_text import (
     HEADING,
+    NO_CLOSING,
     closing_of,
     read_into,
 )
@@ -18,9 +19,14 @@ from app.domain.models.tokens import CountText
 def merged_ledger(texts: Sequence[str]) -> StatementLedger:
     """Return the statements of several summaries, oldest first; newer ones replace older ones."""
     ledger = StatementLedger()
-    for place, text in enumerate(texts):
+    for place, text in enumerate(filter(None, texts)):
         read_into(ledger, text, replaces=place > 0)
     return ledger
+
+
+def merged_unlisted(texts: Sequence[str], count: CountText) -> str:
+    """Return in one text what several summaries, oldest first, had no room for."""
+    return fit(merged_ledger(texts), 0, count, NO_CLOSING).unlisted
 
 
 def without_replaced(

@@ -22,7 +22,7 @@ _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+|^\s{0,3}\*\*[^*]{1,80}\*\*:?\s*$")
 _CJK_END = re.compile(r"[。！？]+[」』”’)\]）]*")
 _END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]*_]*(?=\s)")
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(])(?:[^\W\d_]|(?:e\.g|i\.e|etc|vs|cf|no|nr|dr|mr|mrs|ms|prof|sr|sra|st|approx"
+    r"(?:^|(?<!\d)[\s(])(?:[^\W\d_]|(?:e\.g|i\.e|etc|vs|cf|no|nr|dr|mr|mrs|ms|prof|sr|sra|st|approx"
     r"|fig|min"
     r"|max|inc|ltd|co|dept|est|p|pp|vol|ca|ggf|bzw|usw|evtl|z\.b|d\.h|u\.a|o\.ä|s\.o|p\.ex|p\.e|ej"
     r"|p\.ej|núm|mme|mlle|av|т\.е|т\.д|т\.п|т\.к|др|г|ул|руб|см|рис|стр))\.$",

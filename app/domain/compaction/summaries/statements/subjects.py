@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from app.domain.compaction.summaries.statements.languages.marker import Marker
 from app.domain.compaction.summaries.statements.words import (
     ACKNOWLEDGING,
+    STEM_CHARS,
     Sentence,
     is_common,
     stems,
@@ -42,14 +43,13 @@ _LABEL_WORDS = frozenset(  # tables of words
     corrección decisión regra correção decisão правило цель важно поправка решение
     """.split()  # noqa: SIM905
 )
-_SPEAKING = frozenset(  # tables of words
-    """
+_SPEAKING_WORDS = """
     got scratc scrap forget ignore disreg actual
     rememb need know fyi note heads-up set tell mind merken wisse souven recuer lembre
     запомн помни moved move change switch set postpo resche bumped raised lowere update
     increa reduce extend
-    """.split()  # noqa: SIM905
-)
+"""
+_SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""
 _NUMBER_WORDS = frozenset(  # tables of words
     """
