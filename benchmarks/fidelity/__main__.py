@@ -16,7 +16,7 @@ from benchmarks.fidelity.measurement import (
     section_of,
 )
 
-PARTS = ("extractive", "models", "latency")
+PARTS = ("extractive", "models", "updates", "latency")
 
 
 @click.command()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fidelity import latency
+from benchmarks.fidelity import latency, updates
 from benchmarks.fidelity.client import run_all
 from benchmarks.fidelity.drive import EXTRACTIVE, Job, Results, run, session_of, wording_of
 from benchmarks.fidelity.overview import add_overview
@@ -51,7 +51,7 @@ class Choice:
     recorded: int = RECORDED
     strategies: tuple[str, ...] = STRATEGIES
     budgets: tuple[float, ...] = BUDGETS
-    parts: tuple[str, ...] = ("extractive", "models", "latency")
+    parts: tuple[str, ...] = ("extractive", "models", "updates", "latency")
     checkout: Path = ROOT
     lost: Path | None = None
 
@@ -72,10 +72,13 @@ def section_of(choice: Choice) -> Section:
     began = time.monotonic()
     jobs, results, model = _jobs(choice), Results(), ScriptedModel(_model_sessions(choice))
     times: list[list[str]] = []
+    outcomes: list[list[str]] = []
     with _service(choice.checkout, model) as url:
         if jobs:
             for found in run_all(url, run, jobs):
                 results.add(found)
+        if "updates" in choice.parts:
+            outcomes = list(updates.rows(url, choice.wording, choice.quick))
         if "latency" in choice.parts:
             words = wording_of(choice.wording)
             times = list(latency.rows(url, words, choice.strategies, choice.quick))
@@ -94,6 +97,9 @@ def section_of(choice: Choice) -> Section:
             f" {model.figures['input_tokens']:,} input tokens; receipts say"
             f" {sum(seen.sent_tokens for seen in results.rows.values()):,}."
         )
+    if outcomes:
+        section.add_text("Pairs of statements: where the summary has the older one of each.")
+        section.add_table(("the newer one", "pairs", *updates.OUTCOMES), outcomes)
     if times:
         section.add_text("One extractive compaction over HTTP; times in ms.")
         heading = ("strategy", "messages", "tokens", "dry run, median", "compaction", "receipt")

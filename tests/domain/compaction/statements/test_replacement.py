@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.merging import without_replaced
@@ -17,6 +19,13 @@ from tests.domain.compaction.statements.messages import (
 )
 
 HISTORY = "Replaced, no longer valid"
+STATED = [
+    f"{intro}{subject} {verb} {value}{end}"
+    for intro in ("The ", "Correction: the ", "From now on the ")
+    for subject in ("staging port", "production port", "port", "release date of Harbor")
+    for verb, value in (("is", "8080"), ("is now", "9090"), ("moved from 8080 to", "14 March"))
+    for end in (".", ", Ada said.")
+]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,48 @@ def test_statements_on_other_subjects_stay(first: str, second: str) -> None:
     text = summarised([user(first), user(second)], opens=False).text
     assert HISTORY not in sections(text)
     assert first in text and second in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Export as CSV.", "Export has to be Parquet, csv is 9 GB."),
+        ("Target Node 18.", "Bump: we target Node 22."),
+        ("Run the linter with flake8.", "We replaced flake8 by ruff."),
+        ("Release manager is Yusuf.", "Paula is the new release manager for the mobile team."),
+        ("Der Hafenkran trägt 12 Tonnen.", "Am Hafenkran heben wir jetzt bis zu 20 Tonnen."),
+    ],
+)
+def test_a_likely_update_stands_beside_what_it_may_change(old: str, new: str) -> None:
+    """The newer statement is shown with the older one, and the next summary reads both back."""
+    noise = [user("The design review is on Monday."), user("The cache holds 30 keys.")]
+    text = summarised([user(old), *noise, user(new)], opens=False).text
+    (line,) = (line for line in text.splitlines() if new in line)
+    assert line == f"- {new} (earlier: {old})"
+    assert summarised([], text, opens=False).text == text
+    assert HISTORY not in sections(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Never force-push.", "Find out who force-pushed and changed the rules."),
+        ("Max upload size is 25 MB.", "Should we change the max upload size to 50 MB?"),
+        ("The staging port is 8080.", "The production port is now 9090."),
+        ("The staging config file is a.yaml.", "The canary config file is now b.yaml."),
+    ],
+)
+def test_what_holds_is_not_shown_as_earlier(old: str, new: str) -> None:
+    """Questions, other subjects in the same words, and remarks leave older statements alone."""
+    text = summarised([user(old), user(new)], opens=False).text
+    assert f"- {old}" in text.splitlines()
+
+
+@given(st.lists(st.sampled_from(STATED), max_size=8))
+def test_every_statement_is_shown_or_named_as_replaced(stated: list[str]) -> None:
+    """With room no statement is lost, whatever is taken for a change of what."""
+    text = summarised([user(each) for each in stated], opens=False).text
+    assert all(each in text for each in stated), text
 
 
 def test_an_assistant_replaces_no_statement_of_a_user() -> None:

@@ -206,6 +206,8 @@ WORDS = st.text(max_size=60) | st.sampled_from(
             "必ず日本語で。",
             "ok",
         ),
+        *("The cap is 9 (earlier: The cap is 7) (earlier: y)", "(earlier: x)", "a (earlier: b"),
+        *("We ship on the 21st of March.", "The release is on 14 March.", "Is the cap 9?"),
         *("assistant: x is 3", "The cap is 5 (×3)", "```\na\n```", "in /a", "[x] #1 y", "a\n  b"),
     ]
 )

@@ -81,6 +81,11 @@ def classify_assistant(text: str) -> Iterator[Statement]:
             yield _statement(kind, sentence, Author.ASSISTANT)
 
 
+def is_question(text: str) -> bool:
+    """Whether a sentence asks something."""
+    return _QUESTION.search(text) is not None
+
+
 def _assistant_kind(sentence: Sentence) -> Kind | None:
     if _states_value(sentence):
         return Kind.FACT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -278,14 +278,22 @@ def _rendered(chosen: Sequence[tuple[int, Statement]], root: str | None, ending:
     return "\n\n".join(parts)
 
 
+def _counted(statements: Iterable[Statement]) -> Counter[Kind]:
+    """Count statements by kind, with the older ones that are shown with them."""
+    counts: Counter[Kind] = Counter()
+    for statement in statements:
+        counts[statement.kind] += 1 + len(statement.earlier)
+    return counts
+
+
 def _section_counts(
     ledger: StatementLedger,
     entries: Sequence[Entry],
     chosen: _Choice,
     kinds: AbstractSet[Kind],
 ) -> Iterator[SectionCount]:
-    listed = Counter(entry.statement.kind for entry in entries)
-    kept = Counter(statement.kind for _, statement in chosen.kept)
+    listed = _counted(entry.statement for entry in entries)
+    kept = _counted(statement for _, statement in chosen.kept)
     if ledger.first_request and Kind.FIRST_REQUEST in kinds:
         listed[Kind.FIRST_REQUEST] = 1
     for kind in Kind:

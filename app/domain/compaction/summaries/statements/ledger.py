@@ -4,8 +4,9 @@
    sections, and as recent as its last mention.
 2. A statement with another value for the same subject replaces the older one if its words say
    that something changes, or if both name the same subject in full. What replaces a standing
-   instruction or a constraint takes its place.
-3. An assistant's statement never replaces a user's.
+   instruction or a constraint takes its place. A question replaces nothing.
+3. A statement that only may change an older one takes it up: both are shown in one line.
+4. An assistant's statement never replaces a user's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from app.domain.common.messages import File, Message, Role, Text
 from app.domain.compaction.summaries.statements.classification import (
     classify_assistant,
     classify_user,
+    is_question,
 )
 from app.domain.compaction.summaries.statements.noise import is_output, is_resumption, without_noise
 from app.domain.compaction.summaries.statements.statement import (
@@ -30,7 +32,7 @@ from app.domain.compaction.summaries.statements.statement import (
     Statement,
 )
 from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
-from app.domain.compaction.summaries.statements.words import WORD, read_sentence
+from app.domain.compaction.summaries.statements.words import UNSPACED, WORD, read_sentence
 from app.domain.compaction.summaries.statements.work.state import WorkState
 
 MAX_ENTRIES = 6000
@@ -45,6 +47,13 @@ CONFLICT_SCORE = 0.8
 """What a statement needs that names something beside the subject of the older one."""
 SAME_SUBJECT_SCORE = 0.85
 OLD_VALUE_BONUS = 0.25
+LINK_SCORE = 0.28
+"""What a statement whose words say that something changes shares with one that it may change."""
+VALUE_LINK_SCORE = 0.34
+TOPIC_LINK_SCORE = 0.5
+"""The same without such words, where both have a value, and where not."""
+MAX_EARLIER = 3
+MAX_EARLIER_CHARS = 240
 
 _MARKS = re.compile(r"^(?:assistant: )+|(?: \(\u00d7\d{1,6}\))+$")
 """What a summary adds to a statement: a message that has it cannot pass for another statement."""
@@ -56,6 +65,7 @@ _COMPARED = frozenset(
     }
 )
 _REPLACEABLE = _COMPARED - {Kind.FINDING}
+_INSTRUCTIONS = frozenset({Kind.STANDING, Kind.CONSTRAINT})
 _INHERITED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
 
 
@@ -121,7 +131,14 @@ class StatementLedger:
                         self._replace_older(statement, subject_of(read_sentence(statement.text)))
 
     def add_earlier(
-        self, kind: Kind, text: str, author: Author, mentions: int, *, replaces: bool = False
+        self,
+        kind: Kind,
+        text: str,
+        author: Author,
+        mentions: int,
+        earlier: tuple[str, ...] = (),
+        *,
+        replaces: bool = False,
     ) -> None:
         """Take up a statement of an earlier summary, as what it was there.
 
@@ -137,7 +154,8 @@ class StatementLedger:
         elif kind is Kind.REPLACED:
             self._note_replaced(text)
         else:
-            self.add(Statement(kind, text, author, mentions), replaces=replaces)
+            statement = Statement(kind, text, author, mentions, earlier=earlier)
+            self.add(statement, replaces=replaces)
 
     # --- one by one -----------------------------------------------------------------------
 
@@ -157,7 +175,7 @@ class StatementLedger:
         if statement.kind in _COMPARED and "\n" not in statement.text:
             subject = subject_of(read_sentence(statement.text))
             if replaces:
-                statement = self._replace_older(statement, subject)
+                statement = self._link(self._replace_older(statement, subject), subject)
         self._entries[key] = Entry(statement, subject, in_first)
         if subject is not None:
             for stem in subject.all:
@@ -198,9 +216,54 @@ class StatementLedger:
             old = self._remove(key).statement
             self.superseded[old.kind] += 1
             self._note_replaced(old.text)
+            kept = dict.fromkeys((*statement.earlier, *old.earlier))
+            statement = replace(statement, earlier=tuple(kept)[:MAX_EARLIER])
             if old.kind in _INHERITED and _PRECEDENCE[old.kind] < _PRECEDENCE[statement.kind]:
                 statement = replace(statement, kind=old.kind)
         return statement
+
+    def _link(self, statement: Statement, subject: Subject) -> Statement:
+        """Take up the older statement that this one most likely changes, to be shown with it."""
+        if not (subject.updates or subject.exact or statement.is_salient):
+            return statement
+        scores = {
+            key: score
+            for key in self._candidates(subject)
+            if (score := self._relation(statement, subject, self._entries[key])) > 0
+        }
+        if not scores:
+            return statement
+        key = max(scores, key=lambda key: scores[key])
+        old = self._remove(key).statement
+        kind = min(old.kind, statement.kind, key=lambda kind: _PRECEDENCE[kind])
+        earlier = (*statement.earlier, old.text, *old.earlier)[:MAX_EARLIER]
+        return replace(statement, kind=kind, earlier=earlier)
+
+    def _relation(self, statement: Statement, new: Subject, entry: Entry) -> float:
+        """Return how likely a statement changes an older one, 0 where they belong apart."""
+        old, older = entry.subject, entry.statement
+        if old is None or older.kind not in _REPLACEABLE or entry.in_first:
+            return 0.0
+        if statement.author is not older.author or is_question(statement.text):
+            return 0.0
+        if older.kind in _INSTRUCTIONS and statement.kind not in _INSTRUCTIONS:
+            return 0.0
+        if len(older.text) > MAX_EARLIER_CHARS or len(older.earlier) >= MAX_EARLIER:
+            return 0.0
+        shared = frozenset(stem for stem in new.all & old.all if not _is_small_number(stem))
+        if not any(map(self._is_rare, shared)) or not new.all - old.all:
+            return 0.0
+        least = min(self._weight(new.all), self._weight(old.all))
+        score = self._weight(shared) / (least or 1.0)
+        frame = 1 if len(new.topic) == len(old.topic) == 2 else 2
+        shares_topic = len(new.topic & old.topic) >= frame
+        differs = new.topic - old.all and old.topic - new.all
+        if shares_topic and differs and not self._names_value(new, old):
+            return 0.0  # two subjects in the same words
+        if new.updates:
+            return score if score >= LINK_SCORE else 0.0
+        have_values = new.exact and old.exact
+        return score if score >= (VALUE_LINK_SCORE if have_values else TOPIC_LINK_SCORE) else 0.0
 
     def _note_replaced(self, text: str) -> None:
         self._replaced.pop(text, None)
@@ -226,7 +289,7 @@ class StatementLedger:
         if not (new.updates or old.exact):
             return 0.0
         shared = (new.topic & old.all) | (old.topic & new.all)
-        if not shared or new.all == old.all:
+        if not new.topic & old.topic or new.all == old.all or is_question(statement.text):
             return 0.0
         new_only, old_only = new.topic - old.all, old.topic - new.all
         conflicts = bool(new_only and old_only)
@@ -235,9 +298,9 @@ class StatementLedger:
         smaller, larger = sorted((self._weight(new.topic), self._weight(old.topic)))
         weight = self._weight(shared)
         score = min(1.0, weight / ((larger if conflicts else smaller) or 1.0))
-        names_old_value = any(
-            self._is_rare(stem) and len(stem) >= MIN_VALUE_CHARS for stem in old.exact & new.exact
-        )
+        names_old_value = self._names_value(new, old)
+        if not names_old_value and any(not UNSPACED.match(stem) for stem in new_only):
+            return 0.0  # it may be about a part of the subject only
         if new.updates:
             is_specific = len(shared) >= 2 or (
                 self._is_rare(next(iter(shared))) and statement.kind is not Kind.STANDING
@@ -250,6 +313,11 @@ class StatementLedger:
         is_same = topics >= 2 and weight / (larger or 1.0) >= SAME_SUBJECT_SCORE
         return score if differs and is_same else 0.0
 
+    def _names_value(self, new: Subject, old: Subject) -> bool:
+        """Whether a statement names the value of an older one, as in `from 30 to 45`."""
+        shared = old.exact & new.exact
+        return any(self._is_rare(stem) and len(stem) >= MIN_VALUE_CHARS for stem in shared)
+
     def _weight(self, stems: frozenset[str]) -> float:
         total = len(self._entries) + 1
         return sum(math.log(1 + total / (1 + len(self._by_stem.get(stem, ())))) for stem in stems)
@@ -259,7 +327,11 @@ class StatementLedger:
 
     def keep_only(self, held: StatementLedger) -> int:
         """Remove the statements that another ledger does not hold; return how many."""
-        removed = [key for key in self._entries if key not in held._entries]
+        keys = set(held._entries)
+        keys.update(
+            _key(text) for entry in held._entries.values() for text in entry.statement.earlier
+        )
+        removed = [key for key in self._entries if key not in keys]
         for key in removed:
             self._remove(key)
         return len(removed)
@@ -299,6 +371,10 @@ def _holding(entries: Sequence[Entry]) -> Iterator[Statement]:
             yield entry.statement
 
 
+def _is_small_number(stem: str) -> bool:
+    return stem[0].isdigit() and len(stem) < MIN_VALUE_CHARS
+
+
 def _key(text: str) -> str:
     """Return a text without case and punctuation; two statements with the same one are equal."""
     key = "\0".join(match[0].lower() for match in WORD.finditer(text))
@@ -315,4 +391,5 @@ def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:
         mentions=old.mentions + new.mentions if repeats else max(old.mentions, new.mentions),
         updates=first.updates or second.updates,
         is_salient=first.is_salient or second.is_salient,
+        earlier=tuple(dict.fromkeys((*new.earlier, *old.earlier)))[:MAX_EARLIER],
     )

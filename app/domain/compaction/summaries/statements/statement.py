@@ -50,6 +50,7 @@ class Statement:
 
     `mentions` counts how often it was made. `updates` is set where its words say that it changes
     something that held before. `is_salient` is set where it names a value, a name or a number.
+    `earlier` are older statements that it may change, newest first: they are shown with it.
     """
 
     kind: Kind
@@ -58,3 +59,4 @@ class Statement:
     mentions: int = 1
     updates: bool = False
     is_salient: bool = False
+    earlier: tuple[str, ...] = ()

@@ -47,7 +47,8 @@ _SPEAKING_WORDS = """
     got scratc scrap forget ignore disreg actual
     rememb need know fyi note heads-up set tell mind merken wisse souven recuer lembre
     запомн помни moved move change switch set postpo resche bumped raised lowere update
-    increa reduce extend
+    increa reduce extend today tonigh tomorr yester week heute morgen gester aujour demain hoy ayer
+    mañana hoje amanhã ontem сегодн завтра вчера
 """
 _SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""

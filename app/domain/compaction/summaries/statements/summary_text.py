@@ -28,6 +28,7 @@ _CLOSING = re.compile(
     rf"^{LEFT_OUT}(`recall` searches|the receipt of) messages (\d+) to (\d+)", re.MULTILINE
 )
 _BY_ASSISTANT = "assistant: "
+_EARLIER = " (earlier: "
 _KINDS = {kind.value: kind for kind in Kind}
 _PATH_KINDS = (Kind.EDITED, Kind.READ)
 
@@ -82,7 +83,8 @@ def statement_line(statement: Statement) -> str:
     # After a block of several lines it could be part of the block.
     is_counted = statement.mentions > 1 and "\n" not in text
     mentions = f" (×{statement.mentions})" if is_counted else ""
-    return f"- {author}{text}{mentions}"
+    earlier = "".join(f"{_EARLIER}{older})" for older in statement.earlier)
+    return f"- {author}{text}{mentions}{earlier}"
 
 
 def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
@@ -97,16 +99,28 @@ def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
         if kind is Kind.FIRST_REQUEST or kind in STATE_KINDS:
             ledger.add_earlier(kind, item, Author.USER, 1, replaces=replaces)
             continue
-        counted = _MENTIONS.search(item) if "\n" not in item else None
-        said = item[: counted.start()] if counted else item
+        is_line = "\n" not in item
+        said, earlier = _split_earlier(item) if is_line else (item, ())
+        counted = _MENTIONS.search(said) if is_line else None
+        said = said[: counted.start()] if counted else said
         author = Author.ASSISTANT if said.startswith(_BY_ASSISTANT) else Author.USER
         ledger.add_earlier(
             kind,
             said.removeprefix(_BY_ASSISTANT),
             author,
             int(counted[1]) if counted else 1,
+            earlier,
             replaces=replaces,
         )
+
+
+def _split_earlier(item: str) -> tuple[str, tuple[str, ...]]:
+    """Return an item without the older statements that are shown with it, and those."""
+    earlier: list[str] = []
+    while item.endswith(")") and (at := item.rfind(_EARLIER)) > 0:
+        earlier.insert(0, item[at + len(_EARLIER) : -1])
+        item = item[:at]
+    return item, tuple(earlier)
 
 
 def _items(text: str) -> Iterator[tuple[Kind | None, str]]:
