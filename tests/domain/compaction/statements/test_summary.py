@@ -67,6 +67,12 @@ def test_a_summary_holds_what_the_work_needs() -> None:
     }
 
 
+def test_a_statement_keeps_no_half_of_a_mark() -> None:
+    """A bold beginning is plain text."""
+    text = summarised([user("Go.\n- **Never commit** to main.")], opens=False).text
+    assert "- Never commit to main." in text
+
+
 def test_the_last_line_says_how_to_find_the_rest() -> None:
     """It names `recall` where the payload offers it, and the messages of the receipt."""
     closing = Closing(6, 41, names_recall=True)

@@ -45,6 +45,7 @@ _VALUE = re.compile(
     r"\d|[`\"“”«»「」]|https?://|[\w-]+@[\w-]+|\b\w+[._/\\-]\w+\b|[a-z][A-Z]|\b[A-Z]{2,}\b"
 )
 _NAME = re.compile(r"(?<=[\w,;:)] )[A-ZÀ-ÖØ-ÞА-Я][\w-]+")
+_LEADING_BOLD = re.compile(r"^\*\*([^*]+)\*\*")
 _TRIM = " \t\r\n-*#>•"
 
 
@@ -175,4 +176,4 @@ def _statement(kind: Kind, sentence: Sentence, author: Author) -> Statement:
 
 
 def _one_line(text: str) -> str:
-    return _SPACE.sub(" ", text).strip(_TRIM)
+    return _LEADING_BOLD.sub(r"\1", _SPACE.sub(" ", text).strip()).strip(_TRIM)

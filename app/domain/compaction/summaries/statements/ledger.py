@@ -250,6 +250,9 @@ class StatementLedger:
             return 0.0
         if len(older.text) > MAX_EARLIER_CHARS or len(older.earlier) >= MAX_EARLIER:
             return 0.0
+        has_other_value = new.exact - old.exact and old.exact - new.exact
+        if statement.author is not Author.USER and not has_other_value:
+            return 0.0
         shared = frozenset(stem for stem in new.all & old.all if not _is_small_number(stem))
         if not any(map(self._is_rare, shared)) or not new.all - old.all:
             return 0.0

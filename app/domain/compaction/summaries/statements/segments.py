@@ -171,7 +171,7 @@ def is_code(text: str) -> bool:
     """Whether a unit is code, output or markup rather than prose."""
     if _CODE_START.match(text):
         return True
-    plain = _BACKTICKED.sub("", text)
+    plain = _BACKTICKED.sub("", text).replace("**", "")
     if not plain.strip():
         return False
     symbols = sum(character in _SYMBOLS for character in plain)
