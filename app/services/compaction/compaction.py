@@ -16,11 +16,12 @@ from cachetools import LRUCache
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.results import CompactionPending, CompactResult
+from app.domain.compaction.results import CompactionPending, CompactResult, DryRunResult
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.common.read_permits import PAGE_BYTES
 from app.services.compaction.leases import Leases
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, ExecutedPlan
@@ -48,12 +49,26 @@ class CompactionService:
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
-        source = await self.runner.checked_input(tenant_id, conversation_id, request)
         if request.dry_run:
-            return await self.runner.dry_run(source, request)
+            return await self.dry_run(tenant_id, conversation_id, request)
+        await self.runner.checked_input(tenant_id, conversation_id, request)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self.runner.inputs.read(tenant_id, conversation_id)
             return await self.runner.compact(source, Trigger.FORCED, request)
+
+    async def dry_run(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: CompactRequest,
+        max_bytes: int = PAGE_BYTES,
+    ) -> DryRunResult:
+        """Return what `compact` would do; the texts in the answer take at most `max_bytes`.
+
+        Nothing is stored and no model is called. Raises as `compact` does.
+        """
+        source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        return await self.runner.dry_run(source, request, max_bytes)
 
     def check_model(self, request: CompactRequest) -> None:
         """Raise ValidationError for a model that may not summarise."""

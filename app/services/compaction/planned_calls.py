@@ -1,0 +1,74 @@
+"""The model calls that a compaction would make, for a dry run.
+
+1. A dry run makes its summaries as a compaction does. Only the gateway is another: it notes each
+   call and answers with a placeholder, so that the noted prompts are those that would be sent.
+2. A placeholder is as long as the longest answer, so that what is made of it is not too small: the
+   tokens of later calls, their chunks, and merges of summaries. It is shown without its filling.
+3. The prompts of the first calls are kept, up to a number of bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+from app.domain.common.messages import FormatName
+from app.domain.compaction.results import PlannedCall
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.models.tokens import count_payload_messages
+from app.services.ports import Tokenizer
+
+CALL_BYTES = 256
+"""What a call takes in an answer besides its prompt."""
+_FILLING = " more"
+_PLACEHOLDER = re.compile(rf"\[the answer of call (\d+)(?:{_FILLING})*\]")
+
+
+@dataclass(slots=True)
+class CallNotes:
+    """A gateway that notes calls instead of making them (rule 1).
+
+    `calls` are the noted ones whose prompts fit `max_bytes` together, `count` is the number of all.
+    """
+
+    tokenizer: Tokenizer
+    max_bytes: int
+    count: int = 0
+    calls: list[PlannedCall] = field(default_factory=list)
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Note a call and return a placeholder as its answer; never raises."""
+        return await asyncio.to_thread(self._note, call)
+
+    def _note(self, call: ModelCall) -> Completion:
+        self.count += 1
+        prompt = "\n".join(message["content"] for message in call.messages)
+        tokens = count_payload_messages(FormatName.OPENAI_CHAT, call.messages, self.tokenizer.count)
+        text = f"[the answer of call {self.count}{_FILLING * call.max_tokens}]"
+        answer = f"<retain>{text}</retain><summary>{text}</summary>"
+        completion = Completion(answer, "stop", tokens, call.max_tokens, has_tool_calls=False)
+        earlier = {int(found[1]) for found in _PLACEHOLDER.finditer(prompt)}
+        messages = tuple(
+            {**message, "content": _PLACEHOLDER.sub(_unfilled, message["content"])}
+            for message in call.messages
+        )
+        self.max_bytes -= CALL_BYTES + sum(
+            len(message["content"].encode("utf-8", "replace")) for message in messages
+        )
+        if self.max_bytes >= 0:
+            self.calls.append(
+                PlannedCall(
+                    call.model,
+                    messages,
+                    tokens,
+                    call.max_tokens,
+                    completion.cost(call.info),
+                    tuple(sorted(number for number in earlier if 0 < number < self.count)),
+                )
+            )
+        return completion
+
+
+def _unfilled(placeholder: re.Match[str]) -> str:
+    return f"[the answer of call {placeholder[1]}]"
