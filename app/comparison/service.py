@@ -1,0 +1,113 @@
+"""The app that a comparison runs in, driven over its HTTP interface without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+import httpx
+
+from app.comparison.conversation import Appended, Export, Recorded
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName
+from app.main import create_app
+from app.settings import Settings
+
+PAGE = 1000
+_OF_THE_SERVICE = frozenset(
+    {
+        *("id", "seq", "turn", "token_count", "format", "created_at", "redacted_at", "given"),
+        *("conversation_id", "agent_id", "output_ref", "content_truncated", "content_collected"),
+        *("pinned", "visibility"),
+    }
+)
+"""The fields that the service adds to a message in its transcript."""
+_OWN = {
+    "direct_database_url": None,
+    "database_pooler": "none",
+    "blob_store_url": None,
+    "otlp_endpoint": None,
+    "requests_per_minute": None,
+    "bytes_per_day": None,
+    "storage_bytes": None,
+    "worker": False,
+    "access_log": False,
+    "log_level": "error",
+}
+"""Settings of a service that others use, which a comparison does not."""
+
+
+class Refused(click.ClickException):
+    """The service refused a request; `code` and `reason` are those of its problem."""
+
+    def __init__(self, what: str, problem: Any) -> None:
+        known = problem if isinstance(problem, dict) else {}
+        self.code = str(known.get("code", "no problem code"))
+        self.reason = str(known.get("detail", ""))
+        places = [f"{item['pointer']}: {item['detail']}" for item in known.get("errors", ())]
+        details = f" ({'; '.join(places[:3])})" if places else ""
+        super().__init__(f"{what}: {self.code}: {self.reason}{details}".rstrip(": "))
+
+
+class Client:
+    """A JSON client of the app."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Return the answer to a request; raises Refused unless it is a success."""
+        text = None if body is None else json_text.dumps(body).encode()
+        return await self._send(method, path, text, "application/json")
+
+    async def import_(self, export: Export) -> Recorded:
+        """Return the conversation of an export, as an import reads it; raises Refused."""
+        shown = await self._send(
+            "POST", "/v1/conversations/import", export.data, "application/x-ndjson"
+        )
+        path = f"/v1/conversations/{shown['conversation_id']}"
+        messages: list[Appended] = []
+        has_more = True
+        while has_more:
+            query = f"limit={PAGE}&after_seq={len(messages)}&content=full"
+            page = await self.ask("GET", f"{path}/messages?{query}")
+            messages += map(_appended, page["data"])
+            has_more = page["next_cursor"] is not None
+        if not messages:
+            raise click.ClickException(f"{export.name} holds no messages.")
+        return Recorded(
+            shown["conversation_id"],
+            messages[-1].format,
+            messages,
+            shown["sections"],
+            shown["tools"],
+            shown["policy_overrides"],
+        )
+
+    async def _send(self, method: str, path: str, content: bytes | None, kind: str) -> Any:
+        headers = {"Content-Type": kind} if content is not None else {}
+        response = await self._http.request(method, path, content=content, headers=headers)
+        body = json_text.loads(response.content) if response.content else None
+        if not response.is_success:
+            raise Refused(f"{method} {path.partition('?')[0].rpartition('/')[2]}", body)
+        return body
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Client]:
+    """Run an app on the database of the settings during the block, and yield its client."""
+    app = create_app(settings.model_copy(update=_OWN))
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as http,
+    ):
+        yield Client(http)
+
+
+def _appended(shown: dict[str, Any]) -> Appended:
+    raw = {key: value for key, value in shown.items() if key not in _OF_THE_SERVICE}
+    raw |= shown["given"] or {}
+    return Appended(FormatName(shown["format"]), raw, shown["pinned"])
