@@ -120,8 +120,15 @@ def compare(
         call_model,
     )
     with exiting_on_sigterm(), TemporaryDirectory(prefix="context-compare-") as folder:
-        own = {"database_url": None, "data_dir": Path(folder), "log_level": "error"}
-        settings = settings.model_copy(update=own)
+        settings = settings.model_copy(
+            update={
+                "data_dir": Path(folder),
+                "database_url": None,
+                "direct_database_url": None,
+                "database_pooler": "none",
+                "log_level": "error",
+            }
+        )
         with database(settings) as url:
             migrated(url)
             source, outcomes = run_in(

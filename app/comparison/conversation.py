@@ -152,12 +152,24 @@ def _recorded(raw: Mapping[str, Any], place: str, format: FormatName | None) -> 
         *({"name": f"system-field-{at}", "content": text} for at, text in enumerate(systems, 1)),
         *sections,
     ]
-    chosen = format or _ITEMS[key] or _format_of(raw, messages)
+    chosen = format or _named_format(raw) or _ITEMS[key] or _format_of(raw, messages)
     name = str(raw.get("id") or place)
     appended = [Appended(chosen, message) for message in messages]
     if not appended:
         raise click.ClickException(f"{place}: there are no messages after the system prompt.")
-    return Recorded(name, chosen, appended, sections, raw.get("tools") or ())
+    return Recorded(name, chosen, appended, sections, list(_tools(raw.get("tools"))))
+
+
+def _named_format(raw: Mapping[str, Any]) -> FormatName | None:
+    name = raw.get("format")
+    return FormatName(name) if name in {known.value for known in FormatName} else None
+
+
+def _tools(tools: object) -> Iterator[Any]:
+    """Yield the tools one by one; Gemini has the declarations of several in one."""
+    for tool in tools if isinstance(tools, list) else ():
+        declared = tool.get("functionDeclarations") if isinstance(tool, dict) else None
+        yield from declared if isinstance(declared, list) else (tool,)
 
 
 def _system_text(system: object) -> str:

@@ -23,6 +23,7 @@ WORDS_SHARE = 0.5
 """The share of the other words that has to be near all the values."""
 ONLY_WORDS_SHARE = 0.7
 """The same for a statement without values."""
+MIN_WORDS = 3
 MIN_WORD_CHARS = 4
 STEM_CHARS = 5
 MAX_ANCHORS = 200
@@ -104,14 +105,15 @@ def survives(statement: str, payload: str) -> bool:
     if flat(statement).rstrip(".") in payload:
         return True
     values, words = _values_and_words(statement)
-    anchors = values or words
-    if not anchors or (not values and len(words) < 3):
+    if not values and len(words) < MIN_WORDS:
         return False
     share = WORDS_SHARE if values else ONLY_WORDS_SHARE
-    anchor = max(anchors, key=len)
+    # What is needed is near each of the values, but of the words some may be missing.
+    anchors = [max(values, key=len)] if values else words
     return any(
         all(value in near for value in values)
         and sum(word in near for word in words) >= share * len(words)
+        for anchor in anchors
         for near in _around(anchor, payload)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -13,6 +13,7 @@ from app.comparison.judge import detected, payload_text, stays, survives
 from app.comparison.service import Client, Refused
 from app.comparison.steps import by_format, neutral, pieces_of, rounds_of, segments
 from app.domain.common import json_text
+from app.domain.common.errors import ContextOverflow
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
@@ -129,10 +130,9 @@ async def measured(client: Client, recorded: Recorded, model: str) -> Source:
     """Return the conversation with its size; raises Refused for a message that is not valid."""
     path = await _created(client, recorded, {"model": model, "policy": recorded.policy})
     tokens = messages = 0
-    for segment in segments(recorded.messages):
-        for stored in await _append(client, path, segment):
-            tokens += stored["token_count"]
-            messages += 1
+    for stored in await _append(client, path, recorded.messages):
+        tokens += stored["token_count"]
+        messages += 1
     return Source(recorded, tokens, messages, detected(neutral(recorded.messages)))
 
 
@@ -159,7 +159,7 @@ class Replay:
         options, outcome = self._options, self._outcome
         window = options.context_window
         if window is None:
-            window = int(WINDOW_SHARE * self._source.tokens) + await self._fixed_tokens()
+            window = int(WINDOW_SHARE * self._source.tokens) + self._fixed_tokens()
         model = options.summariser if options.calls_model else None
         policy = _merged(
             self._source.recorded.policy,
@@ -181,7 +181,7 @@ class Replay:
         await self._judge()
         return outcome
 
-    async def _fixed_tokens(self) -> int:
+    def _fixed_tokens(self) -> int:
         """Return the room for what a payload has beside the messages."""
         recorded = self._source.recorded
         texts = [json_text.dumps(value) for value in (*recorded.sections, *recorded.tools)]
@@ -199,13 +199,13 @@ class Replay:
                 self._wants_due = result is not None and result["compacted"]
         target = self._options.target.of(self._tokens)
         result = await self._compact(target)
-        ended = Round(target, before, before)
-        if result is not None and result["compacted"]:
-            after, over = result["after_tokens"], tuple(result["degraded"])
-            ended = Round(target, result["before_tokens"], after, over=over)
-        elif result is not None:
-            ended = replace(ended, reason=result["reason"])
-        self._outcome.rounds.append(ended)
+        built = await self._payload()
+        after = built["tokens_used"] if built is not None else None
+        reason, over = None, ()
+        if result is not None:
+            reason = result["reason"]
+            over = () if after is None or after <= target else tuple(result["degraded"])
+        self._outcome.rounds.append(Round(target, before, after, reason, over))
 
     async def _append(self, segment: Sequence[Appended]) -> None:
         stored = await _append(self._client, self._path, segment)
@@ -221,11 +221,20 @@ class Replay:
             await self._ask("PUT", f"/messages/{message_id}/pin")
             self._pinned.append(seq)
 
-    async def _build(self) -> Any:
-        started = time.perf_counter()
+    async def _payload(self) -> Any:
+        """Return the payload of the next call, None where none fits."""
         try:
-            built = await self._ask("POST", "/context", {"format": self._source.recorded.format})
-        except Refused:
+            return await self._ask("POST", "/context", {"format": self._source.recorded.format})
+        except Refused as exc:
+            if exc.code != ContextOverflow.code:
+                raise
+            return None
+
+    async def _build(self) -> Any:
+        """Build as an agent does; None where no payload fits."""
+        started = time.perf_counter()
+        built = await self._payload()
+        if built is None:
             self._outcome.refused_builds += 1
             return None
         self._times.append(time.perf_counter() - started)
@@ -246,13 +255,13 @@ class Replay:
         """Compact, after an estimate of what a model would be sent; None where it failed."""
         options, outcome = self._options, self._outcome
         body: dict[str, Any] = {} if target is None else {"target_tokens": target}
-        if outcome.estimated:
-            shown = await self._ask(
-                "POST", "/compact", {**body, "dry_run": True, "model": options.summariser}
-            )
-            self._add_usage(shown, shown["planned_calls"])
         started = time.perf_counter()
         try:
+            if outcome.estimated:
+                asked = {**body, "dry_run": True, "model": options.summariser}
+                shown = await self._ask("POST", "/compact", asked)
+                self._add_usage(shown, shown["planned_calls"])
+                started = time.perf_counter()
             result = await self._ask("POST", "/compact", body)
         except Refused as exc:
             outcome.failures.append(f"{exc.code}: {exc.reason}")
@@ -276,10 +285,8 @@ class Replay:
         outcome = self._outcome
         if self._options.calls_model:
             await self._add_receipts()
-        try:
-            built = await self._ask("POST", "/context", {"format": self._source.recorded.format})
-        except Refused as exc:
-            outcome.failures.append(f"{exc.code}: {exc.reason}")
+        built = await self._payload()
+        if built is None:
             return
         text = payload_text(built["payload"])
         pinned = [await self._shows(seq, text) for seq in self._pinned]
@@ -318,10 +325,18 @@ async def _created(client: Client, recorded: Recorded, body: Mapping[str, Any]) 
 async def _append(client: Client, path: str, segment: Sequence[Appended]) -> list[dict[str, Any]]:
     """Append messages and return what the service answers about each."""
     stored: list[dict[str, Any]] = []
+    done = 0
     for format, raws in by_format(segment):
         for start in range(0, len(raws), MAX_BATCH):
-            body = {"messages": raws[start : start + MAX_BATCH], "format": format}
-            stored += (await client.ask("POST", f"{path}/messages", body))["messages"]
+            batch = raws[start : start + MAX_BATCH]
+            try:
+                answer = await client.ask(
+                    "POST", f"{path}/messages", {"messages": batch, "format": format}
+                )
+            except Refused as exc:
+                raise exc.about_messages(done) from exc
+            stored += answer["messages"]
+            done += len(batch)
     return stored
 
 

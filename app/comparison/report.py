@@ -92,7 +92,7 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for item in outcomes:
         told: dict[str, list[str]] = {}
         for number, ended in enumerate(item.rounds, 1):
-            if text := ", ".join(ended.over) or ended.reason:
+            if text := ", ".join(filter(None, (ended.reason, *ended.over))):
                 told.setdefault(text, []).append(str(number))
         for text, numbers in told.items():
             yield f"{item.strategy}, round {', '.join(numbers)}: {text}."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +17,9 @@ from app.main import create_app
 from app.settings import Settings
 
 PAGE = 1000
+MAX_NAMED = 3
+"""How many errors of a problem are named."""
+_MESSAGE = re.compile(r"^/messages/(\d+)")
 _OF_THE_SERVICE = frozenset(
     {
         *("id", "seq", "turn", "token_count", "format", "created_at", "redacted_at", "given"),
@@ -25,10 +29,9 @@ _OF_THE_SERVICE = frozenset(
 )
 """The fields that the service adds to a message in its transcript."""
 _OWN = {
-    "direct_database_url": None,
-    "database_pooler": "none",
     "blob_store_url": None,
     "otlp_endpoint": None,
+    "rolling_window_seconds": None,
     "requests_per_minute": None,
     "bytes_per_day": None,
     "storage_bytes": None,
@@ -40,15 +43,31 @@ _OWN = {
 
 
 class Refused(click.ClickException):
-    """The service refused a request; `code` and `reason` are those of its problem."""
+    """The service refused a request; `code` is that of its problem."""
 
-    def __init__(self, what: str, problem: Any) -> None:
-        known = problem if isinstance(problem, dict) else {}
-        self.code = str(known.get("code", "no problem code"))
-        self.reason = str(known.get("detail", ""))
-        places = [f"{item['pointer']}: {item['detail']}" for item in known.get("errors", ())]
-        details = f" ({'; '.join(places[:3])})" if places else ""
-        super().__init__(f"{what}: {self.code}: {self.reason}{details}".rstrip(": "))
+    def __init__(self, what: str, status: int, problem: Mapping[str, Any]) -> None:
+        self.status, self._problem = status, problem
+        self.code = str(problem.get("code", status))
+        super().__init__(f"{what}: {self.code}: {self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """The reason in a sentence, with the places of its first errors."""
+        errors = self._problem.get("errors") or ()
+        places = [f"{error['pointer']}: {error['detail']}" for error in errors[:MAX_NAMED]]
+        return "; ".join(places) or str(self._problem.get("detail", ""))
+
+    def about_messages(self, before: int) -> Refused:
+        """Return the error for a batch that comes after so many messages of the conversation."""
+
+        def moved(error: Mapping[str, Any]) -> Mapping[str, Any]:
+            pointer = _MESSAGE.sub(
+                lambda found: f"message {int(found[1]) + before + 1}", error["pointer"]
+            )
+            return {**error, "pointer": pointer}
+
+        errors = [moved(error) for error in self._problem.get("errors") or ()]
+        return Refused("The conversation", self.status, {**self._problem, "errors": errors})
 
 
 class Client:
@@ -91,7 +110,9 @@ class Client:
         response = await self._http.request(method, path, content=content, headers=headers)
         body = json_text.loads(response.content) if response.content else None
         if not response.is_success:
-            raise Refused(f"{method} {path.partition('?')[0].rpartition('/')[2]}", body)
+            what = path.partition("?")[0].rpartition("/")[2]
+            problem = body if isinstance(body, dict) else {}
+            raise Refused(f"{method} {what}", response.status_code, problem)
         return body
 
 
