@@ -92,7 +92,7 @@ class Round:
 class Outcome:
     """What came of a conversation under one strategy.
 
-    `model_…` are what was sent to a model, or with `estimated` would be at most. `cacheable` is the
+    `model_…` are what was sent to a model, or with `estimated` would be. `cacheable` is the
     share of the payloads' bytes that each has in common with the one before it from its start.
     Times are in seconds.
     """

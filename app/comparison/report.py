@@ -88,7 +88,7 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "Statements survive where the last payload has their text, or their values and words near"
     yield "each other. Payloads are those of the last round."
     if any(item.estimated for item in outcomes):
-        yield "What the model is sent and costs is the most that it can be; it was not called."
+        yield "What the model is sent and costs is estimated by dry runs; it was not called."
     for item in outcomes:
         told: dict[str, list[str]] = {}
         for number, ended in enumerate(item.rounds, 1):

@@ -144,10 +144,10 @@ class PlannedCall(ResponseSchema):
     messages: list[PromptMessage] = Field(
         description="The prompt, exactly as it would be sent. `[the answer of call 1]` stands for"
         " the answer of an earlier call, and the text around it is what would be sent if that"
-        " answer were as long as it may be."
+        " answer were half as long as it may be."
     )
     input_tokens: int = Field(
-        description="Tokens of the prompt; answers of earlier calls count at their longest."
+        description="Tokens of the prompt; answers of earlier calls count half of their limit."
     )
     max_output_tokens: int = Field(description="The limit of the answer.")
     cost_usd: float | None = Field(

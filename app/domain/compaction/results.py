@@ -56,9 +56,9 @@ class DryRunResult(CompactResult):
     """What a compaction would do.
 
     `summaries`, `retain` and `note` are what the context would show. Where a model would write the
-    summaries, `calls` are its calls instead, `planned_calls` is their number, and the tokens and
-    `cost_usd` are the most that all of them can take. With `truncated` summaries or calls at the
-    end are left out, because the answer would be too large.
+    summaries, `calls` are its calls instead and `planned_calls` is their number. Tokens and
+    `cost_usd` are those of all calls, with answers as long as they may be. With `truncated`
+    summaries or calls at the end are left out, because the answer would be too large.
     """
 
     summaries: tuple[Summary, ...] = ()

@@ -2,8 +2,9 @@
 
 1. A dry run makes its summaries as a compaction does. Only the gateway is another: it notes each
    call and answers with a placeholder, so that the noted prompts are those that would be sent.
-2. A placeholder is as long as the longest answer, so that what is made of it is not too small: the
-   tokens of later calls, their chunks, and merges of summaries. It is shown without its filling.
+2. A placeholder is half as long as its answer may be, like every expected summary, so that what is
+   made of it has the usual size: the tokens of later calls, their chunks, merges of summaries. It
+   is shown without its filling.
 3. The prompts of the first calls are kept, up to a number of bytes.
 """
 
@@ -21,8 +22,13 @@ from app.services.ports import Tokenizer
 
 CALL_BYTES = 256
 """What a call takes in an answer besides its prompt."""
-_FILLING = " more"
-_PLACEHOLDER = re.compile(rf"\[the answer of call (\d+)(?:{_FILLING})*\]")
+_RETAIN = "<retain>"
+"""In the prompt where a retain section is requested; in a conversation it would be escaped."""
+_FILLING = "\n…"
+_FILLED = 64
+"""So many lines are counted to know what one takes."""
+_PLACEHOLDER = re.compile(r"\[the answer of call (\d+)\]")
+_FILLED_LINES = re.compile(rf"(?:{_FILLING}){{2,}}")
 
 
 @dataclass(slots=True)
@@ -45,14 +51,21 @@ class CallNotes:
         self.count += 1
         prompt = "\n".join(message["content"] for message in call.messages)
         tokens = count_payload_messages(FormatName.OPENAI_CHAT, call.messages, self.tokenizer.count)
-        text = f"[the answer of call {self.count}{_FILLING * call.max_tokens}]"
-        answer = f"<retain>{text}</retain><summary>{text}</summary>"
-        completion = Completion(answer, "stop", tokens, call.max_tokens, has_tool_calls=False)
-        earlier = {int(found[1]) for found in _PLACEHOLDER.finditer(prompt)}
-        messages = tuple(
-            {**message, "content": _PLACEHOLDER.sub(_unfilled, message["content"])}
-            for message in call.messages
+        completion = Completion(
+            self._answer(call, wants_retain=_RETAIN in prompt),
+            "stop",
+            tokens,
+            call.max_tokens,
+            has_tool_calls=False,
         )
+        found = {int(number) for number in _PLACEHOLDER.findall(prompt)}
+        earlier = tuple(sorted(number for number in found if 0 < number < self.count))
+        messages = call.messages
+        if earlier:
+            messages = tuple(
+                {**message, "content": _FILLED_LINES.sub("", message["content"])}
+                for message in messages
+            )
         self.max_bytes -= CALL_BYTES + sum(
             len(message["content"].encode("utf-8", "replace")) for message in messages
         )
@@ -64,11 +77,14 @@ class CallNotes:
                     tokens,
                     call.max_tokens,
                     completion.cost(call.info),
-                    tuple(sorted(number for number in earlier if 0 < number < self.count)),
+                    earlier,
                 )
             )
         return completion
 
-
-def _unfilled(placeholder: re.Match[str]) -> str:
-    return f"[the answer of call {placeholder[1]}]"
+    def _answer(self, call: ModelCall, *, wants_retain: bool) -> str:
+        """Return a placeholder with as many lines as expected, and a tag for each section."""
+        line_tokens = self.tokenizer.count(_FILLING * _FILLED) / _FILLED
+        lines = int(call.max_tokens / 2 / max(line_tokens, 1)) // (1 + wants_retain)
+        text = f"[the answer of call {self.count}]{_FILLING * lines}"
+        return f"<retain>{text}</retain><summary>{text}</summary>"

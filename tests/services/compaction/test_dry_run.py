@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.results import DryRunResult
+from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.services.compaction.planned_calls import CALL_BYTES
 from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summaries.model_summary import ModelAccess
+from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.services.compaction.summariser import Summariser
+from tests.services.compaction.test_summariser import KnownModels, QuarterTokenizer, model
 from tests.services.fakes import (
     MODELS,
     SUMMARISER,
@@ -135,10 +141,17 @@ async def test_the_shown_prompts_are_those_that_are_sent(
         assert shown.model == SUMMARISER and shown.cost_usd is None
 
 
-async def test_prompts_with_earlier_answers_name_them(database: PostgresDatabase) -> None:
+@pytest.mark.parametrize("strategy", ["retain_summary", "sandwich"])
+@pytest.mark.parametrize("own", [{}, RETAINING], ids=["plain", "retaining"])
+async def test_prompts_with_earlier_answers_name_them(
+    database: PostgresDatabase, strategy: str, own: dict[str, Any]
+) -> None:
     """A history of several chunks: each later prompt has a placeholder for the answer before."""
     harness = with_model(database)
-    cid = await harness.conversation(policy(100_000, strategy="retain_summary"))
+    harness.gateway.replies = ["<retain>id 7</retain><summary>So it was.</summary>"]
+    cid = await harness.conversation(policy(100_000, strategy=strategy, **own))
+    rule = "From now on, deploy only to region eu-north-7."
+    await harness.append(cid, {"role": "user", "content": rule})
     for _ in range(5):
         await harness.talk(cid, 100, words=90)
     shown = await dry_run(harness, cid)
@@ -149,12 +162,30 @@ async def test_prompts_with_earlier_answers_name_them(database: PostgresDatabase
     for number, call in enumerate(shown.calls, 1):
         earlier = tuple({int(found) for found in PLACEHOLDER.findall(str(call.messages))})
         assert call.depends_on == earlier == ((number - 1,) if number > 1 else ())
-        # An answer at its longest is counted, and never shown.
+        # An answer of the expected size is counted, and never shown.
         assert call.input_tokens + call.max_output_tokens <= 32_000
-        assert "more more" not in str(call.messages)
+        assert not any("\n…" in message["content"] for message in call.messages)
     assert shown.input_tokens == sum(call.input_tokens for call in shown.calls)
     assert shown.output_tokens == sum(call.max_output_tokens for call in shown.calls)
     assert len(sent) <= shown.planned_calls
+
+
+@pytest.mark.parametrize("window", [2_000, 4_000, 8_000])
+@pytest.mark.parametrize("directives", [(), ("ids",)], ids=["plain", "retaining"])
+async def test_planned_calls_fit_a_small_window(window: int, directives: tuple[str, ...]) -> None:
+    """Placeholders leave room for the next chunk, and every message is in a prompt."""
+    settings = SummariserSettings("small", (), (), 5.0)
+    models = KnownModels(model("small", window))
+    access = ModelAccess(ScriptedGateway(), models, QuarterTokenizer(), settings)
+    summariser, notes = Summariser(access).noting(1 << 20)
+    run = SummariserRun(TENANT, access.now() + 60, min_chars=1 << 20)
+    messages = [Message(Role.USER, (Text(f"<{number}> " + "why " * 90),)) for number in range(60)]
+    request = SummaryRequest(retain_directives=directives)
+    await summariser.summarise(messages, None, request, "small", 4_000, run)
+    assert len(notes.calls) == notes.count == run.calls >= 1
+    assert all(call.input_tokens + call.max_output_tokens <= window for call in notes.calls)
+    prompts = "".join(message["content"] for call in notes.calls for message in call.messages)
+    assert all(f"<{number}> why" in prompts for number in range(60))
 
 
 async def test_the_cost_is_the_most_that_the_calls_can_take(database: PostgresDatabase) -> None:
