@@ -39,7 +39,7 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.compaction import results
+from app.domain.compaction.results import DryRunResult
 from app.domain.conversations.view import Span, Summary
 from app.services.compaction import receipts
 from app.services.compaction.runs import CompactRequest
@@ -95,12 +95,12 @@ async def compact(
     """
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
     compaction = services(request).compaction
-    if options.dry_run:
+    if wait or options.dry_run:
         max_bytes = request.app.state.reads.page_bytes
-        shown = await compaction.dry_run(tenant_of(request), conversation_id, options, max_bytes)
-        return Json(_dry_run_json(shown))
-    if wait:
-        return Json(await compaction.compact(tenant_of(request), conversation_id, options))
+        result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
+        if isinstance(result, DryRunResult):
+            return Json(_dry_run_json(result))
+        return Json(result)
     compaction.check_model(options)
     job = await services(request).jobs.start(
         tenant_of(request), conversation_id, "compact", options.as_json()
@@ -219,7 +219,7 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
     }
 
 
-def _dry_run_json(shown: results.DryRunResult) -> dict[str, Any]:
+def _dry_run_json(shown: DryRunResult) -> dict[str, Any]:
     return asdict(shown) | {"summaries": [_summary(summary) for summary in shown.summaries]}
 
 

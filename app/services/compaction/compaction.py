@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.results import CompactionPending, CompactResult, DryRunResult
+from app.domain.compaction.results import CompactionPending, CompactResult
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
@@ -42,33 +42,24 @@ class CompactionService:
     # --- forced ---------------------------------------------------------------------------
 
     async def compact(
-        self, tenant_id: str, conversation_id: str, request: CompactRequest
-    ) -> CompactResult:
-        """Compact now, however full the window is. [compaction.forced]
-
-        Raises NotFound, ValidationError for a model that may not summarise (also where there is
-        nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
-        """
-        if request.dry_run:
-            return await self.dry_run(tenant_id, conversation_id, request)
-        await self.runner.checked_input(tenant_id, conversation_id, request)
-        async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
-            source = await self.runner.inputs.read(tenant_id, conversation_id)
-            return await self.runner.compact(source, Trigger.FORCED, request)
-
-    async def dry_run(
         self,
         tenant_id: str,
         conversation_id: str,
         request: CompactRequest,
         max_bytes: int = PAGE_BYTES,
-    ) -> DryRunResult:
-        """Return what `compact` would do; the texts in the answer take at most `max_bytes`.
+    ) -> CompactResult:
+        """Compact now, however full the window is. [compaction.forced]
 
-        Nothing is stored and no model is called. Raises as `compact` does.
+        A dry run returns a DryRunResult, whose texts take at most `max_bytes`.
+        Raises NotFound, ValidationError for a model that may not summarise (also where there is
+        nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         source = await self.runner.checked_input(tenant_id, conversation_id, request)
-        return await self.runner.dry_run(source, request, max_bytes)
+        if request.dry_run:
+            return await self.runner.dry_run(source, request, max_bytes)
+        async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
+            source = await self.runner.inputs.read(tenant_id, conversation_id)
+            return await self.runner.compact(source, Trigger.FORCED, request)
 
     def check_model(self, request: CompactRequest) -> None:
         """Raise ValidationError for a model that may not summarise."""

@@ -50,7 +50,9 @@ async def dry_run(
 ) -> DryRunResult:
     """Return what a compaction would do."""
     request = CompactRequest(dry_run=True, **options)
-    return await harness.compaction.dry_run(TENANT, cid, request, max_bytes)
+    shown = await harness.compaction.compact(TENANT, cid, request, max_bytes)
+    assert isinstance(shown, DryRunResult)
+    return shown
 
 
 async def everything(harness: Harness, cid: str) -> tuple[Any, ...]:

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.demo import Trace
 from app.domain.common.messages import Role
-from app.domain.compaction.results import CompactResult
+from app.domain.compaction.results import CompactResult, DryRunResult
 from app.domain.conversations.turns import Entry, call_groups
-from app.services.compaction.runs import CompactRequest
 from tests.domain.histories import RawLog, raw_logs
 from tests.recorded import named_traces, trace_files, traces_dir
 from tests.services.fakes import (
     SUMMARISER,
-    TENANT,
     Harness,
     ScriptedGateway,
     WatchedDatabase,
@@ -52,7 +50,8 @@ async def entries_of(harness: Harness, cid: str) -> list[Entry]:
 
 async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
-    shown = await harness.compaction.dry_run(TENANT, cid, CompactRequest(**options))
+    shown = await harness.compact(cid, dry_run=True, **options)
+    assert isinstance(shown, DryRunResult)
     state = (await harness.stored(cid)).state
     assert not shown.compacted and not shown.estimated
     made = await harness.compact(cid, **options)
