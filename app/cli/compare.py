@@ -47,7 +47,7 @@ _TARGET = re.compile(r"(\d{1,9}(?:\.\d{1,4})?)\s*(%?)")
     metavar="N|N%",
     default="30%",
     show_default=True,
-    help="Tokens of the payload to aim for, or a percentage of all messages so far.",
+    help="Tokens of the payload to aim for, or a percentage of the whole payload so far.",
 )
 @click.option(
     "--rounds",
@@ -59,7 +59,7 @@ _TARGET = re.compile(r"(\d{1,9}(?:\.\d{1,4})?)\s*(%?)")
 @click.option(
     "--context-window",
     type=click.IntRange(1, MAX_TARGET),
-    help="Tokens of the window; what is due in it is compacted too. Default: all fits.",
+    help="Tokens of the window; what is due in it is compacted too. Default: the whole fits.",
 )
 @click.option(
     "--pin",
@@ -69,7 +69,7 @@ _TARGET = re.compile(r"(\d{1,9}(?:\.\d{1,4})?)\s*(%?)")
     help="Position of a message to pin, from 1; repeat it for several. An export has its own pins.",
 )
 @click.option(
-    "--model", default="gpt-4o-mini", show_default=True, help="Model that the payloads are for."
+    "--model", default="gpt-4.1", show_default=True, help="Model that the payloads are for."
 )
 @setting("summarizer_model")
 @click.option(

@@ -26,7 +26,7 @@ async def compare(
     """
     async with running(settings) as client:
         recorded = await client.import_(found) if isinstance(found, Export) else found
-        source = await measured(client, recorded, options.model)
+        source = await measured(client, recorded, options)
         unknown = sorted(pin for pin in options.pins if pin > source.messages)
         if unknown:
             raise click.ClickException(

@@ -61,8 +61,8 @@ def detected(messages: Sequence[Message]) -> dict[Kind, list[str]]:
 
 
 def flat(text: str) -> str:
-    """Return a text for comparisons: lower case, one space between words."""
-    return _SPACE.sub(" ", text.casefold()).strip()
+    """Return a text for comparisons: lower case, one space between words, paths with `/`."""
+    return _SPACE.sub(" ", text.casefold().replace("\\", "/")).strip()
 
 
 def payload_text(payload: Any) -> str:
@@ -126,9 +126,9 @@ def _values_and_words(statement: str) -> tuple[list[str], list[str]]:
     for match in _WORD.finditer(_QUOTED.sub(" ", statement)):
         word = match[0].strip(".-*_/")
         if _VALUE.search(word):
-            values.add(word.casefold())
+            values.add(flat(word))
         elif len(word) >= MIN_WORD_CHARS:
-            words.add(word.casefold()[:STEM_CHARS])
+            words.add(flat(word)[:STEM_CHARS])
     return sorted(values), sorted(words)
 
 

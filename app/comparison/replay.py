@@ -10,25 +10,23 @@ from typing import Any
 
 from app.comparison.conversation import Appended, Recorded
 from app.comparison.judge import detected, payload_text, stays, survives
-from app.comparison.service import Client, Refused
-from app.comparison.steps import by_format, neutral, pieces_of, rounds_of, segments
-from app.domain.common import json_text
-from app.domain.common.errors import ContextOverflow
+from app.comparison.service import Client, Conversation, Refused
+from app.comparison.steps import neutral, pieces_of, rounds_of, segments
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.statements.statement import Kind
 from app.domain.formats import FORMATS
 
-MAX_BATCH = 400
-WINDOW_SHARE = 1.3
-"""The window by default, relative to the conversation: compactions are at the ends of rounds."""
+LARGEST_WINDOW = 100_000_000
+WINDOW_SHARE = 2
+"""The window by default, relative to the whole payload: nothing becomes due in it."""
 MAX_OUTPUT_TOKENS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What compactions aim for: tokens, or a share of the tokens of all messages so far."""
+    """What compactions aim for: tokens, or a share of a payload with all messages so far."""
 
     tokens: int | None = None
     share: float | None = None
@@ -40,7 +38,7 @@ class Target:
     def __str__(self) -> str:
         if self.share is None:
             return f"{self.tokens:,} tokens"
-        return f"{self.share * 100:g} % of the messages so far"
+        return f"{self.share * 100:g} % of the whole payload so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +116,42 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A conversation, and what is the same under every strategy."""
+    """A conversation, and what is the same under every strategy.
+
+    `fixed_tokens` are those of a payload besides its messages.
+    """
 
     recorded: Recorded
+    fixed_tokens: int
     tokens: int
     messages: int
     statements: Mapping[Kind, Sequence[str]]
 
+    @property
+    def whole_tokens(self) -> int:
+        """Tokens of a payload with all messages."""
+        return self.fixed_tokens + self.tokens
 
-async def measured(client: Client, recorded: Recorded, model: str) -> Source:
+
+async def measured(client: Client, recorded: Recorded, options: Options) -> Source:
     """Return the conversation with its size; raises Refused for a message that is not valid."""
-    path = await _created(client, recorded, {"model": model, "policy": recorded.policy})
-    tokens = messages = 0
-    for stored in await _append(client, path, recorded.messages):
-        tokens += stored["token_count"]
-        messages += 1
-    return Source(recorded, tokens, messages, detected(neutral(recorded.messages)))
+    policy = {"budget": _budget(options.context_window or LARGEST_WINDOW)}
+    conversation = await Conversation.create(client, recorded, options.model, policy)
+    first = next(segments(recorded.messages))
+    stored = await conversation.append(first)
+    built = await conversation.build()
+    fixed_tokens = built["tokens_used"] - _tokens_of(stored) if built is not None else 0
+    stored += await conversation.append(recorded.messages[len(first) :])
+    statements = detected(neutral(recorded.messages))
+    return Source(recorded, max(0, fixed_tokens), _tokens_of(stored), len(stored), statements)
+
+
+def _budget(context_window: int) -> dict[str, int]:
+    return {"context_window": context_window, "max_output_tokens": MAX_OUTPUT_TOKENS}
+
+
+def _tokens_of(stored: Sequence[Mapping[str, Any]]) -> int:
+    return sum(message["token_count"] for message in stored)
 
 
 class Replay:
@@ -143,10 +161,10 @@ class Replay:
         self, client: Client, source: Source, options: Options, name: StrategyName
     ) -> None:
         self._client = client
+        self._conversation: Conversation
         self._source = source
         self._options = options
         self._outcome = Outcome(name.value)
-        self._path = ""
         self._head = self._tokens = 0
         self._pinned: list[int] = []
         self._before: list[bytes] = []
@@ -156,36 +174,25 @@ class Replay:
 
     async def play(self) -> Outcome:
         """Replay the conversation; raises Refused for what cannot be replayed at all."""
-        options, outcome = self._options, self._outcome
-        window = options.context_window
-        if window is None:
-            window = int(WINDOW_SHARE * self._source.tokens) + self._fixed_tokens()
-        model = options.summariser if options.calls_model else None
-        policy = _merged(
-            self._source.recorded.policy,
-            {
-                "strategy": outcome.strategy,
-                "budget": {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS},
-                "compaction": {"auto": False, "model": model or EXTRACTIVE},
-            },
-        )
-        body = {"model": options.model, "policy": policy}
-        self._path = await _created(self._client, self._source.recorded, body)
+        options, outcome, source = self._options, self._outcome, self._source
         outcome.estimated = options.summariser is not None and not options.calls_model
-        for part in rounds_of(list(segments(self._source.recorded.messages)), options.rounds):
+        model = options.summariser if options.calls_model else None
+        whole = int(WINDOW_SHARE * source.whole_tokens) + MAX_OUTPUT_TOKENS
+        policy = {
+            "strategy": outcome.strategy,
+            "budget": _budget(options.context_window or whole),
+            "compaction": {"auto": False, "model": model or EXTRACTIVE},
+        }
+        self._conversation = await Conversation.create(
+            self._client, source.recorded, options.model, policy
+        )
+        for part in rounds_of(list(segments(source.recorded.messages)), options.rounds):
             await self._round(part)
-        outcome.builds, outcome.cacheable = len(self._times), None
-        if self._bytes:
+        if self._times:
+            outcome.builds, outcome.build_seconds = len(self._times), median(self._times)
             outcome.cacheable = self._shared / self._bytes
-            outcome.build_seconds = median(self._times)
         await self._judge()
         return outcome
-
-    def _fixed_tokens(self) -> int:
-        """Return the room for what a payload has beside the messages."""
-        recorded = self._source.recorded
-        texts = [json_text.dumps(value) for value in (*recorded.sections, *recorded.tools)]
-        return MAX_OUTPUT_TOKENS + 4_096 + sum(map(len, texts)) // 2
 
     async def _round(self, part: Sequence[list[Appended]]) -> None:
         self._wants_due = True
@@ -197,9 +204,9 @@ class Replay:
             if built is not None and built["pressure"] != "ok" and self._wants_due:
                 result = await self._compact(None)
                 self._wants_due = result is not None and result["compacted"]
-        target = self._options.target.of(self._tokens)
+        target = self._options.target.of(self._source.fixed_tokens + self._tokens)
         result = await self._compact(target)
-        built = await self._payload()
+        built = await self._conversation.build()
         after = built["tokens_used"] if built is not None else None
         reason, over = None, ()
         if result is not None:
@@ -208,8 +215,8 @@ class Replay:
         self._outcome.rounds.append(Round(target, before, after, reason, over))
 
     async def _append(self, segment: Sequence[Appended]) -> None:
-        stored = await _append(self._client, self._path, segment)
-        self._tokens += sum(message["token_count"] for message in stored)
+        stored = await self._conversation.append(segment)
+        self._tokens += _tokens_of(stored)
         self._head += len(stored)
         # A message of the file may become several of the log, none of which is pinned alone.
         pinned = {seq for seq in self._options.pins if self._head - len(stored) < seq <= self._head}
@@ -218,22 +225,13 @@ class Replay:
             pinned |= {first + at for at, message in enumerate(segment) if message.pinned}
         for seq in sorted(pinned):
             message_id = stored[seq - 1 - self._head + len(stored)]["id"]
-            await self._ask("PUT", f"/messages/{message_id}/pin")
+            await self._conversation.ask("PUT", f"/messages/{message_id}/pin")
             self._pinned.append(seq)
-
-    async def _payload(self) -> Any:
-        """Return the payload of the next call, None where none fits."""
-        try:
-            return await self._ask("POST", "/context", {"format": self._source.recorded.format})
-        except Refused as exc:
-            if exc.code != ContextOverflow.code:
-                raise
-            return None
 
     async def _build(self) -> Any:
         """Build as an agent does; None where no payload fits."""
         started = time.perf_counter()
-        built = await self._payload()
+        built = await self._conversation.build()
         if built is None:
             self._outcome.refused_builds += 1
             return None
@@ -259,10 +257,10 @@ class Replay:
         try:
             if outcome.estimated:
                 asked = {**body, "dry_run": True, "model": options.summariser}
-                shown = await self._ask("POST", "/compact", asked)
+                shown = await self._conversation.ask("POST", "/compact", asked)
                 self._add_usage(shown, shown["planned_calls"])
                 started = time.perf_counter()
-            result = await self._ask("POST", "/compact", body)
+            result = await self._conversation.ask("POST", "/compact", body)
         except Refused as exc:
             outcome.failures.append(f"{exc.code}: {exc.reason}")
             return None
@@ -285,7 +283,7 @@ class Replay:
         outcome = self._outcome
         if self._options.calls_model:
             await self._add_receipts()
-        built = await self._payload()
+        built = await self._conversation.build()
         if built is None:
             return
         text = payload_text(built["payload"])
@@ -298,54 +296,16 @@ class Replay:
 
     async def _shows(self, seq: int, text: str) -> bool:
         query = f"after_seq={seq - 1}&limit=1&content=view"
-        (shown,) = (await self._ask("GET", f"/messages?{query}"))["data"]
+        (shown,) = (await self._conversation.ask("GET", f"/messages?{query}"))["data"]
         messages = FORMATS[FormatName(shown["format"])].parse(shown, "")
         return all(stays(message, text) for message in messages)
 
     async def _add_receipts(self) -> None:
         cursor = ""
         while True:
-            page = await self._ask("GET", f"/compactions?limit=200{cursor}")
+            page = await self._conversation.ask("GET", f"/compactions?limit=200{cursor}")
             for receipt in page["data"]:
                 self._add_usage(receipt, receipt["calls"])
             if page["next_cursor"] is None:
                 return
             cursor = f"&cursor={page['next_cursor']}"
-
-    async def _ask(self, method: str, what: str, body: object = None) -> Any:
-        return await self._client.ask(method, self._path + what, body)
-
-
-async def _created(client: Client, recorded: Recorded, body: Mapping[str, Any]) -> str:
-    whole = {"sections": recorded.sections, "tools": recorded.tools, **body}
-    created = await client.ask("POST", "/v1/conversations", whole)
-    return f"/v1/conversations/{created['conversation_id']}"
-
-
-async def _append(client: Client, path: str, segment: Sequence[Appended]) -> list[dict[str, Any]]:
-    """Append messages and return what the service answers about each."""
-    stored: list[dict[str, Any]] = []
-    done = 0
-    for format, raws in by_format(segment):
-        for start in range(0, len(raws), MAX_BATCH):
-            batch = raws[start : start + MAX_BATCH]
-            try:
-                answer = await client.ask(
-                    "POST", f"{path}/messages", {"messages": batch, "format": format}
-                )
-            except Refused as exc:
-                raise exc.about_messages(done) from exc
-            stored += answer["messages"]
-            done += len(batch)
-    return stored
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        known = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(known, Mapping):
-            merged[key] = _merged(known, value)
-        else:
-            merged[key] = value
-    return merged

@@ -22,7 +22,7 @@ def table(source: Source, options: Options, outcomes: Sequence[Outcome]) -> list
     rule = "-" * max(map(len, lines))
     rounds = max(len(outcome.rounds) for outcome in outcomes)
     head = (
-        f"{source.recorded.name}: {source.messages:,} messages, {source.tokens:,} tokens,"
+        f"{source.recorded.name}: {source.messages:,} messages, {source.whole_tokens:,} tokens,"
         f" {source.recorded.format.value}; {rounds} {'rounds' if rounds > 1 else 'round'},"
         f" target {options.target}"
     )
@@ -35,7 +35,7 @@ def as_json(source: Source, options: Options, outcomes: Sequence[Outcome]) -> di
         "conversation": source.recorded.name,
         "format": source.recorded.format.value,
         "messages": source.messages,
-        "tokens": source.tokens,
+        "tokens": source.whole_tokens,
         "context_window": options.context_window,
         "target": str(options.target),
         "model": options.model,

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import click
 import httpx
 
 from app.comparison.conversation import Appended, Export, Recorded
+from app.comparison.steps import by_format
 from app.domain.common import json_text
+from app.domain.common.errors import ContextOverflow
 from app.domain.common.messages import FormatName
 from app.main import create_app
 from app.settings import Settings
 
 PAGE = 1000
+MAX_BATCH = 400
 MAX_NAMED = 3
 """How many errors of a problem are named."""
 _MESSAGE = re.compile(r"^/messages/(\d+)")
@@ -116,6 +119,62 @@ class Client:
         return body
 
 
+class Conversation:
+    """A conversation of the app, to which a recorded one is appended."""
+
+    def __init__(self, client: Client, recorded: Recorded, path: str) -> None:
+        self._client = client
+        self._recorded = recorded
+        self._path = path
+        self._appended = 0
+
+    @classmethod
+    async def create(
+        cls, client: Client, recorded: Recorded, model: str, policy: Mapping[str, Any]
+    ) -> Self:
+        """Create one with the recorded sections and tools; `policy` overrides the recorded one."""
+        created = await client.ask(
+            "POST",
+            "/v1/conversations",
+            {
+                "model": model,
+                "sections": recorded.sections,
+                "tools": recorded.tools,
+                "policy": _merged(recorded.policy, policy),
+            },
+        )
+        return cls(client, recorded, f"/v1/conversations/{created['conversation_id']}")
+
+    async def ask(self, method: str, what: str, body: object = None) -> Any:
+        """Return the answer to a request about it; raises Refused unless it is a success."""
+        return await self._client.ask(method, self._path + what, body)
+
+    async def append(self, messages: Sequence[Appended]) -> list[dict[str, Any]]:
+        """Append the next messages and return what the service answers about each."""
+        stored: list[dict[str, Any]] = []
+        for format, raws in by_format(messages):
+            for start in range(0, len(raws), MAX_BATCH):
+                batch = raws[start : start + MAX_BATCH]
+                try:
+                    answer = await self.ask(
+                        "POST", "/messages", {"messages": batch, "format": format}
+                    )
+                except Refused as exc:
+                    raise exc.about_messages(self._appended) from exc
+                stored += answer["messages"]
+                self._appended += len(batch)
+        return stored
+
+    async def build(self) -> Any:
+        """Return the build of the next call, None where no payload fits."""
+        try:
+            return await self.ask("POST", "/context", {"format": self._recorded.format})
+        except Refused as exc:
+            if exc.code != ContextOverflow.code:
+                raise
+            return None
+
+
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Client]:
     """Run an app on the database of the settings during the block, and yield its client."""
@@ -126,6 +185,17 @@ async def running(settings: Settings) -> AsyncIterator[Client]:
         httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as http,
     ):
         yield Client(http)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        known = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            merged[key] = _merged(known, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def _appended(shown: dict[str, Any]) -> Appended:

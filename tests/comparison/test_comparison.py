@@ -28,7 +28,7 @@ from tests.conftest import started
 from tests.fake_llm import FakeLLM
 
 FOLDER = Path(__file__).parents[1] / "conversations"
-OPTIONS = Options("gpt-4o-mini", Target(share=0.3), 2)
+OPTIONS = Options("gpt-4.1", Target(share=0.3), 2)
 SUMMARISING = ["sandwich", "tree_summary", "retain_summary", "chain"]
 RULE = "From now on, deploy only to region eu-north-7."
 
@@ -84,7 +84,7 @@ async def test_what_survives_depends_on_the_strategy(settings: Settings) -> None
     assert all((item.pinned.kept, item.pinned.of) == (1, 1) for item in found.values())
     for name in SUMMARISING:
         assert all(ended.is_met for ended in found[name].rounds), name
-        assert found[name].rounds[-1].target_tokens == int(0.3 * source.tokens)
+        assert found[name].rounds[-1].target_tokens == int(0.3 * source.whole_tokens)
 
 
 async def test_the_cost_of_a_model_is_estimated_without_a_call(

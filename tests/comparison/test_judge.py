@@ -76,6 +76,7 @@ def test_the_text_of_every_format_is_read() -> None:
     )
     for expected in ("be kind", "port 1", "line one line two", "src/a.py"):
         assert expected in text
+    assert survives("src/b.py", payload_text({"args": {"path": "C:\\src\\b.py"}}))
     assert "id-1" not in text and "data:" not in text
 
 

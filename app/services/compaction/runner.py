@@ -180,7 +180,7 @@ class CompactionRunner:
         if receipt.after_tokens >= receipt.before_tokens:
             return dry_run_of(nothing_done(run, _NOT_SHORTER, plan.steps))
         view = receipt.view
-        summaries = tuple(first_within(view.summaries, max_bytes))
+        summaries = tuple(_first_within(view.summaries, max_bytes))
         return dry_run_of(
             result_of(receipt),
             compacted=False,
@@ -326,7 +326,7 @@ class CompactionRunner:
         _log.warning("compaction_failed", extra={"data": logged})
 
 
-def first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
+def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
     """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
     for summary in summaries:
         max_bytes -= len(summary.text.encode("utf-8", "replace"))
