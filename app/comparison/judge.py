@@ -16,7 +16,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.statements.ledger import statements_of
-from app.domain.compaction.summaries.statements.statement import Kind
+from app.domain.compaction.summaries.statements.statement import Author, Kind
 
 REACH = 240
 WORDS_SHARE = 0.5
@@ -42,7 +42,8 @@ JUDGED = (
 """The kinds of statements that are judged."""
 
 _SPACE = re.compile(r"\s+")
-_MARK = re.compile(r"^\[[ x~>-]\]\s*")
+_MARK = re.compile(r"^\[[^\]]?\]\s*(?:#\S+ )?")
+"""What is put before the text of a task."""
 _WORD = re.compile(r"[^\s\"'`“”«»()\[\]{},;:!?]+")
 _VALUE = re.compile(r"\d|[a-z][A-Z]|^[A-Z]{2,}$|\w[._/\\@-]\w")
 _QUOTED = re.compile(r"`([^`]{1,80})`|\"([^\"]{1,80})\"|“([^”]{1,80})”")
@@ -55,7 +56,9 @@ def detected(messages: Sequence[Message]) -> dict[Kind, list[str]]:
     """Return what holds at the end of a conversation, by kind; kinds without any are left out."""
     found: dict[Kind, list[str]] = {kind: [] for kind in JUDGED}
     for statement in statements_of(messages):
-        if statement.kind in found:
+        # A call without a result is described in words that no message has.
+        is_said = statement.kind is not Kind.OPEN or statement.author is not Author.TOOL
+        if statement.kind in found and is_said:
             found[statement.kind].append(_MARK.sub("", statement.text))
     return {kind: texts for kind, texts in found.items() if texts}
 

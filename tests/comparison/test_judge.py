@@ -88,6 +88,19 @@ def test_a_message_stays_with_all_its_texts() -> None:
     assert not stays(message, flat('Editing. "a.py"'))
 
 
+def test_what_is_read_from_calls_is_judged_by_its_own_words() -> None:
+    """Tasks without marks and numbers; no description of a call that has no result."""
+    todos = {"todos": [{"id": "7", "content": "Write the parser", "status": "pending"}]}
+    call = ToolCall("c1", "TodoWrite", json.dumps(todos))
+    asked = ToolCall("c2", "Read", json.dumps({"file_path": "/src/a.py"}))
+    messages = [
+        Message(Role.ASSISTANT, (call,)),
+        Message(Role.TOOL, (Text("ok"),), tool_call_id="c1"),
+        Message(Role.ASSISTANT, (asked,)),
+    ]
+    assert detected(messages) == {Kind.TODO: ["Write the parser"]}
+
+
 def test_statements_are_detected_by_kind() -> None:
     """What was replaced is not asked for, and kinds without statements are left out."""
     said = ["From now on answer in French.", "The port is 8080.", "Update: the port is now 9090."]
