@@ -222,8 +222,7 @@ def report(
 ) -> list[str]:
     """Return the lines to print: a table, its totals, and what was refused."""
     rows = [COLUMNS, *map(_row, outcomes), _totals(outcomes)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_aligned(row, widths) for row in rows]
+    lines = aligned(rows)
     rule = "-" * len(lines[0])
     lines[1:1] = [rule]
     lines[-1:-1] = [rule]
@@ -343,12 +342,17 @@ def _milliseconds(seconds: Iterable[float]) -> str:
     return f"{1000 * median(values):.1f} ms" if values else "-"
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        text.ljust(width) if place == 0 else text.rjust(width)
-        for place, (text, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join((first, *others)).rstrip()
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        first, *others = (
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join((first, *others)).rstrip())
+    return lines
 
 
 def _trace(line: str, place: str, name: str) -> Trace:
@@ -359,16 +363,24 @@ def _trace(line: str, place: str, name: str) -> Trace:
     messages = raw.get("messages") if isinstance(raw, dict) else None
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
         raise click.ClickException(f"{place}: no conversation, `messages` is missing.")
-    sections: list[dict[str, Any]] = []
-    while messages and messages[0].get("role") in ("system", "developer"):
-        number = f"-{len(sections) + 1}" if sections else ""
-        content = _text(messages[0].get("content"))
-        sections.append({"name": f"system{number}", "content": content})
-        messages = messages[1:]
+    sections, messages = leading_sections(messages)
     return Trace(str(raw.get("id") or name), sections, raw.get("tools") or [], messages)
 
 
-def _text(content: object) -> str:
+def leading_sections(
+    messages: list[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the system and developer messages at the start as sections, and the others."""
+    sections: list[dict[str, Any]] = []
+    while messages and messages[0].get("role") in ("system", "developer"):
+        number = f"-{len(sections) + 1}" if sections else ""
+        content = text_of(messages[0].get("content"))
+        sections.append({"name": f"system{number}", "content": content})
+        messages = messages[1:]
+    return sections, messages
+
+
+def text_of(content: object) -> str:
     """Return a system message's text, whose content may be a list of text parts."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""

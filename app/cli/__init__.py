@@ -1,4 +1,4 @@
-"""The command line: `context-service serve | worker | migrate | keys | tenants | demo | openapi`.
+"""The command line: `serve | worker | migrate | keys | tenants | demo | compare | openapi`.
 
 1. A flag sets its environment variable and overrides it, so child processes see the same settings.
 2. An error that a user can fix is one line on stderr without a traceback. The exit code is 2 for
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import click
 
+from app.cli.compare import compare
 from app.cli.documents import openapi, settings
 from app.cli.migrate import migrate
 from app.cli.replay import demo
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (serve, worker, migrate, keys, tenants, demo, openapi, settings):
+for command in (serve, worker, migrate, keys, tenants, demo, compare, openapi, settings):
     cli.add_command(command)
 
 

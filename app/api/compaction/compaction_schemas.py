@@ -7,8 +7,16 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import ModelName, RequestSchema, ResponseSchema, Strategy, Tokens
+from app.api.http.fields import (
+    ModelName,
+    RequestSchema,
+    ResponseSchema,
+    Strategy,
+    Tokens,
+    examples,
+)
 from app.api.http.pages import Page
+from app.api.payload.context_schemas import CompactResult
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.compaction_receipt import Trigger
 
@@ -34,7 +42,11 @@ class CompactionRequest(RequestSchema):
         description="Tokens of the payload to aim for; by default `compaction.target` of the"
         " effective window or, within it already, as few as the strategy can.",
     )
-    dry_run: bool = Field(default=False, description="Only return what would be done.")
+    dry_run: bool = Field(
+        default=False,
+        description="Only return what would be done: the texts that would be shown or, where a"
+        " model would write them, its prompts and their price. No model is called.",
+    )
 
 
 class SummarySection(ResponseSchema):
@@ -68,6 +80,23 @@ _SUMMARY: dict[str, Any] = {
     "sources": [[6, 41]],
     "sections": [],
 }
+_RESULT_WITHOUT_MODEL: dict[str, Any] = {
+    "compacted": False,
+    "reason": "dry run",
+    "compaction_id": None,
+    "before_tokens": 9120,
+    "after_tokens": 3576,
+    "before_msg_count": 46,
+    "after_msg_count": 12,
+    "strategies_run": ["sandwich"],
+    "summary_range": [6, 41],
+    "model": "extractive",
+    "summary_tokens": 16,
+    "cost_usd": 0.0,
+    "duration_ms": 9,
+    "estimated": False,
+    "degraded": [],
+}
 _RECEIPT: dict[str, Any] = {
     "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
     "parent_id": None,
@@ -99,6 +128,108 @@ _RECEIPT: dict[str, Any] = {
     "created_at": "2026-01-05T09:31:12.000123+00:00",
     "undone_at": None,
 }
+
+
+class PromptMessage(ResponseSchema):
+    """One message of a prompt."""
+
+    role: Literal["system", "user"] = Field(description="Its role.")
+    content: str = Field(description="Its text, with secrets masked.")
+
+
+class PlannedCall(ResponseSchema):
+    """A call of a model that a compaction would make."""
+
+    model: str = Field(description="The model.")
+    messages: list[PromptMessage] = Field(
+        description="The prompt, exactly as it would be sent. `[the answer of call 1]` stands for"
+        " the answer of an earlier call, and the text around it is what would be sent if that"
+        " answer were half as long as it may be."
+    )
+    input_tokens: int = Field(
+        description="Tokens of the prompt; answers of earlier calls count half of their limit."
+    )
+    max_output_tokens: int = Field(description="The limit of the answer.")
+    cost_usd: float | None = Field(
+        description="Price of the prompt and of the longest answer, at the prices of"
+        " `GET /v1/models/{model}`; null where unknown."
+    )
+    depends_on: list[int] = Field(
+        description="The earlier calls whose answers are in the prompt; the first call is 1."
+    )
+
+
+class DryRun(CompactResult):
+    """What a compaction would do; nothing was stored, and no model was called."""
+
+    model_config = examples(
+        {
+            "compacted": False,
+            "reason": "dry run",
+            "compaction_id": None,
+            "before_tokens": 9120,
+            "after_tokens": 3980,
+            "before_msg_count": 46,
+            "after_msg_count": 12,
+            "strategies_run": ["sandwich"],
+            "summary_range": [6, 41],
+            "model": "openai/gpt-4o-mini",
+            "summary_tokens": 420,
+            "cost_usd": 0.00126,
+            "duration_ms": 0,
+            "estimated": True,
+            "degraded": [],
+            "summaries": [],
+            "retain": None,
+            "note": None,
+            "calls": [
+                {
+                    "model": "openai/gpt-4o-mini",
+                    "messages": [
+                        {"role": "system", "content": "You condense conversations …"},
+                        {"role": "user", "content": "<conversation>\nUser:\n…</conversation>"},
+                    ],
+                    "input_tokens": 5300,
+                    "max_output_tokens": 780,
+                    "cost_usd": 0.00126,
+                    "depends_on": [],
+                }
+            ],
+            "planned_calls": 1,
+            "input_tokens": 5300,
+            "output_tokens": 780,
+            "truncated": False,
+        },
+        {
+            **_RESULT_WITHOUT_MODEL,
+            "summaries": [_SUMMARY],
+            "retain": None,
+            "note": None,
+            "calls": [],
+            "planned_calls": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "truncated": False,
+        },
+    )
+
+    summaries: list[MadeSummary] = Field(
+        description="The summaries that the context would show, in order, byte for byte as the"
+        " compaction then stores them; empty where a model would write them."
+    )
+    retain: str | None = Field(description="The text that would be kept beside the summary.")
+    note: str | None = Field(description="The note about messages that would be left out.")
+    calls: list[PlannedCall] = Field(
+        description="The calls of the model, in order, if each is answered at once; empty without"
+        " a model."
+    )
+    planned_calls: int = Field(description="The number of calls, those left out included.")
+    input_tokens: int = Field(description="Tokens of the prompts of all calls.")
+    output_tokens: int = Field(description="The most that all answers can take.")
+    truncated: bool = Field(
+        description="Whether summaries or calls at the end are left out, because the answer would"
+        " be larger than a page (`CONTEXT_PAGE_BYTES`)."
+    )
 
 
 class Receipt(ResponseSchema):

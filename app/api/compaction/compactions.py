@@ -7,7 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from app.api.compaction.compaction_schemas import CompactionRequest, Receipt, ReceiptPage
+from app.api.compaction.compaction_schemas import (
+    CompactionRequest,
+    DryRun,
+    Receipt,
+    ReceiptPage,
+)
 from app.api.compaction.job_schemas import Job
 from app.api.compaction.jobs import job_json
 from app.api.conversations.message_schemas import MessagePage
@@ -34,6 +39,7 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from app.domain.compaction.results import DryRunResult
 from app.domain.conversations.view import Span, Summary
 from app.services.compaction import receipts
 from app.services.compaction.runs import CompactRequest
@@ -58,7 +64,8 @@ CompactionPath = Annotated[
     f"{_PATH}/compact",
     operation_id="compact",
     summary="Compact now",
-    response_model=CompactResult,
+    response_model=DryRun | CompactResult,
+    response_description="The result; of a dry run also the texts or prompts.",
     responses={
         202: {"model": Job, "description": "With `wait=false`: the job to poll."},
         **problems_of(
@@ -83,13 +90,18 @@ async def compact(
     """Compact what the strategy allows, however full the window is; see `compacted` in the result.
 
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
-    log never changes.
+    log never changes. With `dry_run` nothing changes and no model is called: the result shows the
+    text of each summary or, where a model would write it, the prompts and their price.
     """
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
+    compaction = services(request).compaction
     if wait or options.dry_run:
-        compaction = services(request).compaction
-        return Json(await compaction.compact(tenant_of(request), conversation_id, options))
-    services(request).compaction.check_model(options)
+        max_bytes = request.app.state.reads.page_bytes
+        result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
+        if isinstance(result, DryRunResult):
+            return Json(_dry_run_json(result))
+        return Json(result)
+    compaction.check_model(options)
     job = await services(request).jobs.start(
         tenant_of(request), conversation_id, "compact", options.as_json()
     )
@@ -205,6 +217,10 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
         name: other[name] if name in other else getattr(compaction, name)
         for name in Receipt.model_fields
     }
+
+
+def _dry_run_json(shown: DryRunResult) -> dict[str, Any]:
+    return asdict(shown) | {"summaries": [_summary(summary) for summary in shown.summaries]}
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

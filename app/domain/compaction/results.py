@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.view import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,49 @@ class CompactResult:
     duration_ms: int = 0
     estimated: bool = False
     degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call of a model that a compaction would make.
+
+    `messages` are exactly what would be sent, except placeholders for the answers of the earlier
+    calls in `depends_on`, which count from 1. `cost_usd` is the price of the input and of the
+    longest answer, None where a price is unknown.
+    """
+
+    model: str
+    messages: tuple[dict[str, str], ...]
+    input_tokens: int
+    max_output_tokens: int
+    cost_usd: float | None
+    depends_on: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunResult(CompactResult):
+    """What a compaction would do.
+
+    `summaries`, `retain` and `note` are what the context would show. Where a model would write the
+    summaries, `calls` are its calls instead and `planned_calls` is their number. Tokens and
+    `cost_usd` are those of all calls, with answers as long as they may be. With `truncated`
+    summaries or calls at the end are left out, because the answer would be too large.
+    """
+
+    summaries: tuple[Summary, ...] = ()
+    retain: str | None = None
+    note: str | None = None
+    calls: tuple[PlannedCall, ...] = ()
+    planned_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    truncated: bool = False
+
+
+def dry_run_of(result: CompactResult, **shown: Any) -> DryRunResult:
+    """Return the result of a dry run: that of the compaction, and what it would show."""
+    known = {field.name: getattr(result, field.name) for field in fields(CompactResult)}
+    return DryRunResult(**(known | shown))
 
 
 _OF_RECEIPT = {field.name for field in fields(CompactResult)} & {

@@ -21,6 +21,7 @@ from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.common.read_permits import PAGE_BYTES
 from app.services.compaction.leases import Leases
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, ExecutedPlan
@@ -41,16 +42,21 @@ class CompactionService:
     # --- forced ---------------------------------------------------------------------------
 
     async def compact(
-        self, tenant_id: str, conversation_id: str, request: CompactRequest
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: CompactRequest,
+        max_bytes: int = PAGE_BYTES,
     ) -> CompactResult:
         """Compact now, however full the window is. [compaction.forced]
 
+        A dry run returns a DryRunResult, whose texts take at most `max_bytes`.
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         source = await self.runner.checked_input(tenant_id, conversation_id, request)
         if request.dry_run:
-            return await self.runner.dry_run(source, request)
+            return await self.runner.dry_run(source, request, max_bytes)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self.runner.inputs.read(tenant_id, conversation_id)
             return await self.runner.compact(source, Trigger.FORCED, request)

@@ -6,22 +6,28 @@ A compaction is stored only if the view has not changed since it was planned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.plans import NoCompaction, tokens_of
+from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_of
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
-from app.domain.compaction.results import CompactResult, result_of
+from app.domain.compaction.results import (
+    CompactResult,
+    DryRunResult,
+    dry_run_of,
+    result_of,
+)
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.job import JobCancelled, JobStatus
-from app.domain.conversations.view import Span
+from app.domain.conversations.view import Span, Summary
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
@@ -154,23 +160,55 @@ class CompactionRunner:
             )
             raise
 
-    async def dry_run(self, source: CompactionInput, request: CompactRequest) -> CompactResult:
+    async def dry_run(
+        self, source: CompactionInput, request: CompactRequest, max_bytes: int
+    ) -> DryRunResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
-        A plan that needs no model is carried out up to the receipt, so its result is exact. The
-        size of a summary that a model would write is estimated.
+        A plan that needs no model is carried out up to the receipt, so its result is exact. Else
+        the calls of the model are noted, and the size of the summary is estimated. The texts in the
+        answer take at most `max_bytes`. [compaction.dry-run]
         """
         run = self.start(source, Trigger.FORCED, request)
         plan = run.plan()
         if isinstance(plan, NoCompaction):
-            return nothing_done(run, plan.reason)
+            return dry_run_of(nothing_done(run, plan.reason))
         needs_model = plan.summarises and self._executor.model(source, request) is not None
         if plan.hidden is not None and needs_model:
-            return estimated_result(run, plan, plan.hidden)
+            return await self._planned_calls(run, plan, plan.hidden, max_bytes)
         receipt = self.receipt(run, await self._executor.execute(run, plan))
         if receipt.after_tokens >= receipt.before_tokens:
-            return nothing_done(run, _NOT_SHORTER, plan.steps)
-        return replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
+            return dry_run_of(nothing_done(run, _NOT_SHORTER, plan.steps))
+        view = receipt.view
+        summaries = tuple(_first_within(view.summaries, max_bytes))
+        return dry_run_of(
+            result_of(receipt),
+            compacted=False,
+            reason=DRY_RUN,
+            compaction_id=None,
+            summaries=summaries,
+            retain=view.retain,
+            note=view.note,
+            truncated=len(summaries) < len(view.summaries),
+        )
+
+    async def _planned_calls(
+        self, run: CompactionRun, plan: CompactionPlan, hidden: Span, max_bytes: int
+    ) -> DryRunResult:
+        """Return the calls of a plan whose summaries a model writes, with an estimated result."""
+        summariser, notes = self.summariser.noting(max_bytes)
+        run.calls.min_chars = sys.maxsize
+        await PlanExecutor(self.database, summariser).execute(run, plan)
+        return dry_run_of(
+            estimated_result(run, plan, hidden),
+            model=run.calls.model if notes.count else None,
+            cost_usd=run.calls.cost_usd,
+            calls=tuple(notes.calls),
+            planned_calls=notes.count,
+            input_tokens=run.calls.input_tokens,
+            output_tokens=run.calls.output_tokens,
+            truncated=len(notes.calls) < notes.count,
+        )
 
     # --- what is stored -------------------------------------------------------------------
 
@@ -286,6 +324,15 @@ class CompactionRunner:
             if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
+    """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
+    for summary in summaries:
+        max_bytes -= len(summary.text.encode("utf-8", "replace"))
+        if max_bytes < 0:
+            return
+        yield summary
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:

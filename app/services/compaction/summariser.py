@@ -20,6 +20,7 @@ from app.domain.compaction.summaries.transcript_text import (
 )
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span
+from app.services.compaction.planned_calls import CallNotes
 from app.services.compaction.summaries.extractive import (
     SummaryScope,
     extract_summary,
@@ -62,6 +63,11 @@ class Summariser:
         if self._access.settings.model is not None:
             return self._access.settings.model
         return conversation_model if conversation_model in self._allowed else None
+
+    def noting(self, max_bytes: int) -> tuple[Summariser, CallNotes]:
+        """Return a summariser that notes its calls instead of making them, and the notes."""
+        notes = CallNotes(self._access.tokenizer, max_bytes)
+        return Summariser(replace(self._access, gateway=notes)), notes
 
     def check_model(self, model: str, pointer: str) -> None:
         """Raise ValidationError at this pointer for a model that is not allowed."""

@@ -84,6 +84,61 @@ async def test_a_call_has_its_own_options(
     assert policy["strategy"] == "sandwich"
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_dry_run_shows_the_prompts_that_arrive(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """What the provider gets is what was shown, at the tenant's own prices. [compaction.dry-run]"""
+    entry = {"input_price": 0.25, "output_price": 0.5}
+    assert (await client.put("/v1/models/openai/fake", json=entry)).status_code == 200
+    path = await long_talk(client, policy={"strategy": strategy})
+    shown = await compact(client, path, dry_run=True)
+    assert fake_llm.calls == 0 and shown["model"] == "openai/fake"
+    assert shown["summaries"] == [] and not shown["truncated"]
+    assert shown["planned_calls"] == len(shown["calls"]) >= 1
+    for name in ("input_tokens", "cost_usd"):
+        assert shown[name] == sum(call[name] for call in shown["calls"])
+    first = shown["calls"][0]
+    cost = first["input_tokens"] * 0.25 + first["max_output_tokens"] * 0.5
+    assert first["cost_usd"] == pytest.approx(cost)
+    await compact(client, path)
+    exact = [call for call in shown["calls"] if not call["depends_on"]]
+    assert exact
+    for call, arrived in zip(exact, fake_llm.requests, strict=False):
+        assert call["messages"] == arrived.body["messages"]
+        assert call["max_output_tokens"] == arrived.body["max_tokens"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_dry_run_shows_the_summaries_that_are_stored(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """Without a model the dry run has the receipt's texts and sections. [compaction.dry-run]"""
+    path = await long_talk(client, policy={"strategy": strategy})
+    options = {"model": "extractive"}
+    shown = await compact(client, path, **options, dry_run=True)
+    made = await compact(client, path, **options)
+    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    assert shown["summaries"] == receipt["summaries"]
+    assert any(summary["sections"] for summary in shown["summaries"])
+    assert (shown["retain"], shown["note"]) == (receipt["retain"], receipt["note"])
+    assert (shown["calls"], shown["planned_calls"], fake_llm.calls) == ([], 0, 0)
+    assert set(made) | {"calls"} < set(shown)  # only a dry run has the texts
+
+
+async def test_a_dry_run_is_no_larger_than_a_page(with_model: Settings) -> None:
+    """The limit of pages is that of a dry run's texts. [compaction.dry-run]"""
+    app = create_app(with_model.model_copy(update={"page_bytes": 65_536}))
+    async with started(app) as client:
+        path = await new_conversation(client, policy={"strategy": "tree_summary"})
+        for _ in range(5):
+            await append(client, path, *talk(60, LONG))
+        shown = await client.post(f"{path}/compact", json={"dry_run": True})
+    body = shown.json()
+    assert body["truncated"] and body["planned_calls"] > len(body["calls"]) >= 1
+    assert len(shown.content) < 2 * 65_536
+
+
 async def test_target_tokens_are_met(client: httpx.AsyncClient) -> None:
     """`target_tokens` is of the whole payload. [compaction.forced]"""
     budget = {"context_window": 30_000}

@@ -15,7 +15,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.demo import Trace
 from app.domain.common import json_text
 from app.domain.common.messages import Role
-from app.domain.compaction.results import CompactResult
+from app.domain.compaction.results import CompactResult, DryRunResult
 from app.domain.conversations.turns import Entry, call_groups
 from tests.domain.histories import RawLog, raw_logs
 from tests.recorded import named_traces, trace_files, traces_dir
@@ -52,6 +52,7 @@ async def entries_of(harness: Harness, cid: str) -> list[Entry]:
 async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
     shown = await harness.compact(cid, dry_run=True, **options)
+    assert isinstance(shown, DryRunResult)
     state = (await harness.stored(cid)).state
     assert not shown.compacted and not shown.estimated
     made = await harness.compact(cid, **options)
@@ -69,6 +70,8 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
         assert getattr(shown, name) == getattr(made, name), name
     assert shown.reason == ("dry run" if made.compacted else made.reason)
     assert made.compacted == ((await harness.stored(cid)).state != state)
+    if made.compacted:
+        assert shown.summaries == (await harness.receipt(cid)).view.summaries
     return made
 
 

@@ -152,7 +152,7 @@ class ModelSummary:
     async def _answer(self, chunk: str) -> SummaryResult:
         """Request the summary of one chunk, and once more with a stricter prompt."""
         source_size = len(chunk) + len(self.summary or "") + len(self.retain or "")
-        source_size = max(source_size, self.min_chars)
+        source_size = max(source_size, self.min_chars, self.run.min_chars)
         rejected = ""
         for strict in (False, True):
             call = await asyncio.to_thread(self._call, chunk, strict)

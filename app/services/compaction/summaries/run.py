@@ -39,7 +39,8 @@ class SummariserRun:
     answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
-    totals have yet. The object is mutable, and belongs to one compaction.
+    totals have yet. An answer of up to `min_chars` is accepted even if its source is shorter: those
+    of a dry run are placeholders. The object is mutable, and belongs to one compaction.
     """
 
     tenant_id: str
@@ -54,6 +55,7 @@ class SummariserRun:
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
     unrecorded: dict[str, CallTotals] = field(default_factory=dict)
+    min_chars: int = 0
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
