@@ -83,7 +83,7 @@ class CompactionInput:
             self.state,
             has_placeholders=view.results_cleared_through > 0,
             has_shortened=bool(view.shortened),
-            hides_messages=bool(view.summary_texts()),
+            hides_messages=view.hides_messages,
         )
         return self.resolved.usage(history_tokens, summary_tokens, tool_tokens).total
 
@@ -98,7 +98,7 @@ class CompactionInput:
         """
         if self.active is None or self.active.strategy != strategy:
             return False
-        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
+        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY, Trigger.PROVIDER):
             return False
         limits = self.resolved.compaction_limits()
         target = limits.effective_window * self.resolved.policy.compaction.target

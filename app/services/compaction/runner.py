@@ -185,7 +185,9 @@ class CompactionRunner:
             parent_id=state.compaction_id,
             trigger=run.trigger,
             strategy=run.strategy,
-            policy_strategy=resolved.policy.strategy,
+            policy_strategy=resolved.policy.strategy
+            if view.provider_item is None
+            else Trigger.PROVIDER,
             strategies_run=executed.plan.steps,
             hidden_span=executed.plan.hidden
             or view.hidden

@@ -38,6 +38,7 @@ from app.services.conversations.batches import (
     attach_blobs,
     has_results,
 )
+from app.services.conversations.provider_compactions import ProviderCompactions
 from app.services.ports import Database, Observer, Repositories
 from app.services.prompt.budget_status import read_budget
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -84,6 +85,7 @@ class LogService:
         self._outputs = outputs
         self._batches = Batches(database, resolver, outputs)
         self._active = active
+        self._provider_compactions = ProviderCompactions(resolver, active, new_id)
         self._new_id = new_id
         self._max_messages = max_messages
         self._observer = observer
@@ -200,7 +202,9 @@ class LogService:
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> _AppendResult | dict[str, Any]:
-        if batch.request.idempotency_key is None and not batch.attached_blob_ids:
+        has_compaction = any(draft.compaction is not None for draft in batch.drafts)
+        is_plain = not (batch.attached_blob_ids or has_compaction)
+        if batch.request.idempotency_key is None and is_plain:
             async with self._database.session() as session:
                 result = await self._append(
                     session,
@@ -246,6 +250,12 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
+        for position, draft in zip(reversed(positions), reversed(drafts), strict=True):
+            if draft.compaction is not None:
+                after = await self._provider_compactions.apply(
+                    session, after, draft.compaction, position.seq, request.format
+                )
+                break
         return _AppendResult(
             after, await self._answer(session, after, positions, batch.warnings), positions
         )

@@ -230,9 +230,9 @@ class UsageService:
             return report.format or FormatName.OPENAI_CHAT
         provider_formats = usage_shape(report.usage).formats
         for formats in (provider_formats, tuple(FormatName)):
-            format = await session.usage.last_format(conversation_id, formats)
-            if format is not None:
-                return format
+            epoch = await session.usage.last_epoch(conversation_id, formats)
+            if epoch is not None:
+                return FormatName(epoch.format)
         return provider_formats[0]
 
     async def _resolved(

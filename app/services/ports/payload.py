@@ -161,10 +161,10 @@ class UsageRepository(Protocol):
         """Return the newest epoch of a payload stream, None before any build."""
         ...
 
-    async def last_format(
+    async def last_epoch(
         self, conversation_id: str, formats: Sequence[FormatName]
-    ) -> FormatName | None:
-        """Return the format of the newest epoch in one of these formats, or None."""
+    ) -> Epoch | None:
+        """Return the newest epoch in one of these formats, or None."""
         ...
 
     async def has_reasoning(

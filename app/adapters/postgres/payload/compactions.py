@@ -10,7 +10,11 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import compaction_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, ViewState
+from app.domain.conversations.compaction_receipt import (
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    ViewState,
+)
 
 _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
@@ -125,7 +129,7 @@ class CompactionQueries:
             "conversation_id": conversation_id,
             "span_start": compaction.hidden_span.start,
             "span_end": compaction.hidden_span.end,
-            "summary": compaction.summary or "",
+            "summary": compaction.summary or _stand_in(compaction),
             "view": compaction.view.as_json(),
             "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
         }
@@ -187,3 +191,8 @@ class CompactionQueries:
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )
         return compaction_from(row) if row is not None else None
+
+
+def _stand_in(compaction: Compaction) -> str:
+    """Return the stored summary of a receipt without one; redactions find receipts by it."""
+    return PROVIDER_ITEM_SUMMARY if compaction.view.provider_item is not None else ""

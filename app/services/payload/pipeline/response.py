@@ -79,7 +79,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(view.summaries),
+        "summary_used": bool(view.summaries or view.sent_item),
         "new_state": _new_state(state),
         "compaction": state.attempt.compaction,
         "degraded": list(state.degraded),
