@@ -311,6 +311,11 @@ class EarlierBuild(ResponseSchema):
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
+    betas: list[str] = Field(
+        description="Beta features of Anthropic that the payload needs: `betas` of"
+        " `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload"
+        " with a compaction of Anthropic's own has one."
+    )
     build_id: str = Field(description="Id of this build; `as_of` takes it.")
     epoch: int = Field(description="Payloads of one epoch extend one another.")
     through_seq: int = Field(description="The newest message in the payload.")

@@ -162,6 +162,12 @@ def view_for_model(view: View, model: str, format: FormatName) -> View:
     return with_omission_note(replace(view, provider_item=replace(item, is_sent=False)))
 
 
+def with_item_sent(view: View) -> View:
+    """Return the view of a conversation, whatever payload it was adapted to."""
+    item = view.provider_item
+    return view if item is None else replace(view, provider_item=replace(item, is_sent=True))
+
+
 def lacks_summary(view: View) -> bool:
     """Whether nothing but a provider's item stands for hidden messages.
 

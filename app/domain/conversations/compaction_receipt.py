@@ -34,8 +34,8 @@ class Compaction:
     - `hidden_span` is the whole hidden range, and `view` what is shown instead.
     - `made` are the summaries that this compaction made. The view may also have older summaries,
       or have merged a new one into another.
-    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. With
-      a provider's item both are `provider`, and the view does not depend on the policy's strategy.
+    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. A
+      view with a provider's item has `provider` instead: it does not depend on the policy.
     - `model` is None without model calls. `degraded` lists what the compaction did without.
     - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
     """

@@ -271,6 +271,10 @@ class View:
         return json_text.dumps(self.as_stored())
 
 
+WHOLE_VIEW = View()
+"""The view of a whole log."""
+
+
 def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
     """Return the range of the window's seqs that are not in these spans, None without any.
 

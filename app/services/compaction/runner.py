@@ -172,6 +172,40 @@ class CompactionRunner:
             return nothing_done(run, _NOT_SHORTER, plan.steps)
         return replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
 
+    async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
+        """Add a summary to the receipt of a view with a provider's item. [compaction.provider-item]
+
+        What is shown stays the same, so epochs with the item go on. Returns False if the view was
+        changed meanwhile.
+        """
+        receipt, item = source.active, source.view.provider_item
+        if receipt is None or item is None:
+            return False
+        run = self.start(source, Trigger.PROVIDER, request)
+        conversation_id, calls = run.conversation_id, run.calls
+        try:
+            executed = await self._executor.summarise_behind_item(run, item)
+            made = executed.view
+            view = replace(receipt.view, summaries=made.summaries, retain=made.retain)
+            receipt = replace(
+                receipt,
+                view=view,
+                made=(*receipt.made, *executed.made),
+                prompt_hash=calls.prompt_hash,
+                calls=receipt.calls + calls.calls,
+                input_tokens=receipt.input_tokens + calls.input_tokens,
+                output_tokens=receipt.output_tokens + calls.output_tokens,
+                cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
+            )
+            async with self.database.transaction() as session:
+                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                if locked.state.view_version != source.state.view_version:
+                    return False
+                await session.contexts.add_summary(conversation_id, receipt)
+            return True
+        finally:
+            await record_usage(self.database, calls, conversation_id, source.conversation.agent_id)
+
     # --- what is stored -------------------------------------------------------------------
 
     def receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
@@ -288,6 +322,10 @@ class CompactionRunner:
             if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _sum_of_costs(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:

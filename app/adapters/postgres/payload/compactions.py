@@ -29,6 +29,19 @@ ADD_COMPACTION = Statement(
         """
 )
 
+ADD_SUMMARY = Statement(
+    """
+        UPDATE compactions
+        SET summary = CAST(:summary AS text), view = CAST(:view AS text),
+            made = CAST(:made AS text), prompt_hash = CAST(:prompt_hash AS text),
+            calls = CAST(:calls AS integer), input_tokens = CAST(:input_tokens AS bigint),
+            output_tokens = CAST(:output_tokens AS bigint),
+            cost_usd = CAST(:cost_usd AS double precision)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+)
+
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
@@ -129,11 +142,19 @@ class CompactionQueries:
             "conversation_id": conversation_id,
             "span_start": compaction.hidden_span.start,
             "span_end": compaction.hidden_span.end,
-            "summary": compaction.summary or _stand_in(compaction),
-            "view": compaction.view.as_json(),
-            "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+            **_texts(compaction),
         }
         await self._session.run(ADD_COMPACTION, **values)
+
+    async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
+        costs = ("prompt_hash", "calls", "input_tokens", "output_tokens", "cost_usd")
+        await self._session.run(
+            ADD_SUMMARY,
+            conversation_id=conversation_id,
+            compaction_id=receipt.compaction_id,
+            **_texts(receipt),
+            **{name: getattr(receipt, name) for name in costs},
+        )
 
     async def show(
         self,
@@ -191,6 +212,14 @@ class CompactionQueries:
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )
         return compaction_from(row) if row is not None else None
+
+
+def _texts(compaction: Compaction) -> dict[str, str]:
+    return {
+        "summary": compaction.summary or _stand_in(compaction),
+        "view": compaction.view.as_json(),
+        "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+    }
 
 
 def _stand_in(compaction: Compaction) -> str:

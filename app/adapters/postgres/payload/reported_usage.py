@@ -139,9 +139,7 @@ class UsageRepository:
         )
         return epoch_from(row, "", None) if row is not None else None
 
-    async def last_epoch(
-        self, conversation_id: str, formats: Sequence[FormatName]
-    ) -> Epoch | None:
+    async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
         row = await self._session.first(
             LAST_EPOCH, conversation_id=conversation_id, formats=list(formats)
         )

@@ -56,8 +56,8 @@ class Draft:
 
     `raw_message` is the message of the request, found there at the JSON pointer `pointer`. `blobs`
     are stored with it; `attached_blob_id` is the id of a blob that is stored already. `call_names`
-    are the tools that it calls, in the order of `call_ids`. `compaction` is the provider's compaction
-    item in it, the last of several.
+    are the tools that it calls, in the order of `call_ids`. `compaction` is the last compaction
+    item of a provider in it.
     """
 
     id: str | None

@@ -164,7 +164,7 @@ async def _show_newest_only(
         return state, too_large
     remaining = [item for item in log if item is newest or item.pinned]
     spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in remaining], window)
-    view = with_omission_note(replace(state.view, spans=spans))
+    view = with_omission_note(with_shown_item(replace(state.view, spans=spans)))
     reduced = replace(state.without_rendered(), view=view, entries=remaining)
     if not _entries_fit(reduced, overshoot):
         reduced = await shorten_largest(deps, reduced, reduced.view_entries, overshoot) or reduced

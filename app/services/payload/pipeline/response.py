@@ -37,6 +37,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state.attempt.conversation_id,
         state.system_dynamic_texts,
         _caller_point(recorded),
+        view,
     )
     payload = _render(request, state)
     state = state.degrade(*payload.degraded)
@@ -57,6 +58,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     return {
         "format": state.format,
         "payload": payload.body,
+        "betas": payload.betas,
         "build_id": recorded.build_id,
         "epoch": epoch.epoch,
         "through_seq": recorded.through_seq,
