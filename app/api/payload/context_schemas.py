@@ -80,6 +80,7 @@ _BUILT: dict[str, Any] = {
         "messages": [{"role": "user", "content": "Hello"}],
         "max_completion_tokens": 4096,
     },
+    "betas": [],
     "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
     "epoch": 1,
     "through_seq": 1,
@@ -113,6 +114,7 @@ _EARLIER: dict[str, Any] = {
     for name in (
         "format",
         "payload",
+        "betas",
         "build_id",
         "epoch",
         "through_seq",

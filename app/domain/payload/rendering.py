@@ -138,7 +138,7 @@ def render_payload(
     )
     body = _body(request, resolved, system, tools, _joined(sent_items))
     return Payload(
-        body=body | provider.fields,
+        body={**body, **provider.fields},
         stable_items=items.stable_items + system_items,
         prefix_hash=_prefix_hash(system.hashed, tools, items),
         breakpoints=_breakpoints(request.format, static, system, positions, items),

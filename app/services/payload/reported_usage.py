@@ -397,6 +397,8 @@ async def _count_payload(
     if reason is not None:
         return _PayloadCount(None, reason)
     conversation_id, through_seq = conversation.conversation_id, report.through_seq
+    if start.view.sent_item is not None:
+        return _PayloadCount(None, "provider_compaction")
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
     if replays and await session.usage.has_reasoning(

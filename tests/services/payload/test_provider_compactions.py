@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
@@ -42,6 +39,7 @@ THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content"
 
 
 def says(text: str, format: FormatName = RESPONSES) -> dict[str, Any]:
+    """Return an answer without an item."""
     if format is ANTHROPIC:
         return {"role": "assistant", "content": [{"type": "text", "text": text}]}
     content = [{"type": "output_text", "text": text, "annotations": []}]
@@ -49,6 +47,7 @@ def says(text: str, format: FormatName = RESPONSES) -> dict[str, Any]:
 
 
 def user(text: str, format: FormatName = RESPONSES) -> dict[str, Any]:
+    """Return a message of the user."""
     return (
         {"role": "user", "content": text}
         if format is ANTHROPIC
@@ -66,6 +65,7 @@ def history_of(build: Build) -> list[dict[str, Any]]:
 async def built(
     harness: Harness, conversation_id: str, format: FormatName, model: str, *, cold: bool = False
 ) -> Build:
+    """Build a payload that the judge finds nothing wrong with."""
     service = harness.cold() if cold else None
     build = await harness.build(conversation_id, RequestSettings(format, model), service)
     assert not refusals(format, build.payload), build.payload
@@ -167,3 +167,267 @@ async def test_a_model_of_another_family_in_the_same_format_gets_a_summary(
     assert "tabs" in grok.contents
     other = await built(harness, cid, RESPONSES, "gpt-5-mini")
     assert OPENAI.first(other) == ITEM
+
+
+async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) -> None:
+    """[compaction.provider-item] What the model made after its item is replayed as it was.
+
+    Reasoning before the item is not.
+    """
+    cid = await harness.conversation(ROOM)
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    old = {**THOUGHT, "encrypted_content": "old"}
+    await harness.append(cid, old, ITEM, THOUGHT, CALL, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert [item["type"] for item in history_of(build)] == [
+        "compaction",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert history_of(build)[:2] == [ITEM, THOUGHT]
+
+
+async def test_a_call_before_the_item_in_its_message_stays_behind_it(harness: Harness) -> None:
+    """[compaction.provider-item] A result is never sent without its call."""
+    cid = await harness.conversation(ROOM)
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    await harness.append(cid, says("I look."), CALL, ITEM, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    for model, first in ((GPT, "compaction"), (GROK, "message")):
+        build = await built(harness, cid, RESPONSES, model)
+        kinds = [item["type"] for item in history_of(build)]
+        assert kinds[0] == first
+        assert kinds[-2:] == ["function_call", "function_call_output"]
+        assert ("I look." in build.contents) == (first == "message")
+
+
+async def test_thinking_of_anthropic_after_a_block_is_replayed(harness: Harness) -> None:
+    """[compaction.provider-item] [anthropic.latest-thinking]"""
+    cid = await harness.conversation(ROOM, tools=[{"name": "read", "description": "Reads."}])
+    await harness.append(cid, user("What is it?", ANTHROPIC), format=ANTHROPIC)
+    await built(harness, cid, ANTHROPIC, CLAUDE)
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    call = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
+    await harness.append(
+        cid,
+        {"role": "assistant", "content": [BLOCK, thinking, call]},
+        {"role": "user", "content": [result]},
+        format=ANTHROPIC,
+    )
+    build = await built(harness, cid, ANTHROPIC, CLAUDE)
+    assert [message["role"] for message in build.messages] == ["assistant", "user"]
+    assert build.messages[0]["content"] == [BLOCK, thinking, call]
+    assert build["betas"] == ("compact-2026-01-12",)
+
+
+@pytest.mark.parametrize("block", [{**BLOCK, "content": None}, {"type": "compaction"}])
+async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[str, Any]) -> None:
+    """[compaction.provider-item] A block without content stands for nothing, and is not sent."""
+    cid = await harness.conversation(ROOM)
+    answer = {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]}
+    await harness.append(cid, user("Is it?", ANTHROPIC), answer, format=ANTHROPIC)
+    build = await built(harness, cid, ANTHROPIC, CLAUDE)
+    assert [message["role"] for message in build.messages] == ["user", "assistant", "user"]
+    assert build.messages[1]["content"] == [{"type": "text", "text": "Yes."}]
+    assert "context_management" not in build.payload
+    assert (await harness.stored(cid)).state.compaction_id is None
+
+
+async def test_an_item_alone_is_a_boundary(harness: Harness) -> None:
+    """[compaction.provider-item] As `responses.compact` returns it; others see no such message."""
+    cid = await harness.conversation(ROOM)
+    await harness.append(cid, user("Use tabs. " * 60), says("Noted."), format=RESPONSES)
+    answer = await harness.append(cid, ITEM, format=RESPONSES)
+    assert answer.messages[0].token_count == 0
+    await harness.append(cid, user("And?"), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert [item["type"] for item in history_of(build)] == ["compaction", "message"]
+    for format, model in OTHERS[RESPONSES]:
+        other = await built(harness, cid, format, model)
+        assert len(history_of(other)) <= 2
+        assert "[reasoning]" not in other.contents
+
+
+async def test_the_newest_item_counts(harness: Harness) -> None:
+    """[compaction.provider-item] A second item hides the first one with the rest."""
+    cid = await compacted(harness, OPENAI)
+    newer = {**ITEM, "id": "cmp_2", "encrypted_content": "newer"}
+    await harness.append(cid, newer, says("Still going."), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert OPENAI.first(build) == newer
+    assert SECRET not in build.contents
+    await harness.undo(cid)
+    again = await built(harness, cid, RESPONSES, GPT)
+    assert OPENAI.first(again) == ITEM
+    assert "newer" not in again.contents
+    assert "Still going." in again.contents
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_undo_shows_the_older_messages(harness: Harness, family: Family) -> None:
+    """[compaction.undo] The item is not sent any more: what it stands for is there again."""
+    cid = await compacted(harness, family)
+    await built(harness, cid, family.format, family.model)
+    receipt = await harness.undo(cid)
+    assert receipt.trigger == Trigger.PROVIDER
+    build = await built(harness, cid, family.format, family.model)
+    assert "4711" in build.contents
+    assert "Going on." in build.contents
+    assert '"compaction"' not in build.contents
+    assert build["cache_break_reason"] == "undone"
+    assert not build["betas"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_receipt_names_the_provider(harness: Harness, family: Family) -> None:
+    """[compaction.receipt] [compaction.expand] State, events and receipts know the compaction."""
+    cid = await compacted(harness, family)
+    receipt = await harness.receipt(cid)
+    assert (receipt.trigger, receipt.strategy, receipt.model) == (
+        "provider",
+        "provider",
+        family.model,
+    )
+    assert receipt.before_tokens > receipt.after_tokens
+    assert receipt.before_msg_count > receipt.after_msg_count
+    kinds = [(kind, data.get("trigger")) for kind, data in await harness.events_of(cid)]
+    assert ("compacted", "provider") in kinds
+    state = await harness.receipts.state("default", cid)
+    assert state is not None and state.strategy == "provider"
+    assert ("parser" in state.summary) == (family.format is ANTHROPIC)
+    _, page = await harness.receipts.expand("default", cid, receipt.compaction_id, 0, 100)
+    assert [message.seq for message in page] == [*range(1, receipt.hidden_span.end)]
+    build = await built(harness, cid, family.format, family.model)
+    counted = (await harness.stored(cid)).state
+    assert build["budget"].summary == counted.summary_tokens
+
+
+async def test_pinned_messages_follow_the_item(harness: Harness) -> None:
+    """[pins.verbatim] Nothing stands before the item, so pinned messages stand behind it.
+
+    Thinking after the item was made without them, and is left out.
+    """
+    for family in FAMILIES:
+        cid = await compacted(harness, family)
+        await harness.pin(cid, 1)
+        pinned = await built(harness, cid, family.format, family.model)
+        assert family.first(pinned) == family.item
+        assert "4711" in json.dumps(history_of(pinned)[1])
+        assert "Noted." not in pinned.contents
+        cold = await built(harness, cid, family.format, family.model, cold=True)
+        assert cold.text == pinned.text
+        early = await harness.conversation(ROOM)
+        await harness.append(early, user("Pin me.", family.format), format=family.format)
+        await built(harness, early, family.format, family.model)
+        await harness.pin(early, 1)
+        await harness.append(early, *family.answer("Yes."), format=family.format)
+        build = await built(harness, early, family.format, family.model)
+        assert family.first(build) == family.item
+        assert "Pin me." in json.dumps(history_of(build)[1])
+
+
+async def test_another_strategy_keeps_the_boundary(harness: Harness) -> None:
+    """[compaction.provider-item] The item is in the log, whatever the policy says later."""
+    cid = await compacted(harness, OPENAI, {"strategy": "full_history"})
+    for strategy in ("full_history", "chain", "sliding_window", "tree_summary"):
+        await harness.set_policy(cid, {"strategy": strategy})
+        assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
+        assert (await harness.receipts.state("default", cid)) is not None
+
+
+async def test_a_later_summary_replaces_the_item(harness: Harness) -> None:
+    """[compaction.provider-item] It is made of the messages, those before the item included."""
+    cid = await compacted(harness, OPENAI, {"strategy": "retain_summary"})
+    for number in range(12):
+        await harness.append(
+            cid, user(f"Question {number} " + "why " * 60), says("because " * 60), format=RESPONSES
+        )
+    result = await harness.compact(cid)
+    assert result.compacted
+    for format, model in ((RESPONSES, GPT), (CHAT, MODEL)):
+        build = await built(harness, cid, format, model)
+        assert SECRET not in build.contents
+        assert "tabs" in build.contents
+    await harness.undo(cid)
+    assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> None:
+    """[compaction.emergency] The item is the history: messages after it are left out first."""
+    cid = await compacted(harness, family)
+    for number in range(6):
+        await harness.append(
+            cid,
+            user(f"Question {number} " + "why " * 60, family.format),
+            says("because " * 60, family.format),
+            format=family.format,
+        )
+    ask = RequestSettings(family.format, family.model)
+    before = await built(harness, cid, family.format, family.model)
+    result, raw = await harness.context.overflow("default", cid, ask)
+    assert result.compacted and result.after_tokens < result.before_tokens
+    build = Build(raw)
+    assert not refusals(family.format, build.payload)
+    assert family.first(build) == family.item
+    assert len(build.contents) < len(before.contents)
+    assert "left out" in build.contents
+    other = await built(harness, cid, CHAT, MODEL)
+    assert "Earlier conversation summary" in other.contents
+
+
+async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> None:
+    """[budget.within-window] Where the messages after the item do not fit, some give way."""
+    small = {"context_window": 1500, "max_output_tokens": 100, "notice_at": 1.0}
+    for strategy in ("sandwich", "sliding_window", "chain"):
+        policy = {"budget": small, "strategy": strategy, "compaction": {"auto": False}}
+        cid = await compacted(harness, OPENAI, policy)
+        for number in range(8):
+            await harness.append(
+                cid, user(f"Question {number} " + "why " * 90), says("so " * 90), format=RESPONSES
+            )
+        build = await built(harness, cid, RESPONSES, GPT)
+        assert build["tokens_used"] <= 1400
+        first = OPENAI.first(build)
+        assert first == ITEM or "Earlier conversation summary" in json.dumps(first)
+
+
+async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
+    database: PostgresDatabase,
+) -> None:
+    """[compaction.provider-family] No model is called before a payload needs it."""
+    gateway = ScriptedGateway("<summary>Use tabs.</summary>")
+    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
+    cid = await compacted(harness, OPENAI)
+    await built(harness, cid, RESPONSES, GPT)
+    assert not gateway.calls
+    before = await harness.stored(cid)
+    first = await built(harness, cid, CHAT, MODEL)
+    assert "[Earlier conversation summary: Use tabs.]" in first.contents
+    for format, model in OTHERS[RESPONSES]:
+        assert "Use tabs." in (await built(harness, cid, format, model)).contents
+    assert len(gateway.calls) == 1
+    receipt = await harness.receipt(cid)
+    assert (receipt.calls, receipt.summary) == (1, "Use tabs.")
+    own = await built(harness, cid, RESPONSES, GPT)
+    assert (await harness.stored(cid)).state.view_version == before.state.view_version
+    assert OPENAI.first(own) == ITEM and own["cache_break_reason"] is None
+
+
+async def test_without_the_model_the_built_in_summariser_answers(
+    database: PostgresDatabase,
+) -> None:
+    """[compaction.failure-keeps-state] A build needs a summary, whatever the model does."""
+    gateway = ScriptedGateway(*[ServiceUnavailable("down")] * 10)
+    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
+    cid = await compacted(harness, OPENAI)
+    build = await built(harness, cid, CHAT, MODEL)
+    assert "Earlier conversation summary" in build.contents and "tabs" in build.contents
+    assert "summariser_unavailable" in build["degraded"]
+    calls = len(gateway.calls)
+    again = await built(harness, cid, GEMINI, "gemini-2.5-pro")
+    assert "tabs" in again.contents and len(gateway.calls) == calls

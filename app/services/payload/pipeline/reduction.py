@@ -20,7 +20,12 @@ from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summary_budget import NOTE_TOKENS, summary_text_limit
-from app.domain.compaction.views import summary_message_tokens, view_after, with_omission_note
+from app.domain.compaction.views import (
+    summary_message_tokens,
+    view_after,
+    with_omission_note,
+    with_shown_item,
+)
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.domain.tool_output.preview import RECALL
