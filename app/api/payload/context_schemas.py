@@ -70,6 +70,7 @@ _RESULT: dict[str, Any] = {
     "duration_ms": 12,
     "estimated": False,
     "degraded": [],
+    "provider_call": None,
 }
 
 
@@ -278,6 +279,20 @@ class StateShown(ContextState):
     )
 
 
+class ProviderCall(ResponseSchema):
+    """A call of the provider's SDK that compacts the conversation.
+
+    Make it with the fields of a new build in this format, and append the compaction that it
+    returns, before any other message.
+    """
+
+    format: Literal["openai_responses", "anthropic"] = Field(description="Format of that build.")
+    method: str = Field(description="Method of the SDK's client, such as `responses.compact`.")
+    fields: list[str] = Field(description="Fields of the payload to send, where it has them.")
+    added: dict[str, Any] = Field(description="Fields to send besides.")
+    betas: list[str] = Field(description="Beta features of Anthropic that the call needs.")
+
+
 class CompactResult(ResponseSchema):
     """The result of a compaction; tokens are of the whole payload."""
 
@@ -302,7 +317,12 @@ class CompactResult(ResponseSchema):
     )
     degraded: list[str] = Field(
         description="What it lacks: `summariser_unavailable` where there is no summary of messages"
-        " that were left out, or that stay, although the policy asks for one."
+        " that were left out, or that stay, although the policy asks for one;"
+        " `provider_compaction_unavailable` where a summary was made because the provider has no"
+        " compaction of its own."
+    )
+    provider_call: ProviderCall | None = Field(
+        description="With the strategy `provider`: the call to make; nothing was done."
     )
 
 

@@ -123,7 +123,7 @@ def plan_compaction(
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
     strategy = STRATEGIES[options.strategy or policy.strategy]
-    if STRATEGIES[policy.strategy].trigger(policy) is None:
+    if not STRATEGIES[policy.strategy].compacts(policy):
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
     room = room_for_summaries(strategy.name, entries, state, resolved, options.target_tokens)

@@ -1,4 +1,4 @@
-"""The compaction items of providers, as views show them. [compaction.provider-item]
+"""The compactions of providers: who has them, and their items. [compaction.provider-item]
 
 The cost of an encrypted item is known to its provider only. Until its usage is reported, it counts
 a token for every `BYTES_PER_TOKEN` bytes that are encrypted. A readable one counts its text.
@@ -9,11 +9,36 @@ from __future__ import annotations
 from typing import Final
 
 from app.domain.common.messages import FormatName, Reasoning
+from app.domain.common.policy import Policy, StrategyName
 from app.domain.conversations.view import ProviderItem
 from app.domain.formats.compactions import encrypted_bytes, is_requested, readable_summary
+from app.domain.formats.reasoning_families import ANTHROPIC, OPENAI, XAI, accepted_families
 from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
 
 BYTES_PER_TOKEN: Final = 4
+UNAVAILABLE: Final = "provider_compaction_unavailable"
+"""`degraded`: the strategy is `provider`, but the provider of the format has no compaction."""
+_FAMILIES: Final = {
+    FormatName.OPENAI_RESPONSES: ((), (OPENAI,), (XAI,)),
+    FormatName.ANTHROPIC: ((ANTHROPIC,),),
+}
+"""The families whose providers compact, by format; a name of no known family is taken for one."""
+
+
+NATIVE_FORMATS: Final = tuple(_FAMILIES)
+"""The formats whose providers compact."""
+
+
+def has_compaction(format: FormatName, model: str) -> bool:
+    """Whether the provider of a model compacts what it is sent in a format."""
+    return accepted_families(model, format)[:1] in _FAMILIES.get(format, ())
+
+
+def asks_provider(policy: Policy, format: FormatName, model: str) -> bool:
+    """Whether a payload asks its provider to compact. [strategy.provider]"""
+    compaction = policy.compaction
+    is_asked = policy.strategy is StrategyName.PROVIDER and compaction.enabled and compaction.auto
+    return is_asked and has_compaction(format, model)
 
 
 def provider_item(

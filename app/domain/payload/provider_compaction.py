@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.domain.common.messages import FormatName
-from app.domain.conversations.view import View
+from app.domain.compaction.provider_items import has_compaction
+from app.domain.compaction.results import ProviderCall
+from app.domain.conversations.view import ProviderItem, View
 from app.domain.models.budget import Limits
 
 THRESHOLD_BETA: Final = "compact-2026-01-12"
@@ -46,6 +48,31 @@ def provider_fields(
         return ProviderFields()
     if item is not None and item.requested:
         return ProviderFields(betas=(REQUESTED_BETA,))
-    trigger = {"type": "input_tokens", "value": max(MIN_THRESHOLD, threshold)}
-    edit = {"type": THRESHOLD_EDIT, "trigger": trigger}
+    edit = _edit(max(MIN_THRESHOLD, threshold))
     return ProviderFields({"context_management": {"edits": [edit]}}, (THRESHOLD_BETA,))
+
+
+def provider_call(
+    format: FormatName, model: str, item: ProviderItem | None, instructions: str | None
+) -> ProviderCall | None:
+    """Return the call with which the provider of a model compacts, None where it has none.
+
+    Behind a block that a threshold made, Anthropic compacts only at a threshold (rule 1).
+    """
+    if not has_compaction(format, model):
+        return None
+    if format is FormatName.OPENAI_RESPONSES:
+        sent = ("model", "input", "prompt_cache_key")
+        return ProviderCall(format, "responses.compact", sent, {})
+    asked = {"instructions": instructions} if instructions else {}
+    fields = ("model", "max_tokens", "system", "messages", "tools")
+    added: dict[str, Any] = {"compaction": {"type": "summarize", **asked}}
+    betas = (REQUESTED_BETA,)
+    if item is not None and not item.requested:
+        edit = _edit(MIN_THRESHOLD) | {"pause_after_compaction": True, **asked}
+        added, betas = {"context_management": {"edits": [edit]}}, (THRESHOLD_BETA,)
+    return ProviderCall(format, "beta.messages.create", fields, added, betas)
+
+
+def _edit(threshold: int) -> dict[str, Any]:
+    return {"type": THRESHOLD_EDIT, "trigger": {"type": "input_tokens", "value": threshold}}

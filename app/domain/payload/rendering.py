@@ -18,6 +18,7 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
+from app.domain.compaction.provider_items import asks_provider
 from app.domain.conversations.view import WHOLE_VIEW, View
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import BREAKPOINTS_JSON
@@ -134,7 +135,7 @@ def render_payload(
         request.view,
         resolved.required_limits(),
         resolved.policy.compaction.threshold_ratio,
-        compacts=False,
+        compacts=asks_provider(resolved.policy, request.format, resolved.model or ""),
     )
     body = _body(request, resolved, system, tools, _joined(sent_items))
     return Payload(

@@ -52,6 +52,8 @@ class CompactionService:
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        if (result := await self.runner.ask_provider(source, request)) is not None:
+            return result
         if request.dry_run:
             return await self.runner.dry_run(source, request)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):

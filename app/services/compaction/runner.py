@@ -12,8 +12,11 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import NoCompaction, tokens_of
+from app.domain.compaction.provider_items import NATIVE_FORMATS, UNAVAILABLE
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
@@ -22,6 +25,8 @@ from app.domain.conversations.compaction_receipt import Compaction, Trigger, Vie
 from app.domain.conversations.events import EventType
 from app.domain.conversations.job import JobCancelled, JobStatus
 from app.domain.conversations.view import Span
+from app.domain.payload.epochs import model_in
+from app.domain.payload.provider_compaction import provider_call
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
@@ -43,6 +48,10 @@ MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
+PROVIDER_COMPACTS = (
+    "the provider compacts: make `provider_call`, and append the compaction of its answer"
+)
+_OPEN_CALLS_FIRST = ", once the open tool calls are answered"
 _NOT_SHORTER = "the summary would not be shorter"
 
 _log = logging.getLogger("app.compaction")
@@ -80,6 +89,32 @@ class CompactionRunner:
         source = await self.inputs.read(tenant_id, conversation_id)
         self._executor.model(source, request)
         return source
+
+    async def ask_provider(
+        self, source: CompactionInput, request: CompactRequest
+    ) -> CompactResult | None:
+        """Return the call that the caller has to make where the provider compacts.
+
+        None for the other strategies, and where the provider has no compaction.
+        """
+        resolved, conversation_id = source.resolved, source.conversation.conversation_id
+        strategy = request.strategy or resolved.policy.strategy
+        if strategy is not StrategyName.PROVIDER or not resolved.policy.compaction.enabled:
+            return None
+        async with self.database.session() as session:
+            epoch = await session.usage.last_epoch(conversation_id, tuple(FormatName))
+        if epoch is not None:
+            streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
+        else:
+            streams = [(format, resolved.model or "") for format in NATIVE_FORMATS]
+        item, instructions = source.view.provider_item, request.instructions
+        calls = (provider_call(*stream, item, instructions) for stream in streams)
+        call = next(filter(None, calls), None)
+        if call is None:
+            return None
+        run = self.start(source, Trigger.FORCED, request)
+        open_calls = _OPEN_CALLS_FIRST if source.state.open_calls else ""
+        return replace(nothing_done(run, PROVIDER_COMPACTS + open_calls), provider_call=call)
 
     async def postpone(self, source: CompactionInput) -> None:
         """Pause automatic compactions after a failure, longer after each one in a row.
@@ -245,6 +280,7 @@ class CompactionRunner:
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
                 *over_target(run, view),
+                *((UNAVAILABLE,) if _replaces_provider(run) else ()),
             ),
         )
 
@@ -322,6 +358,12 @@ class CompactionRunner:
             if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _replaces_provider(run: CompactionRun) -> bool:
+    """Whether a summary is made because a provider has no compaction. [strategy.provider]"""
+    is_summary = run.trigger in (Trigger.FORCED, Trigger.PROACTIVE)
+    return is_summary and run.strategy is StrategyName.PROVIDER
 
 
 def _sum_of_costs(first: float | None, second: float | None) -> float | None:

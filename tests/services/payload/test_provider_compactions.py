@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from openai.types.responses.response_compact_params import ResponseCompactParams
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
 from app.domain.prompt.resolved_settings import RequestSettings
-from tests.judge import refusals
+from tests.judge import check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -69,7 +73,14 @@ async def built(
     service = harness.cold() if cold else None
     build = await harness.build(conversation_id, RequestSettings(format, model), service)
     assert not refusals(format, build.payload), build.payload
+    assert not violations(build.payload, format, build["betas"])
     return build
+
+
+def violations(payload: dict[str, Any], format: FormatName, betas: Sequence[str]) -> list[str]:
+    """Return the rules of the providers that a payload breaks."""
+    found = validate(payload, format, Context(betas=betas))
+    return [str(violation) for violation in found if violation.severity == "error"]
 
 
 @dataclass(frozen=True)
@@ -431,3 +442,73 @@ async def test_without_the_model_the_built_in_summariser_answers(
     calls = len(gateway.calls)
     again = await built(harness, cid, GEMINI, "gemini-2.5-pro")
     assert "tabs" in again.contents and len(gateway.calls) == calls
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_strategy_asks_the_provider(harness: Harness, family: Family) -> None:
+    """[strategy.provider] The payload has the provider's own `context_management`."""
+    policy = {**ROOM, "strategy": "provider", "compaction": {"threshold_ratio": 0.5}}
+    cid = await harness.conversation(policy)
+    await harness.append(cid, user("Hello.", family.format), format=family.format)
+    build = await built(harness, cid, family.format, family.model)
+    if family.format is RESPONSES:
+        expected: Any = [{"type": "compaction", "compact_threshold": 99_500}]
+        assert build["betas"] == ()
+    else:
+        trigger = {"type": "input_tokens", "value": 99_500}
+        expected = {"edits": [{"type": "compact_20260112", "trigger": trigger}]}
+        assert build["betas"] == ("compact-2026-01-12",)
+    assert build.payload["context_management"] == expected
+    await harness.append(cid, *family.answer("Hi."), format=family.format)
+    after = await built(harness, cid, family.format, family.model)
+    if family is REQUESTED:  # a signed block excludes the edit
+        assert "context_management" not in after.payload
+        assert after["betas"] == ("compact-2026-09-04",)
+    else:
+        assert after.payload["context_management"] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_forced_compaction_names_the_providers_call(
+    harness: Harness, family: Family
+) -> None:
+    """[strategy.provider] The caller makes the call: nothing is compacted here."""
+    cid = await compacted(harness, family, {"strategy": "provider"})
+    await built(harness, cid, family.format, family.model)
+    before = await harness.stored(cid)
+    for options in ({}, {"dry_run": True}, {"instructions": "Keep names."}):
+        result = await harness.compact(cid, **options)
+        call = result.provider_call
+        assert not result.compacted and call is not None
+        assert call.format is family.format
+        build = await built(harness, cid, family.format, family.model)
+        request = {name: build.payload[name] for name in call.fields if name in build.payload}
+        request |= call.added
+        if family.format is RESPONSES:
+            assert call.method == "responses.compact"
+            assert not check_type({**request, "input": "Hello."}, ResponseCompactParams)
+            continue
+        assert call.method == "beta.messages.create"
+        assert not refusals(ANTHROPIC, request)
+        assert not violations(request, ANTHROPIC, call.betas)
+        assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
+        assert ("compaction" in call.added) == (family is REQUESTED)
+    assert (await harness.stored(cid)).state == before.state
+
+
+async def test_formats_without_it_are_summarised_here(harness: Harness) -> None:
+    """[strategy.provider] Chat and Gemini have no compaction: ours runs, and `degraded` says so."""
+    small = {"budget": {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}}
+    for format, model in ((CHAT, MODEL), (GEMINI, "gemini-2.5-pro")):
+        cid = await harness.conversation({**small, "agent_tools": "none", "strategy": "provider"})
+        await harness.talk(cid, 40)
+        build = await built(harness, cid, format, model)
+        assert build["compaction"].compacted
+        assert build["compaction"].strategies_run == ("retain_summary",)
+        assert "provider_compaction_unavailable" in build["degraded"]
+        assert "context_management" not in build.payload
+        await harness.talk(cid, 12)
+        await built(harness, cid, format, model)
+        forced = await harness.compact(cid)
+        assert forced.compacted and forced.provider_call is None
+        assert "provider_compaction_unavailable" in forced.degraded

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
+from app.domain.compaction.provider_items import UNAVAILABLE
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.views import (
@@ -71,6 +72,7 @@ _DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
+    UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
 
