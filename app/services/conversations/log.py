@@ -10,10 +10,12 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
+from app.domain.common.messages import Reasoning
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
@@ -202,8 +204,7 @@ class LogService:
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> _AppendResult | dict[str, Any]:
-        has_compaction = any(draft.compaction is not None for draft in batch.drafts)
-        is_plain = not (batch.attached_blob_ids or has_compaction)
+        is_plain = not (batch.attached_blob_ids or _newest_compaction(batch.request, batch.drafts))
         if batch.request.idempotency_key is None and is_plain:
             async with self._database.session() as session:
                 result = await self._append(
@@ -250,12 +251,11 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
-        for position, draft in zip(reversed(positions), reversed(drafts), strict=True):
-            if draft.compaction is not None:
-                after = await self._provider_compactions.apply(
-                    session, after, draft.compaction, position.seq, request.format
-                )
-                break
+        if (newest := _newest_compaction(request, drafts)) is not None:
+            index, item = newest
+            after = await self._provider_compactions.apply(
+                session, after, item, positions[index].seq, request.format
+            )
         return _AppendResult(
             after, await self._answer(session, after, positions, batch.warnings), positions
         )
@@ -333,6 +333,16 @@ class LogService:
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
         )
         return replace(result, answer=replace(result.answer, messages=messages))
+
+
+def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> tuple[int, Reasoning] | None:
+    """Return the last compaction item of a batch that counts, with the index of its draft."""
+    items = [
+        (index, draft.compaction)
+        for index, draft in enumerate(drafts)
+        if draft.compaction is not None
+    ]
+    return items[-1] if items and request.applies_compactions else None
 
 
 def _request_hash(request: Append) -> str:
