@@ -162,6 +162,11 @@ def view_for_model(view: View, model: str, format: FormatName) -> View:
     return with_omission_note(replace(view, provider_item=replace(item, is_sent=False)))
 
 
+def without_item(view: View) -> View:
+    """Return the view without its provider's item, where the message of that gives way."""
+    return with_omission_note(replace(view, provider_item=None))
+
+
 def with_item_sent(view: View) -> View:
     """Return the view of a conversation, whatever payload it was adapted to."""
     item = view.provider_item

@@ -25,6 +25,7 @@ from app.domain.compaction.views import (
     view_after,
     with_omission_note,
     with_shown_item,
+    without_item,
 )
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
@@ -95,8 +96,14 @@ def _has_reasoning(state: BuildState) -> bool:
 async def _reduce(
     deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
 ) -> BuildState:
-    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning."""
+    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning.
+
+    The message with a provider's compaction item stays as long as the rest can give way.
+    """
     reduced, too_large = await _reduce_view(deps, state, overshoot)
+    if too_large is not None and state.view.provider_item is not None:
+        released = replace(state.without_rendered(), view=without_item(state.view))
+        reduced, too_large = await _reduce_view(deps, released, overshoot)
     if too_large is None:
         return reduced
     if state.drops_reasoning or not has_reasoning:
