@@ -359,8 +359,8 @@ class BuiltContext(EarlierBuild):
         description="Why this epoch began; null for the first. One of `compaction`,"
         " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
         " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
-        " `model_changed`, `cleared`, `restored`, `undone`,"
-        " `redacted`."
+        " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
+        " `provider_compacted`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
     budget: Budget = Field(description="The context window and its use by this payload.")

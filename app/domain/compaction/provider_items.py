@@ -29,6 +29,15 @@ NATIVE_FORMATS: Final = tuple(_FAMILIES)
 """The formats whose providers compact."""
 
 
+def leaves_user_messages(format: FormatName, model: str) -> bool:
+    """Whether an item that is a message by itself stands for all but the user's messages.
+
+    OpenAI's endpoint for compactions returns those beside it.
+    """
+    is_openai = accepted_families(model, format)[:1] in ((), (OPENAI,))
+    return format is FormatName.OPENAI_RESPONSES and is_openai
+
+
 def has_compaction(format: FormatName, model: str) -> bool:
     """Whether the provider of a model compacts what it is sent in a format."""
     return accepted_families(model, format)[:1] in _FAMILIES.get(format, ())

@@ -10,7 +10,6 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.domain.common.messages import Reasoning
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
@@ -204,7 +203,8 @@ class LogService:
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> _AppendResult | dict[str, Any]:
-        is_plain = not (batch.attached_blob_ids or _newest_compaction(batch.request, batch.drafts))
+        newest = _newest_compaction(batch.request, batch.drafts)
+        is_plain = newest is None and not batch.attached_blob_ids
         if batch.request.idempotency_key is None and is_plain:
             async with self._database.session() as session:
                 result = await self._append(
@@ -252,9 +252,8 @@ class LogService:
             return None
         positions = positions_of_drafts(after, drafts, ids)
         if (newest := _newest_compaction(request, drafts)) is not None:
-            index, item = newest
             after = await self._provider_compactions.apply(
-                session, after, item, positions[index].seq, request.format
+                session, after, drafts[newest], positions[newest].seq, request.format
             )
         return _AppendResult(
             after, await self._answer(session, after, positions, batch.warnings), positions
@@ -335,14 +334,10 @@ class LogService:
         return replace(result, answer=replace(result.answer, messages=messages))
 
 
-def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> tuple[int, Reasoning] | None:
-    """Return the last compaction item of a batch that counts, with the index of its draft."""
-    items = [
-        (index, draft.compaction)
-        for index, draft in enumerate(drafts)
-        if draft.compaction is not None
-    ]
-    return items[-1] if items and request.applies_compactions else None
+def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> int | None:
+    """Return the index of the last draft with a compaction item that counts."""
+    indexes = (index for index, draft in enumerate(drafts) if draft.compaction is not None)
+    return max(indexes, default=None) if request.applies_compactions else None
 
 
 def _request_hash(request: Append) -> str:

@@ -13,15 +13,16 @@ from dataclasses import asdict, replace
 
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
-from app.domain.common.messages import FormatName, Reasoning
+from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy
-from app.domain.compaction.provider_items import provider_item
+from app.domain.compaction.provider_items import leaves_user_messages, provider_item
 from app.domain.compaction.results import result_of
 from app.domain.compaction.views import agent_tools_tokens, base_view, view_behind_item
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.events import EventType
-from app.domain.conversations.view import Span, View
+from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.view import Span, View, spans_through
 from app.domain.formats.compactions import readable_summary
 from app.domain.payload.epochs import PROVIDER_COMPACTED, model_in
 from app.domain.prompt.resolved_settings import ResolvedSettings
@@ -44,7 +45,7 @@ class ProviderCompactions:
         self,
         session: Repositories,
         conversation: Conversation,
-        part: Reasoning,
+        draft: Draft,
         seq: int,
         format: FormatName,
     ) -> Conversation:
@@ -52,6 +53,8 @@ class ProviderCompactions:
 
         Call it in the transaction that stored the message.
         """
+        part = draft.compaction
+        assert part is not None
         conversation = await self._active.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
         resolved = await self._resolved(conversation)
@@ -61,11 +64,12 @@ class ProviderCompactions:
         if state.compaction_id is not None:
             active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         before = base_view(state, active.view if active is not None else None, policy)
-        pinned = await session.contexts.pinned(conversation_id)
-        pinned_seqs = [item.seq for item in pinned]
         model = await self._maker(session, conversation, format)
+        kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
+        if draft.is_only_compaction and leaves_user_messages(format, model):
+            kept_seqs |= await _user_seqs(session, conversation_id, before, seq)
         item = provider_item(part, seq, format, model, count)
-        view = view_behind_item(before, item, pinned_seqs, readable_summary(part), count)
+        view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
         receipt = _receipt(self._new_id(), state, item.model, before, view)
         kept = tuple(sorted({*view.unhidden_seqs, *view.uncleared_results}))
         shown = replace(conversation, state=replace(state, kept_seqs=kept))
@@ -117,6 +121,15 @@ class ProviderCompactions:
         if epoch is not None:
             return model_in(epoch.payload_stream)
         return conversation.model or self._resolver.default_model or ""
+
+
+async def _user_seqs(session: Repositories, conversation_id: str, view: View, end: int) -> set[int]:
+    """Return the seqs of the user's messages that a view shows before a seq."""
+    seqs: set[int] = set()
+    for span in spans_through(view.spans, end - 1):
+        entries = await session.log.entries(conversation_id, span.start, span.end)
+        seqs |= {item.seq for item in entries if item.role is Role.USER}
+    return seqs
 
 
 def _receipt(

@@ -251,18 +251,27 @@ async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[
 
 
 async def test_an_item_alone_is_a_boundary(harness: Harness) -> None:
-    """[compaction.provider-item] As `responses.compact` returns it; others see no such message."""
-    cid = await harness.conversation(ROOM)
-    await harness.append(cid, user("Use tabs. " * 60), says("Noted."), format=RESPONSES)
-    answer = await harness.append(cid, ITEM, format=RESPONSES)
-    assert answer.messages[0].token_count == 0
-    await harness.append(cid, user("And?"), format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert [item["type"] for item in history_of(build)] == ["compaction", "message"]
-    for format, model in OTHERS[RESPONSES]:
-        other = await built(harness, cid, format, model)
-        assert len(history_of(other)) <= 2
-        assert "[reasoning]" not in other.contents
+    """[compaction.provider-item] As `responses.compact` returns it; others see no such message.
+
+    OpenAI's stands for all but the user's messages, which follow it; xAI's stands for them, too.
+    """
+    for model, users in ((GPT, 2), (GROK, 1)):
+        cid = await harness.conversation(ROOM)
+        await harness.append(
+            cid, user("From now on use tabs. " + "Why? " * 300), says("Noted."), format=RESPONSES
+        )
+        await built(harness, cid, RESPONSES, model)
+        answer = await harness.append(cid, ITEM, format=RESPONSES)
+        assert answer.messages[0].token_count == 0
+        await harness.append(cid, user("And?"), format=RESPONSES)
+        build = await built(harness, cid, RESPONSES, model)
+        kinds = [item["type"] for item in history_of(build)]
+        assert kinds == ["compaction", *["message"] * users]
+        assert "Noted." not in build.contents
+        for format, other_model in OTHERS[RESPONSES]:
+            other = await built(harness, cid, format, other_model)
+            assert "[reasoning]" not in other.contents and "Noted." not in other.contents
+            assert "use tabs" in other.contents
 
 
 async def test_the_newest_item_counts(harness: Harness) -> None:

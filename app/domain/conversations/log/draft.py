@@ -79,6 +79,11 @@ class Draft:
     compaction: Reasoning | None = None
 
     @property
+    def is_only_compaction(self) -> bool:
+        """Whether the message is a compaction item and nothing else."""
+        return self.compaction is not None and not self.tokens
+
+    @property
     def sent_at(self) -> datetime | None:
         """The timestamp that the message has."""
         return time_from(self.timestamp) if self.timestamp is not None else None
