@@ -250,10 +250,10 @@ class Assembler(ABC):
     def _is_rewritten(self, row: LogRow) -> bool:
         """Whether a row is not shown as it is stored, and so counted again.
 
-        Either the names of tools leave its preview (rule 5), or its text is shortened.
+        The names of tools leave its preview (rule 5), its text is shortened, or it loses what a
+        compaction item in it stands for (rule 8).
         """
-        item = self.view.sent_item
-        if row.seq in self._shortened_by_seq or (item is not None and row.seq == item.seq):
+        if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
         output = row.output
         if output is None or not output.mentions:
@@ -267,7 +267,13 @@ class Assembler(ABC):
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
         message = self._sent_message(row)
+        if self._has_sent_item(row):
+            return message
         return _without_tool_names(message, output_of(row)) if self._is_rewritten(row) else message
+
+    def _has_sent_item(self, row: LogRow) -> bool:
+        item = self.view.sent_item
+        return item is not None and row.seq == item.seq
 
     def _sent_message(self, row: LogRow) -> Message:
         if not _may_have_compaction(row):
@@ -276,10 +282,14 @@ class Assembler(ABC):
 
     def _without_compactions(self, row: LogRow) -> Message | None:
         """Return a message without compactions, None where nothing else is in it (rule 8)."""
-        item = self.view.sent_item
-        if item is not None and row.seq == item.seq:
-            return compactions.after_compaction(row.message())
-        return compactions.without_compactions(row.message())
+        message = row.message()
+        if self._has_sent_item(row):
+            return compactions.after_compaction(message)
+        return compactions.without_compactions(self._unbound(row, message))
+
+    def _unbound(self, row: LogRow, message: Message) -> Message:
+        """Return a message as it is accepted without the compactions in it."""
+        return message
 
     def _shortened(self, row: LogRow, shortened: ShortenedMessage) -> Message:
         """Return a message with the middle of its texts left out (rule 5)."""

@@ -19,6 +19,7 @@ from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.payload.validation import validate
 from app.domain.payload.validation.rules import Context
 from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.payload.reported_usage import Report, UsageService
 from tests.judge import check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,
@@ -30,6 +31,7 @@ from tests.services.fakes import (
     Harness,
     ScriptedGateway,
     WatchedDatabase,
+    new_id,
 )
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
@@ -326,6 +328,45 @@ async def test_the_receipt_names_the_provider(harness: Harness, family: Family) 
     build = await built(harness, cid, family.format, family.model)
     counted = (await harness.stored(cid)).state
     assert build["budget"].summary == counted.summary_tokens
+
+
+async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:
+    """[openai-responses.compaction-items] Without the item nothing refers to what it was."""
+    cid = await harness.conversation(ROOM)
+    answer = {**says("Yes."), "id": "msg_1", "status": "completed"}
+    await harness.append(cid, user("Is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    await harness.append(cid, ITEM, answer, format=RESPONSES)
+    assert history_of(await built(harness, cid, RESPONSES, GPT)) == [ITEM, answer]
+    for model in (GROK, GPT):
+        shown = history_of(await built(harness, cid, RESPONSES, model))
+        assert (shown[0] == ITEM, "id" in shown[-1]) == (model == GPT,) * 2
+    await harness.undo(cid)
+    assert "id" not in history_of(await built(harness, cid, RESPONSES, GPT))[-1]
+
+
+async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -> None:
+    """[usage.judged-by-larger] What an encrypted item costs is known to its provider only.
+
+    A report without tokens, as of a call that only compacted, changes nothing.
+    """
+    usage = UsageService(harness.database, harness.resolver, harness.active, new_id)
+    cid = await harness.conversation(ROOM)
+    large = {**ITEM, "encrypted_content": "x" * 400_000}
+    await harness.append(cid, user("Is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    await harness.append(cid, large, says("Yes."), user("And?"), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert build["tokens_used"] > 70_000
+    for sent, expected in ((0, build["tokens_used"]), (3000, 3010)):
+        report = Report(
+            {"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
+            build_id=build["build_id"],
+        )
+        answer = await usage.report("default", cid, report)
+        assert answer.judged_tokens is not None
+        assert abs(answer.judged_tokens - expected) < 10
+        assert answer.uncalibrated_reason == "provider_compaction"
 
 
 async def test_pinned_messages_follow_the_item(harness: Harness) -> None:

@@ -89,6 +89,16 @@ def for_payload(
     return adapting.with_parts(message, parts)
 
 
+def unbound(message: Message) -> Message:
+    """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
+    parts: list[Part] = []
+    is_unbound = False
+    for part in message.parts:
+        parts.append(_without_id(part) if is_unbound else part)
+        is_unbound = is_unbound or is_compaction(part)
+    return adapting.with_parts(message, parts)
+
+
 def _with_sent_arguments(call: ToolCall) -> ToolCall:
     """Take the arguments from the object that is sent, whose escaped characters were replaced."""
     kind = call.block.get("type") if call.block and call.format is _FORMAT else None

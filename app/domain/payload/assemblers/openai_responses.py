@@ -81,6 +81,9 @@ class ResponsesAssembler(SeparateAssembler):
         self._record_cost(row, tokens)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
+    def _unbound(self, row: LogRow, message: Message) -> Message:
+        return openai_responses.unbound(message) if row.format is self.format else message
+
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         self._put([dict(block)], tokens, is_model=True)
 
