@@ -289,7 +289,7 @@ class ProviderCall(ResponseSchema):
     format: Literal["openai_responses", "anthropic"] = Field(description="Format of that build.")
     method: str = Field(description="Method of the SDK's client, such as `responses.compact`.")
     fields: list[str] = Field(description="Fields of the payload to send, where it has them.")
-    added: dict[str, Any] = Field(description="Fields to send besides.")
+    added: AnyObject = Field(description="Fields to send besides.")
     betas: list[str] = Field(description="Beta features of Anthropic that the call needs.")
 
 

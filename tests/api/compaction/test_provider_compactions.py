@@ -50,7 +50,7 @@ async def compacted(client: httpx.AsyncClient, **body: Any) -> str:
 
 
 async def test_transcript_receipt_events_and_search_know_it(client: httpx.AsyncClient) -> None:
-    """[transcripts.visibility, compaction.receipt, compaction.expand]"""
+    """[transcript.visibility, compaction.receipt, compaction.expand]"""
     path = await compacted(client)
     page = await read(client, f"{path}/messages")
     states = [item["visibility"]["state"] for item in page["data"]]
@@ -77,7 +77,7 @@ async def test_transcript_receipt_events_and_search_know_it(client: httpx.AsyncC
 
 
 async def test_forks_and_imports_begin_with_the_item(client: httpx.AsyncClient) -> None:
-    """[forks.compaction, exports.format] The copy builds the same items."""
+    """[forks.visible-state, exports.format] The copy builds the same items."""
     path = await compacted(client)
     before = (await built(client, path))["payload"]["input"]
     assert before[0] == ITEM
@@ -98,7 +98,7 @@ async def test_forks_and_imports_begin_with_the_item(client: httpx.AsyncClient) 
 
 
 async def test_a_restored_snapshot_begins_with_the_item(client: httpx.AsyncClient) -> None:
-    """[snapshots.restore] In a conversation of its own: it does not stand for other messages."""
+    """[snapshots.restore-elsewhere] In a conversation of its own: it does not stand for other messages."""
     path = await compacted(client)
     saved = await client.post(f"{path}/snapshots", json={})
     assert saved.status_code == 201, saved.text
@@ -149,7 +149,7 @@ async def test_undo_over_http(client: httpx.AsyncClient) -> None:
 
 
 async def test_clear_forgets_the_item(client: httpx.AsyncClient) -> None:
-    """[conversations.clear] The item is before the clear, like what it stands for."""
+    """[window.clear] The item is before the clear, like what it stands for."""
     path = await compacted(client)
     assert (await client.post(f"{path}/clear")).status_code == 200
     await append(client, path, {"role": "user", "content": "New."}, format="openai_responses")
@@ -202,7 +202,7 @@ async def test_compact_answers_the_providers_call(client: httpx.AsyncClient) -> 
 
 
 async def test_repeated_appends_make_one_receipt(client: httpx.AsyncClient) -> None:
-    """[log.idempotency] A repeated key answers as before, and so do messages with their ids."""
+    """[log.idempotency-key] A repeated key answers as before, and so do messages with their ids."""
     path = await new_conversation(client, policy=ROOM, model=GPT)
     await append(client, path, {"role": "user", "content": "Hi."}, format="openai_responses")
     body = {"messages": [ITEM, said("Yes.")], "format": "openai_responses"}
