@@ -132,10 +132,10 @@ def view_behind_item(
     """Return the view that begins with a provider's item.
 
     Pinned messages before it stay. `text` is its readable summary. Where that is empty, the
-    summaries of `view` stay, until the first payload that cannot send the item needs one.
+    summaries of `view` stay, until the first payload that cannot send the item needs one. No result
+    that was cleared is shown any more.
     """
-    pins = tuple(sorted(pinned_seqs))
-    spans = spans_beside(Span(1, item.seq), pins, view.window)
+    spans = spans_beside(Span(1, item.seq), pinned_seqs, view.window)
     summaries = view.summaries
     if text:
         span = hidden_by(spans, view.window) or Span(item.seq, item.seq)
@@ -145,7 +145,8 @@ def view_behind_item(
         view,
         spans=spans,
         summaries=summaries,
-        uncleared_results=tuple(seq for seq in pins if seq <= view.results_cleared_through),
+        results_cleared_through=0,
+        uncleared_results=(),
         provider_item=item,
     )
     return with_omission_note(with_shortened(after, ()))

@@ -71,8 +71,7 @@ class ProviderCompactions:
         item = provider_item(part, seq, format, model, count)
         view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
         receipt = _receipt(self._new_id(), state, item.model, before, view)
-        kept = tuple(sorted({*view.unhidden_seqs, *view.uncleared_results}))
-        shown = replace(conversation, state=replace(state, kept_seqs=kept))
+        shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
         visible = await view_state_of(session, self._resolver, shown, receipt)
         after = replace(
             state,
@@ -81,6 +80,7 @@ class ProviderCompactions:
             compaction_id=receipt.compaction_id,
             hidden_span=view.hidden,
             kept_seqs=visible.kept_seqs,
+            results_cleared_through=0,
             summary_tokens=visible.summary_tokens,
             hidden_tokens=visible.hidden_tokens,
             hidden_messages=visible.hidden_messages,

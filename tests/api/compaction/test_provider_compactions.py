@@ -98,7 +98,7 @@ async def test_forks_and_imports_begin_with_the_item(client: httpx.AsyncClient) 
 
 
 async def test_a_restored_snapshot_begins_with_the_item(client: httpx.AsyncClient) -> None:
-    """[snapshots.restore-elsewhere] In a conversation of its own: it does not stand for other messages."""
+    """[snapshots.restore-elsewhere] In an empty conversation: it stands for no other messages."""
     path = await compacted(client)
     saved = await client.post(f"{path}/snapshots", json={})
     assert saved.status_code == 201, saved.text

@@ -205,6 +205,45 @@ async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) ->
     assert history_of(build)[:2] == [ITEM, THOUGHT]
 
 
+async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> None:
+    """[reasoning.unchanged-prefix] The first item adds `recall`, to which reasoning is not bound."""
+    cid = await harness.conversation({"budget": ROOM["budget"]})
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    first = await built(harness, cid, RESPONSES, GPT)
+    assert "tools" not in first.payload
+    for number, kept in enumerate((False, True)):
+        item = {**ITEM, "id": f"cmp_{number}", "encrypted_content": f"secret {number}"}
+        thought = {**THOUGHT, "id": f"rs_{number}"}
+        call = {**CALL, "call_id": f"call{number}"}
+        await harness.append(cid, item, thought, call, format=RESPONSES)
+        await harness.append(cid, {**OUTPUT, "call_id": f"call{number}"}, format=RESPONSES)
+        build = await built(harness, cid, RESPONSES, GPT)
+        assert history_of(build)[0] == item
+        assert (thought in history_of(build)) == kept
+        assert [tool["name"] for tool in build.payload["tools"]] == ["recall"]
+
+
+async def test_reasoning_after_the_item_survives_an_earlier_clearing(harness: Harness) -> None:
+    """[reasoning.unchanged-prefix] What was cleared before the item is not shown any more."""
+    tool_output = {"context_budget_tokens": 100, "clear_at_least": 0}
+    cid = await harness.conversation({**ROOM, "tool_output": tool_output})
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    for number in range(3):
+        call = {**CALL, "call_id": f"old{number}"}
+        result = {**OUTPUT, "call_id": f"old{number}", "output": "line " * 200}
+        await harness.append(cid, call, result, format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    assert (await harness.stored(cid)).state.results_cleared_through
+    await harness.append(cid, ITEM, THOUGHT, CALL, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert history_of(build)[:2] == [ITEM, THOUGHT]
+    assert not (await harness.stored(cid)).state.results_cleared_through
+    await harness.undo(cid)
+    assert "read with tool_output_cache" not in (await built(harness, cid, RESPONSES, GPT)).contents
+    assert (await harness.stored(cid)).state.results_cleared_through
+
+
 async def test_a_call_before_the_item_in_its_message_stays_behind_it(harness: Harness) -> None:
     """[compaction.provider-item] A result is never sent without its call."""
     cid = await harness.conversation(ROOM)

@@ -57,9 +57,10 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             _has_other_reasoning(state) or state.drops_reasoning
         )
         reason = "model_changed" if state.input.other_streams else None
-        min_reasoning_after = 0
+        min_reasoning_after, last_tools = 0, None
     else:
         last_start = epoch_start_from(last_epoch.start_json)
+        last_tools = last_start.tools
         kept_tools = last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
         window = requested_window(state.attempt.settings)
@@ -81,9 +82,10 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         replays_all = False
         min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
-    item = state.view.sent_item
-    if reason == PROVIDER_COMPACTED and item is not None and _begins_with_item(state):
-        # The model made what follows its item with that item as its only history.
+    item, tools = state.view.sent_item, _new_start(state, ()).tools
+    is_only_change = reason == PROVIDER_COMPACTED and tools == last_tools
+    if item is not None and is_only_change and _begins_with_item(state):
+        # The model made what follows its item with the item as its only history.
         reasoning_after = max(min_reasoning_after, item.seq - 1)
     start = _with_reasoning_limit(
         _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
