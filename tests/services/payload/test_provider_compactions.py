@@ -206,7 +206,7 @@ async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) ->
 
 
 async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> None:
-    """[reasoning.unchanged-prefix] The first item adds `recall`, to which reasoning is not bound."""
+    """[reasoning.unchanged-prefix] The first item adds `recall`; reasoning is bound to tools."""
     cid = await harness.conversation({"budget": ROOM["budget"]})
     await harness.append(cid, user("What is it?"), format=RESPONSES)
     first = await built(harness, cid, RESPONSES, GPT)
