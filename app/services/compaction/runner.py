@@ -20,7 +20,12 @@ from app.domain.compaction.provider_items import NATIVE_FORMATS, UNAVAILABLE
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import CompactResult, result_of
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
-from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
+from app.domain.compaction.views import (
+    kept_seqs,
+    shown_entries,
+    view_for_model,
+    view_summary_tokens,
+)
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.job import JobCancelled, JobStatus
@@ -107,8 +112,11 @@ class CompactionRunner:
             streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
         else:
             streams = [(format, resolved.model or "") for format in NATIVE_FORMATS]
-        item, instructions = source.view.provider_item, request.instructions
-        calls = (provider_call(*stream, item, instructions) for stream in streams)
+        items = [view_for_model(source.view, model, format).sent_item for format, model in streams]
+        calls = (
+            provider_call(*stream, item, request.instructions)
+            for stream, item in zip(streams, items, strict=True)
+        )
         call = next(filter(None, calls), None)
         if call is None:
             return None

@@ -63,7 +63,8 @@ class ProviderCompactions:
         active = None
         if state.compaction_id is not None:
             active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
-        before = base_view(state, active.view if active is not None else None, policy)
+        is_shown = active is not None and active.is_shown_with(policy.strategy)
+        before = base_view(state, active.view if active is not None and is_shown else None, policy)
         model = await self._maker(session, conversation, format)
         kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
         if draft.is_only_compaction and leaves_user_messages(format, model):

@@ -604,6 +604,23 @@ async def test_a_forced_compaction_names_the_providers_call(
     assert (await harness.stored(cid)).state == before.state
 
 
+async def test_the_call_is_for_the_payload_that_was_built_last(harness: Harness) -> None:
+    """[strategy.provider] OpenAI's item is not in a payload for Anthropic, and so no obstacle."""
+    cid = await compacted(harness, THRESHOLD, {"strategy": "provider"})
+    for format, model, expected in (
+        (ANTHROPIC, CLAUDE, "context_management"),
+        (RESPONSES, GPT, None),
+    ):
+        await built(harness, cid, format, model)
+        call = (await harness.compact(cid)).provider_call
+        assert call is not None and call.format is format
+        assert list(call.added) == ([expected] if expected else [])
+    cid = await compacted(harness, OPENAI, {"strategy": "provider"})
+    await built(harness, cid, ANTHROPIC, CLAUDE)
+    call = (await harness.compact(cid)).provider_call
+    assert call is not None and list(call.added) == ["compaction"]
+
+
 async def test_formats_without_it_are_summarised_here(harness: Harness) -> None:
     """[strategy.provider] Chat and Gemini have no compaction: ours runs, and `degraded` says so."""
     small = {"budget": {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}}
