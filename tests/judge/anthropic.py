@@ -10,6 +10,8 @@
    ends the payload, or the user's next message holds tool results alone.
 5. Thinking is the assistant's, has its signature, and comes before the calls it led to.
 6. Tools have names of their own; one is not deferred; each tool_reference names one of them.
+7. The beta API alone takes compactions. A block is the first one of the payload, in a message of
+   the assistant. A signed one excludes `context_management`, any other one needs the edit for it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from anthropic.types import MessageParam
+from anthropic.types.beta import BetaMessageParam
+from anthropic.types.beta.message_create_params import (
+    MessageCreateParamsNonStreaming as BetaMessageCreateParamsNonStreaming,
+)
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
 from tests.judge.anthropic_cache import judge_breakpoints
@@ -43,13 +49,19 @@ def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding
     request = {**payload, "messages": []}
     if "model" not in payload:
         request |= {"model": "any", "max_tokens": 1}
-    findings.found += check_type(request, MessageCreateParamsNonStreaming)
+    is_beta = "context_management" in payload or bool(_compactions(objects(messages)))
+    findings.found += check_type(
+        request,
+        BetaMessageCreateParamsNonStreaming if is_beta else MessageCreateParamsNonStreaming,
+    )
     for index, message in enumerate(messages):
-        findings.found += check_type(message, MessageParam, f"$.messages[{index}]")
+        hint = BetaMessageParam if is_beta else MessageParam
+        findings.found += check_type(message, hint, f"$.messages[{index}]")
     if findings.is_mistyped:
         return findings.found
     read = merged(objects(messages)) if merge_roles else objects(messages)
     _judge_roles(read, findings)
+    _judge_compactions(payload, read, findings)
     for index, message in enumerate(read):
         place = f"$.messages[{index}]"
         _judge_content(message, index == len(read) - 1, place, findings)
@@ -91,12 +103,34 @@ def _typed(message: Message, kind: str) -> list[dict[str, Any]]:
     return [block for block in blocks_of(message) if block.get("type") == kind]
 
 
+def _compactions(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [block for message in messages for block in _typed(message, "compaction")]
+
+
+def _judge_compactions(
+    payload: dict[str, Any], messages: Sequence[Message], findings: Findings
+) -> None:
+    """Rule 7."""
+    found = _compactions(messages)
+    if not found:
+        return
+    opening = messages[0]
+    if len(found) > 1 or opening["role"] != "assistant" or blocks_of(opening)[0] is not found[0]:
+        findings.error("compaction-not-first", "$.messages", "one block opens the payload")
+    edits = objects(payload.get("context_management", {}).get("edits"))
+    has_edit = any(edit.get("type") == "compact_20260112" for edit in edits)
+    if found[0].get("signature") and "context_management" in payload:
+        findings.error("signed-compaction", "$.context_management", "not beside a signed block")
+    elif not found[0].get("signature") and not has_edit:
+        findings.error("compaction-without-edit", "$.context_management", "the edit is missing")
+
+
 def _judge_roles(messages: Sequence[Message], findings: Findings) -> None:
     """Rule 1."""
     roles = [message.get("role") for message in messages]
     if roles[0] == "system":
         findings.error("system-first", "$.messages[0]", "it stands in `system`")
-    elif roles[0] != "user":
+    elif roles[0] != "user" and not _compactions(messages[:1]):
         findings.error("first-not-user", "$.messages[0]", "the user comes first")
     for index in range(1, len(roles)):
         place = f"$.messages[{index}]"

@@ -23,6 +23,7 @@ HOUR = {"type": "ephemeral", "ttl": "1h"}
 MINUTES = {"type": "ephemeral"}
 SCHEMA: Json = {"type": "object", "properties": {"path": {"type": "string"}}}
 SIGNATURE = "c2lnbmVk"
+COMPACTION: Json = {"type": "compaction", "content": "They read a.py."}
 
 
 def chat_call(call_id: str, name: str = "read_file", arguments: Any = '{"path": "a.py"}') -> Json:
@@ -34,6 +35,11 @@ def function_call(call_id: str, **more: Any) -> Json:
     """Return a call of Responses."""
     call = {"type": "function_call", "call_id": call_id, "name": "read_file", "arguments": "{}"}
     return call | more
+
+
+def compacted(block: Json) -> Json:
+    """Return a message of Anthropic Messages that a compaction opens."""
+    return {"role": "assistant", "content": [block]}
 
 
 def tool_use(call_id: str, **more: Any) -> Json:
@@ -306,6 +312,15 @@ ANTHROPIC: list[tuple[str, Change]] = [
     ("sdk-type", insert("messages", 5, {"role": "tool", "tool_call_id": "t1", "content": "done"})),
     ("first-not-user", drop("messages", 0)),
     ("system-first", insert("messages", 0, {"role": "system", "content": "Be brief."})),
+    ("compaction-not-first", insert("messages", 1, "content", 0, COMPACTION)),
+    ("compaction-without-edit", insert("messages", 0, compacted(COMPACTION))),
+    (
+        "signed-compaction",
+        both(
+            insert("messages", 0, compacted({**COMPACTION, "signature": "s"})),
+            put("context_management", {"edits": [{"type": "compact_20260112"}]}),
+        ),
+    ),
     ("roles-repeat", double("messages", 0)),
     ("empty-content", put("messages", 3, "content", "")),
     ("empty-content", put("messages", 0, "content", [])),
@@ -575,3 +590,13 @@ def test_the_judge_imports_nothing_of_the_service() -> None:
     ours = {name for name in imported if name.split(".")[0] in ("app", "tests", "benchmarks", "")}
     assert modules
     assert all(name.startswith("tests.judge") for name in ours), ours
+
+
+def test_a_compaction_opens_a_payload_of_anthropic() -> None:
+    """With the edit that made it, or signed and without any."""
+    payload = copy.deepcopy(GOOD["anthropic"])
+    payload["messages"].insert(0, compacted({**COMPACTION, "signature": SIGNATURE}))
+    assert not refusals("anthropic", payload)
+    payload["messages"][0] = compacted(COMPACTION)
+    payload["context_management"] = {"edits": [{"type": "compact_20260112"}]}
+    assert not refusals("anthropic", payload)

@@ -89,6 +89,8 @@ async def compact(
 ) -> Response:
     """Compact what the strategy allows, however full the window is; see `compacted` in the result.
 
+    With the strategy `provider` nothing is compacted: `provider_call` names the call to make.
+
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
     log never changes. With `dry_run` nothing changes and no model is called: the result shows the
     text of each summary or, where a model would write it, the prompts and their price.

@@ -70,6 +70,7 @@ _RESULT: dict[str, Any] = {
     "duration_ms": 12,
     "estimated": False,
     "degraded": [],
+    "provider_call": None,
 }
 
 
@@ -80,6 +81,7 @@ _BUILT: dict[str, Any] = {
         "messages": [{"role": "user", "content": "Hello"}],
         "max_completion_tokens": 4096,
     },
+    "betas": [],
     "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
     "epoch": 1,
     "through_seq": 1,
@@ -113,6 +115,7 @@ _EARLIER: dict[str, Any] = {
     for name in (
         "format",
         "payload",
+        "betas",
         "build_id",
         "epoch",
         "through_seq",
@@ -276,6 +279,20 @@ class StateShown(ContextState):
     )
 
 
+class ProviderCall(ResponseSchema):
+    """A call of the provider's SDK that compacts the conversation.
+
+    Make it with the fields of a new build in this format, and append the compaction that it
+    returns, before any other message.
+    """
+
+    format: Literal["openai_responses", "anthropic"] = Field(description="Format of that build.")
+    method: str = Field(description="Method of the SDK's client, such as `responses.compact`.")
+    fields: list[str] = Field(description="Fields of the payload to send, where it has them.")
+    added: AnyObject = Field(description="Fields to send besides.")
+    betas: list[str] = Field(description="Beta features of Anthropic that the call needs.")
+
+
 class CompactResult(ResponseSchema):
     """The result of a compaction; tokens are of the whole payload."""
 
@@ -300,7 +317,12 @@ class CompactResult(ResponseSchema):
     )
     degraded: list[str] = Field(
         description="What it lacks: `summariser_unavailable` where there is no summary of messages"
-        " that were left out, or that stay, although the policy asks for one."
+        " that were left out, or that stay, although the policy asks for one;"
+        " `provider_compaction_unavailable` where a summary was made because the provider has no"
+        " compaction of its own."
+    )
+    provider_call: ProviderCall | None = Field(
+        description="With the strategy `provider`: the call to make; nothing was done."
     )
 
 
@@ -311,6 +333,11 @@ class EarlierBuild(ResponseSchema):
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
+    betas: list[str] = Field(
+        description="Beta features of Anthropic that the payload needs: `betas` of"
+        " `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload"
+        " with a compaction of Anthropic's own has one."
+    )
     build_id: str = Field(description="Id of this build; `as_of` takes it.")
     epoch: int = Field(description="Payloads of one epoch extend one another.")
     through_seq: int = Field(description="The newest message in the payload.")
@@ -332,8 +359,8 @@ class BuiltContext(EarlierBuild):
         description="Why this epoch began; null for the first. One of `compaction`,"
         " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
         " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
-        " `model_changed`, `cleared`, `restored`, `undone`,"
-        " `redacted`."
+        " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
+        " `provider_compacted`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
     budget: Budget = Field(description="The context window and its use by this payload.")

@@ -47,6 +47,7 @@ UncalibratedReason = TypeAliasType(
             "request_settings",
             "unknown_settings",
             "replayed_reasoning",
+            "provider_compaction",
             "server_steps",
             "payload_too_small",
             "unknown_build",

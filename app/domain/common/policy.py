@@ -28,6 +28,7 @@ class StrategyName(StrEnum):
     TREE_SUMMARY = "tree_summary"
     RETAIN_SUMMARY = "retain_summary"
     CHAIN = "chain"
+    PROVIDER = "provider"
 
 
 class ChainStep(StrEnum):

@@ -83,7 +83,7 @@ class CompactionInput:
             self.state,
             has_placeholders=view.results_cleared_through > 0,
             has_shortened=bool(view.shortened),
-            hides_messages=bool(view.summary_texts()),
+            hides_messages=view.hides_messages,
         )
         return self.resolved.usage(history_tokens, summary_tokens, tool_tokens).total
 
@@ -98,7 +98,7 @@ class CompactionInput:
         """
         if self.active is None or self.active.strategy != strategy:
             return False
-        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
+        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY, Trigger.PROVIDER):
             return False
         limits = self.resolved.compaction_limits()
         target = limits.effective_window * self.resolved.policy.compaction.target
@@ -123,7 +123,7 @@ def plan_compaction(
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
     strategy = STRATEGIES[options.strategy or policy.strategy]
-    if STRATEGIES[policy.strategy].trigger(policy) is None:
+    if not STRATEGIES[policy.strategy].compacts(policy):
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
     room = room_for_summaries(strategy.name, entries, state, resolved, options.target_tokens)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderCall:
+    """The call with which a provider compacts a conversation.
+
+    `method` is that of the provider's SDK client. Its arguments are the `fields` of a new payload
+    in this format, the `added` ones, and `betas`. The compaction in the answer is appended to the
+    conversation.
+    """
+
+    format: FormatName
+    method: str
+    fields: tuple[str, ...]
+    added: Mapping[str, Any]
+    betas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +32,8 @@ class CompactResult:
     """What a compaction did, or why it did nothing; tokens are of the whole payload.
 
     `estimated` marks a dry run whose summary was not written: its size is an estimate. `degraded`
-    names what the compaction had to do without.
+    names what the compaction had to do without. `provider_call` is for the caller to make, where
+    the provider compacts.
     """
 
     compacted: bool
@@ -32,6 +51,7 @@ class CompactResult:
     duration_ms: int = 0
     estimated: bool = False
     degraded: tuple[str, ...] = ()
+    provider_call: ProviderCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from app.domain.common.messages import Role
+from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy, SummaryRole
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
     SUMMARY_PREFIX,
+    ProviderItem,
     ShortenedMessage,
     Span,
     Summary,
@@ -28,6 +29,7 @@ from app.domain.conversations.view import (
     spans_of,
     union,
 )
+from app.domain.formats.reasoning_families import is_same_family
 from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES, RECALL
@@ -55,6 +57,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
     )
     if window == active.window:
         return view
+    view = with_shown_item(view, stands_for_messages=active.hidden is not None)
     # Summaries of messages that left the window are dropped; without any, so is `retain`.
     summaries = tuple(item for item in view.summaries if overlap((item.span,), window))
     retain = view.retain if summaries or not view.summaries else None
@@ -105,9 +108,81 @@ def view_after(
         seq for seq in {*unhidden_seqs, *never_cleared} if seq <= through and after.shows(seq)
     }
     after = with_shortened(replace(after, uncleared_results=tuple(sorted(uncleared))), ())
+    after = with_shown_item(after)
     if plan.hidden is None:
         return after
     return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released_seqs))
+
+
+def with_shown_item(view: View, *, stands_for_messages: bool = False) -> View:
+    """Return the view without a provider's item whose message it does not show.
+
+    With `stands_for_messages` the item also goes where all that it stands for left the window.
+    """
+    item = view.provider_item
+    if item is None:
+        return view
+    is_idle = stands_for_messages and not overlap((Span(1, item.seq),), view.window)
+    return view if view.shows(item.seq) and not is_idle else replace(view, provider_item=None)
+
+
+def view_behind_item(
+    view: View, item: ProviderItem, pinned_seqs: Iterable[int], text: str, count: CountText
+) -> View:
+    """Return the view that begins with a provider's item.
+
+    Pinned messages before it stay. `text` is its readable summary. Where that is empty, the
+    summaries of `view` stay, until the first payload that cannot send the item needs one. No result
+    that was cleared is shown any more.
+    """
+    spans = spans_beside(Span(1, item.seq), pinned_seqs, view.window)
+    summaries = view.summaries
+    if text:
+        span = hidden_by(spans, view.window) or Span(item.seq, item.seq)
+        tokens = summary_message_tokens(text, count)
+        summaries = (Summary(span, text, tokens, sources=(span,)),)
+    after = replace(
+        view,
+        spans=spans,
+        summaries=summaries,
+        results_cleared_through=0,
+        uncleared_results=(),
+        provider_item=item,
+    )
+    return with_omission_note(with_shortened(after, ()))
+
+
+def view_for_model(view: View, model: str, format: FormatName) -> View:
+    """Return the view as payloads of a model show it: without an item that it cannot read.
+
+    [compaction.provider-family]
+    """
+    item = view.provider_item
+    if item is None or (item.format is format and is_same_family(item.model, model, format)):
+        return view
+    return with_omission_note(replace(view, provider_item=replace(item, is_sent=False)))
+
+
+def without_item(view: View) -> View:
+    """Return the view without its provider's item, where the message of that gives way."""
+    return with_omission_note(replace(view, provider_item=None))
+
+
+def with_item_sent(view: View) -> View:
+    """Return the view of a conversation, whatever payload it was adapted to."""
+    item = view.provider_item
+    return view if item is None else replace(view, provider_item=replace(item, is_sent=True))
+
+
+def lacks_summary(view: View) -> bool:
+    """Whether nothing but a provider's item stands for hidden messages.
+
+    A payload that does not send the item needs a summary of them.
+    """
+    item, hidden = view.provider_item, view.hidden
+    if item is None or hidden is None or hidden.start >= item.seq:
+        return False
+    return view.summarised is None or view.summarised.end < item.seq
 
 
 def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
@@ -131,7 +206,10 @@ def with_omission_note(view: View, unsummarised: int = 0) -> View:
         return replace(view, note=None)
     shown = view.unhidden_seqs
     inside = overlap((hidden,), view.window)
-    summarised = overlap((summary.span for summary in view.summaries), inside)
+    covered = [summary.span for summary in view.summaries]
+    if (item := view.sent_item) is not None:
+        covered.append(Span(1, item.seq))
+    summarised = overlap(union(covered), inside)
     count = unsummarised + count_in(inside) - len(shown)
     count -= count_in(summarised) - sum(span.holds(seq) for span in summarised for seq in shown)
     messages = "1 earlier message was" if count == 1 else f"{count} earlier messages were"
@@ -212,8 +290,9 @@ def summary_message_tokens(summary: str, count: CountText) -> int:
 
 
 def view_summary_tokens(view: View, count: CountText) -> int:
-    """Return the tokens of the messages that stand for what a view hides, 0 without any."""
-    return sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
+    """Return the tokens of what stands for the messages that a view hides, 0 without any."""
+    item_tokens = view.sent_item.tokens if view.sent_item is not None else 0
+    return item_tokens + sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
 
 
 def agent_tools_tokens(

@@ -10,13 +10,21 @@ from app.domain.conversations.view import Span, Summary, View
 
 
 class Trigger(StrEnum):
-    """What started a compaction, or a clearing of tool results."""
+    """What started a compaction, or a clearing of tool results.
+
+    `PROVIDER` is a provider's own compaction, whose item was appended.
+    """
 
     BACKGROUND = "background"
     PROACTIVE = "proactive"
     FORCED = "forced"
     EMERGENCY = "emergency"
     TOOL_OUTPUT = "tool_output"
+    PROVIDER = "provider"
+
+
+PROVIDER_ITEM_SUMMARY = "[summarised by the provider, in an item that only its models read]"
+"""The stored summary of a receipt whose provider's item has no readable text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,8 @@ class Compaction:
     - `hidden_span` is the whole hidden range, and `view` what is shown instead.
     - `made` are the summaries that this compaction made. The view may also have older summaries,
       or have merged a new one into another.
-    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time.
+    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. A
+      view with a provider's item has `provider` instead: it does not depend on the policy.
     - `model` is None without model calls. `degraded` lists what the compaction did without.
     - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
     """
@@ -63,6 +72,18 @@ class Compaction:
         """The text of all summaries, None without any."""
         texts = [summary.text for summary in self.view.summaries]
         return "\n\n".join(texts) if texts else None
+
+    def is_shown_with(self, strategy: str) -> bool:
+        """Whether its view is shown while the policy has this strategy."""
+        return is_shown_with(self.policy_strategy, strategy)
+
+
+def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
+    """Whether a view made with one strategy is shown while the policy has another one.
+
+    [strategy.change-drops-summary]
+    """
+    return policy_strategy in (None, strategy, Trigger.PROVIDER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.domain.common import json_text
+from app.domain.common.messages import FormatName
 
 SUMMARY_PREFIX = "[Earlier conversation summary: "
 RETAIN_PREFIX = "[Kept from earlier in the conversation: "
@@ -140,6 +141,24 @@ class Summary:
     unlisted: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderItem:
+    """A provider's compaction item, which stands for every message before its own.
+
+    The message at `seq` has it, in `format`; `model` made it, empty where that is unknown. `tokens`
+    is its estimated cost. One that is `requested` came of a request for it, with a signature;
+    another one came when a threshold was reached. A payload that only has summaries instead does
+    not send it.
+    """
+
+    seq: int
+    format: FormatName
+    model: str
+    tokens: int
+    requested: bool = False
+    is_sent: bool = True
+
+
 _STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
 """Fields of a view that are stored under the names that earlier versions read."""
 
@@ -154,6 +173,8 @@ class View:
     - Tool results up to `results_cleared_through` are placeholders, except for the seqs in
       `uncleared_results`.
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
+    - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
+      for the payloads that do not send it.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
     """
@@ -169,6 +190,13 @@ class View:
     summary_as_system: bool = False
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[ShortenedMessage, ...] = ()
+    provider_item: ProviderItem | None = None
+
+    @property
+    def sent_item(self) -> ProviderItem | None:
+        """The provider's item that payloads begin with."""
+        item = self.provider_item
+        return item if item is not None and item.is_sent else None
 
     def shows(self, seq: int) -> bool:
         """Whether the message with this seq is shown verbatim."""
@@ -182,8 +210,12 @@ class View:
     @property
     def is_whole(self) -> bool:
         """Whether it shows the whole log unchanged."""
-        is_reduced = self.summaries or self.note or self.results_cleared_through or self.shortened
-        return self.spans == WHOLE and not is_reduced
+        return self.spans == WHOLE and not (self.summaries or self.is_reduced_inside)
+
+    @property
+    def is_reduced_inside(self) -> bool:
+        """Whether something is left out that neither a summary nor a provider's item stands for."""
+        return bool(self.note or self.results_cleared_through or self.shortened)
 
     @property
     def cuts_the_start(self) -> bool:
@@ -217,11 +249,20 @@ class View:
 
     def summary_texts(self) -> tuple[str, ...]:
         """Return the texts of the messages in place of the hidden range, in order."""
-        texts = [] if self.retain is None else [f"{RETAIN_PREFIX}{self.retain}]"]
-        texts += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in self.summaries]
+        summaries, item = self.summaries, self.sent_item
+        if item is not None:
+            summaries = tuple(summary for summary in summaries if summary.span.end > item.seq)
+        retain = self.retain if item is None or summaries else None
+        texts = [] if retain is None else [f"{RETAIN_PREFIX}{retain}]"]
+        texts += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in summaries]
         if self.note is not None:
             texts.append(f"{texts.pop()}\n{self.note}" if texts else self.note)
         return tuple(texts)
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether something stands for messages that are not shown."""
+        return self.sent_item is not None or bool(self.summary_texts())
 
     def as_stored(self) -> dict[str, Any]:
         """Return it as a JSON object with its stored names."""
@@ -233,6 +274,10 @@ class View:
     def as_json(self) -> str:
         """Return it as stored JSON."""
         return json_text.dumps(self.as_stored())
+
+
+WHOLE_VIEW = View()
+"""The view of a whole log."""
 
 
 def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
@@ -278,7 +323,12 @@ def view_from(raw: Mapping[str, Any]) -> View:
         summary_as_system=raw["summary_as_system"],
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
         shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
+        provider_item=_provider_item_from(raw.get("provider_item")),
     )
+
+
+def _provider_item_from(raw: Mapping[str, Any] | None) -> ProviderItem | None:
+    return None if raw is None else ProviderItem(**{**raw, "format": FormatName(raw["format"])})
 
 
 def summary_from(raw: Mapping[str, Any]) -> Summary:

@@ -101,6 +101,11 @@ def visibilities(
             covered = {seq for seq in seqs if _is_hidden(maker.view, seq)}
             causes |= dict.fromkeys(covered, maker)
             uncovered |= seqs - covered
+    behind_item = {
+        seq for seq in _seqs_in_state(states, State.SUMMARISED) if _is_behind_item(seq, view)
+    }
+    uncovered -= behind_item
+    causes |= _causes([*behind_item.difference(causes)], receipts, _hidden_in)
     left_out = _seqs_in_state(states, State.LEFT_OUT)
     causes |= _causes([*left_out, *uncovered], receipts, _hidden_in)
     causes |= _causes(_seqs_in_state(states, State.CLEARED), receipts, _cleared_in)
@@ -127,7 +132,13 @@ def _state_of(item: Entry, view: View, sliding_window: SlidingWindow) -> State:
         return State.CLEARED if is_large and view.clears_result(seq) else State.VERBATIM
     if seq < sliding_window.starts_in_window:
         return State.OUTSIDE
-    return State.LEFT_OUT if _summary_of(seq, view.summaries) is None else State.SUMMARISED
+    is_summarised = _is_behind_item(seq, view) or _summary_of(seq, view.summaries) is not None
+    return State.SUMMARISED if is_summarised else State.LEFT_OUT
+
+
+def _is_behind_item(seq: int, view: View) -> bool:
+    """Whether a provider's item stands for a message that is not shown."""
+    return view.provider_item is not None and seq < view.provider_item.seq
 
 
 def _by_summary(

@@ -55,3 +55,12 @@ def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
         family = {FormatName.ANTHROPIC: ANTHROPIC, FormatName.GEMINI: GEMINI}.get(format, "")
     routed = (SEALED,) if name.startswith("openrouter/") else ()
     return (family, *routed) if family else routed
+
+
+def is_same_family(model: str, other: str, format: FormatName) -> bool:
+    """Whether two models of a format read each other's encrypted items.
+
+    Names of unknown models have to be equal.
+    """
+    family = accepted_families(model, format)[:1]
+    return model == other or (family != () and family == accepted_families(other, format)[:1])

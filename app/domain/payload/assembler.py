@@ -10,7 +10,9 @@
 5. Text names an agent tool only where the payload can have that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
-8. Stable items and breakpoints are known after every row, so that a caller who has an earlier
+8. A payload that sends a provider's compaction item begins with it. Opening, summaries and pinned
+   messages from before it follow, then the rest of its message. Other such items are left out.
+9. Stable items and breakpoints are known after every row, so that a caller who has an earlier
    payload needs only new items.
 """
 
@@ -21,13 +23,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.domain.conversations.view import ShortenedMessage, View
+from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
+from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
@@ -48,6 +51,7 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
+_COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
@@ -107,6 +111,8 @@ class Assembler(ABC):
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
         self._has_first_message = False
         self._has_opening = False
+        self._has_item = self.view.sent_item is None
+        self._rows_before_item: list[LogRow] = []
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
         # By row: its seq, and how many stable items, positions and fixed positions there were then.
@@ -115,6 +121,33 @@ class Assembler(ABC):
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
+        item = self.view.sent_item
+        if item is not None and not self._has_item:
+            if row.seq < item.seq:
+                self._rows_before_item.append(row)
+                return
+            if row.seq == item.seq:
+                self._put_provider_item(row, item)
+            self._add_rows_before_item()
+        self._add(row)
+
+    def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
+        """Begin with the provider's item of a row (rule 8)."""
+        part = compactions.last_compaction(row.message())
+        if part is None or part.block is None:
+            return
+        tokens_before = self.tokens
+        self._put_compaction(part.block, item.tokens)
+        self.summary_tokens += self.tokens - tokens_before
+        self.tokens = tokens_before
+        self._has_first_message = True
+
+    def _add_rows_before_item(self) -> None:
+        rows, self._rows_before_item, self._has_item = self._rows_before_item, [], True
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: LogRow) -> None:
         self._put_opening()
         hidden = self.view.hidden
         if self._summary_texts and (hidden is None or row.seq >= hidden.start):
@@ -125,10 +158,13 @@ class Assembler(ABC):
                 self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
-            if not self._has_first_message and row.role is Role.ASSISTANT:
-                self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
-            self._has_first_message = True
-            self._add_message(row)
+            if _may_have_compaction(row) and self._without_compactions(row) is None:
+                self._record_cost(row, 0)
+            else:
+                if not self._has_first_message and row.role is Role.ASSISTANT:
+                    self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
+                self._has_first_message = True
+                self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
         self.rendered_through = row.seq
@@ -137,6 +173,7 @@ class Assembler(ABC):
 
     def finish(self) -> None:
         """Render what follows the last row: a summary of everything before."""
+        self._add_rows_before_item()
         self._put_opening()
         if self._summary_texts:
             self._put_summary()
@@ -189,7 +226,7 @@ class Assembler(ABC):
         tokens_before = self.tokens
         for text in texts:
             self._put_note(text, as_system=self.view.summary_as_system)
-        self.summary_tokens = self.tokens - tokens_before
+        self.summary_tokens += self.tokens - tokens_before
         self.tokens = tokens_before
         # Every payload of this view that has the last row before the summary has the summary too.
         self._record_point(self._seqs[-1] if self._seqs else 0)
@@ -213,9 +250,10 @@ class Assembler(ABC):
     def _is_rewritten(self, row: LogRow) -> bool:
         """Whether a row is not shown as it is stored, and so counted again.
 
-        Either the names of tools leave its preview (rule 5), or its text is shortened.
+        The names of tools leave its preview (rule 5), its text is shortened, or it loses what a
+        compaction item in it stands for (rule 8).
         """
-        if row.seq in self._shortened_by_seq:
+        if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
         output = row.output
         if output is None or not output.mentions:
@@ -228,12 +266,34 @@ class Assembler(ABC):
     def _message(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
-        message = row.message()
+        message = self._sent_message(row)
+        if self._has_sent_item(row):
+            return message
         return _without_tool_names(message, output_of(row)) if self._is_rewritten(row) else message
+
+    def _has_sent_item(self, row: LogRow) -> bool:
+        item = self.view.sent_item
+        return item is not None and row.seq == item.seq
+
+    def _sent_message(self, row: LogRow) -> Message:
+        if not _may_have_compaction(row):
+            return row.message()
+        return self._without_compactions(row) or row.message()
+
+    def _without_compactions(self, row: LogRow) -> Message | None:
+        """Return a message without compactions, None where nothing else is in it (rule 8)."""
+        message = row.message()
+        if self._has_sent_item(row):
+            return compactions.after_compaction(message)
+        return compactions.without_compactions(self._unbound(row, message))
+
+    def _unbound(self, row: LogRow, message: Message) -> Message:
+        """Return a message as it is accepted without the compactions in it."""
+        return message
 
     def _shortened(self, row: LogRow, shortened: ShortenedMessage) -> Message:
         """Return a message with the middle of its texts left out (rule 5)."""
-        message, ref = row.message(), message_ref(row.id, row.seq)
+        message, ref = self._sent_message(row), message_ref(row.id, row.seq)
         preview = shortened_preview(message, shortened, ref)
         if all(name in self.mentionable_tools for name in preview.mentions):
             self.mentions.update(preview.mentions)
@@ -299,6 +359,10 @@ class Assembler(ABC):
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         """Add a row; `ids` replaces call ids."""
 
+    def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
+        """Add a provider's compaction item, which only some formats have."""
+        raise NotImplementedError(f"{self.format} has no compaction items")
+
     @abstractmethod
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         """Add a text of the service, as the system's or the user's."""
@@ -336,6 +400,14 @@ class Assembler(ABC):
             tail_tokens=tail_tokens,
             not_carried=tuple(self._not_carried),
         )
+
+
+def _may_have_compaction(row: LogRow) -> bool:
+    return (
+        row.role is Role.ASSISTANT
+        and row.format in compactions.CONTENT_KEYS
+        and _COMPACTION_TYPE in row.text
+    )
 
 
 def replaced_id(call_id: str, wire_id: str) -> dict[str, str]:

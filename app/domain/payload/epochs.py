@@ -37,6 +37,8 @@ _BUILD_ID = re.compile(
     r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
 )
 
+PROVIDER_COMPACTED = "provider_compacted"
+"""The cause of a view that begins with a provider's compaction item."""
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
 _STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}

@@ -18,6 +18,8 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
+from app.domain.compaction.provider_items import asks_provider
+from app.domain.conversations.view import WHOLE_VIEW, View
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.payload.payload_items import (
@@ -26,6 +28,7 @@ from app.domain.payload.payload_items import (
     StablePoint,
     with_breakpoints,
 )
+from app.domain.payload.provider_compaction import provider_fields
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.domain.prompt.sections import (
     PromptSection,
@@ -54,7 +57,8 @@ class Breakpoint:
 class Payload:
     """A payload. `body` is ready for JSON; its first `stable_items` items will not change.
 
-    The body of a delta has the items from `base_items` on. The next build replaces `tail`.
+    The body of a delta has the items from `base_items` on. The next build replaces `tail`. `betas`
+    are the beta features that the request needs.
     """
 
     body: dict[str, Any]
@@ -64,6 +68,7 @@ class Payload:
     tail: orjson.Fragment
     base_items: int = 0
     is_delta: bool = False
+    betas: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
 
 
@@ -87,7 +92,7 @@ class RenderRequest:
 
     The provider routes requests with the same `cache_key` to the same cache. The system prompt ends
     with `dynamic_texts`. `caller_point` is where the caller's payload of this epoch ends; with it
-    the payload is a delta.
+    the payload is a delta. The history is that of `view`.
     """
 
     format: FormatName
@@ -95,6 +100,7 @@ class RenderRequest:
     cache_key: str
     dynamic_texts: tuple[str, ...] = ()
     caller_point: StablePoint | None = None
+    view: View = WHOLE_VIEW
 
 
 def render_payload(
@@ -124,14 +130,23 @@ def render_payload(
         first_new = min([point.stable_items, *(position.item_index for position in changed)])
         sent_items = wire_items[first_new : len(wire_items) - items.tail_items]
         base_items = first_new + system_items
+    provider = provider_fields(
+        request.format,
+        request.view,
+        resolved.required_limits(),
+        resolved.policy.compaction.threshold_ratio,
+        compacts=asks_provider(resolved.policy, request.format, resolved.model or ""),
+    )
+    body = _body(request, resolved, system, tools, _joined(sent_items))
     return Payload(
-        body=_body(request, resolved, system, tools, _joined(sent_items)),
+        body={**body, **provider.fields},
         stable_items=items.stable_items + system_items,
         prefix_hash=_prefix_hash(system.hashed, tools, items),
         breakpoints=_breakpoints(request.format, static, system, positions, items),
         tail=_joined(wire_items[len(wire_items) - items.tail_items :]),
         base_items=base_items,
         is_delta=request.caller_point is not None,
+        betas=provider.betas,
         degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
 

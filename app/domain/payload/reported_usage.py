@@ -88,11 +88,15 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportedUsage:
-    """A call's usage, the epoch it belongs to, and the tokens appended after it."""
+    """A call's usage, the epoch it belongs to, and the tokens appended after it.
+
+    With `has_item` its payloads have a compaction item, whose cost the estimate can only guess.
+    """
 
     usage: TokenUsage
     epoch: int
     appended_tokens: int = 0
+    has_item: bool = False
 
 
 # --- judging --------------------------------------------------------------------------------
@@ -106,10 +110,15 @@ def current_epoch(newest_epoch: Epoch | None, state: ConversationState) -> int:
 
 
 def judged_tokens(estimate: int, reported: ReportedUsage | None, epoch: int) -> int:
-    """Return the larger of reported and estimated tokens, without reports of older epochs."""
+    """Return the larger of reported and estimated tokens, without reports of older epochs.
+
+    Of payloads with a provider's compaction item the reported ones count.
+    """
     if reported is None or reported.epoch < epoch:
         return estimate
-    return max(estimate, reported.usage.total_tokens + reported.appended_tokens)
+    tokens = reported.usage.total_tokens + reported.appended_tokens
+    counts_alone = reported.has_item and reported.usage.sent_tokens > 0
+    return tokens if counts_alone else max(estimate, tokens)
 
 
 def should_compact(

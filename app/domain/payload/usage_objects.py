@@ -4,7 +4,8 @@
    is read by its own shape, whatever the format of the call.
 2. Where a provider ran several steps, the last one counts: it has the context that the next call
    starts from. The bill is that of all steps. Anthropic's own fields are their sum, except for the
-   steps in which it compacted the context.
+   steps in which it compacted the context. Such a step says nothing about the context of the next
+   call: an object that has no other one calibrates nothing.
 """
 
 from __future__ import annotations
@@ -150,6 +151,7 @@ def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
         raise ValidationError.at("/usage/iterations", "A list is required")
     usages = []
     billed = whole
+    has_compacted = False
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
@@ -158,10 +160,10 @@ def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
             usages.append(_anthropic_step(step, pointer))
         elif step.get("type") == _COMPACTION_STEP_TYPE:
             billed = billed.plus(_anthropic_step(step, pointer))
+            has_compacted = True
     last = usages[-1] if usages else whole
-    return CallUsage(
-        last, len(steps) > 1 or _ran_own_tools(raw), None if billed == last else billed
-    )
+    has_steps = len(steps) > 1 or has_compacted or _ran_own_tools(raw)
+    return CallUsage(last, has_steps, None if billed == last else billed)
 
 
 def _anthropic_step(raw: Mapping[str, Any], at: str) -> TokenUsage:

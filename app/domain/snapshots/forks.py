@@ -72,6 +72,8 @@ def oldest_before(state: ConversationState) -> datetime | None:
 def covers_only(view: View, at_seq: int) -> bool:
     """Return whether a view covers no message after a seq (rule 3)."""
     hidden = view.hidden
+    if view.provider_item is not None and view.provider_item.seq > at_seq:
+        return False
     return view.results_cleared_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
 

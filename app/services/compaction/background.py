@@ -68,7 +68,9 @@ class BackgroundCompactions:
             async with self._unless_cancelled(job):
                 request = request_from(job.request)
                 source = await self._runner.checked_input(tenant_id, conversation_id, request)
-                result = await self._runner.compact(source, Trigger.FORCED, request, job_id)
+                result = await self._runner.ask_provider(source, request)
+                if result is None:
+                    result = await self._runner.compact(source, Trigger.FORCED, request, job_id)
             status, ended = JobStatus.DONE, {"result": json_text.dumps(asdict(result))}
         except JobCancelled:
             data = json_text.dumps({"trigger": Trigger.FORCED, "reason": "cancelled"})

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from cachetools import LRUCache
 
@@ -17,13 +18,15 @@ from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationErr
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactionPending, CompactResult
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE
+from app.domain.compaction.views import lacks_summary, with_item_sent
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.read_permits import PAGE_BYTES
 from app.services.compaction.leases import Leases
-from app.services.compaction.runner import CompactionRunner
+from app.services.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
 from app.services.compaction.runs import CompactRequest, ExecutedPlan
 
 MAX_WAIT_SECONDS = 300.0
@@ -55,6 +58,8 @@ class CompactionService:
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        if (result := await self.runner.ask_provider(source, request)) is not None:
+            return result
         if request.dry_run:
             return await self.runner.dry_run(source, request, max_bytes)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
@@ -114,9 +119,37 @@ class CompactionService:
         self._fruitless_plans[conversation_id] = plan_key
         return NoCompaction(result.reason or "")
 
+    async def summarise_behind_item(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        view_version: int,
+    ) -> tuple[str, ...]:
+        """Make the summary that a build needs because it cannot send a provider's item.
+
+        Without a usable model the built-in summariser makes it. Returns what it had to do without.
+        """
+        source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
+        if source.state.view_version != view_version or not lacks_summary(source.view):
+            return ()
+        extractive = CompactRequest(model=EXTRACTIVE)
+        if not source.state.is_resting:
+            try:
+                await self.runner.summarise_behind_item(source, CompactRequest())
+            except (ServiceUnavailable, ValidationError):
+                await self.runner.postpone(source)
+            else:
+                return ()
+        await self.runner.summarise_behind_item(source, extractive)
+        return (SUMMARISER_UNAVAILABLE,)
+
     async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
         """Store this smaller view as a compaction, without a model."""
-        run = self.runner.start(source, Trigger.EMERGENCY)
+        view = with_item_sent(view)
+        run = self.runner.start(
+            replace(source, view=with_item_sent(source.view)), Trigger.EMERGENCY
+        )
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
         receipt = self.runner.receipt(run, ExecutedPlan(plan, view))

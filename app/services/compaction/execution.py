@@ -27,7 +27,15 @@ from app.domain.compaction.views import (
     summary_message_tokens,
 )
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.view import ENDLESS, Span, Summary, overlap, spans_through, union
+from app.domain.conversations.view import (
+    ENDLESS,
+    ProviderItem,
+    Span,
+    Summary,
+    overlap,
+    spans_through,
+    union,
+)
 from app.domain.models.tokens import CountText
 from app.domain.tool_output.preview import RECALL
 from app.services.compaction.runs import (
@@ -81,6 +89,24 @@ class PlanExecutor:
         self, run: CompactionRun, plan: CompactionPlan, hidden: Span
     ) -> ExecutedPlan:
         """Extend the current summary to the whole hidden range."""
+        summary, retain = await self._extended_summary(run, plan, hidden)
+        return ExecutedPlan(plan, run.view_after(plan, (summary,), retain), [summary])
+
+    async def summarise_behind_item(self, run: CompactionRun, item: ProviderItem) -> ExecutedPlan:
+        """Summarise what a provider's item stands for; what is shown stays the same."""
+        view = run.source.view
+        hidden = Span(view.hidden.start if view.hidden is not None else 1, item.seq)
+        plan = CompactionPlan(
+            (Trigger.PROVIDER,), 0, hidden=hidden, unhidden_seqs=view.unhidden_seqs
+        )
+        summary, retain = await self._extended_summary(run, plan, hidden)
+        after = replace(view, summaries=(summary,), retain=retain or view.retain)
+        return ExecutedPlan(plan, after, [summary])
+
+    async def _extended_summary(
+        self, run: CompactionRun, plan: CompactionPlan, hidden: Span
+    ) -> tuple[Summary, str | None]:
+        """Return the current summary extended to a range, and the retain section."""
         source = run.source
         view, state = source.view, source.state
         new_spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
@@ -107,7 +133,7 @@ class PlanExecutor:
             result.sections,
             result.unlisted,
         )
-        return ExecutedPlan(plan, run.view_after(plan, (summary,), result.retain), [summary])
+        return summary, result.retain
 
     async def _grow_tree(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
         """Summarise the new chunks, each once, and merge summaries where a level is full.

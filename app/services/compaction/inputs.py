@@ -77,7 +77,7 @@ class CompactionInputs:
                 active = await session.contexts.find_compaction(
                     conversation_id, state.compaction_id
                 )
-            if active is not None and active.policy_strategy != resolved.policy.strategy:
+            if active is not None and not active.is_shown_with(resolved.policy.strategy):
                 await session.contexts.hide_compaction(conversation_id, state.view_version)
                 conversation = replace(conversation, state=without_compaction(state))
                 state, active = conversation.state, None

@@ -10,7 +10,11 @@ from app.domain.common.pages import Bound, Page
 from app.domain.compaction.results import ContextState
 from app.domain.compaction.thresholds import resume_at_tokens
 from app.domain.compaction.views import kept_seqs, kept_with_pins
-from app.domain.conversations.compaction_receipt import Compaction, Failure
+from app.domain.conversations.compaction_receipt import (
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    Failure,
+)
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.stored_message import StoredMessage
@@ -59,13 +63,17 @@ class ReceiptService:
             receipt = await session.contexts.find_compaction(
                 conversation_id, conversation.state.compaction_id
             )
-        if receipt is None or receipt.created_at is None or receipt.summary is None:
+        if receipt is None or receipt.created_at is None:
             return None
-        if receipt.policy_strategy != self._resolver.policy_of(conversation).strategy:
+        summary = receipt.summary
+        if summary is None and receipt.view.provider_item is not None:
+            summary = PROVIDER_ITEM_SUMMARY
+        policy = self._resolver.policy_of(conversation)
+        if summary is None or not receipt.is_shown_with(policy.strategy):
             return None
         return ContextState(
             strategy=receipt.strategy,
-            summary=receipt.summary,
+            summary=summary,
             summary_range=(receipt.hidden_span.start, receipt.hidden_span.end),
             compressed_at=receipt.created_at.isoformat(),
         )

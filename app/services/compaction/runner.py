@@ -13,8 +13,11 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_of
+from app.domain.compaction.provider_items import NATIVE_FORMATS, UNAVAILABLE
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import (
     CompactResult,
@@ -23,11 +26,18 @@ from app.domain.compaction.results import (
     result_of,
 )
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
-from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
+from app.domain.compaction.views import (
+    kept_seqs,
+    shown_entries,
+    view_for_model,
+    view_summary_tokens,
+)
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.job import JobCancelled, JobStatus
 from app.domain.conversations.view import Span, Summary
+from app.domain.payload.epochs import model_in
+from app.domain.payload.provider_compaction import provider_call
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
@@ -49,6 +59,10 @@ MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
+PROVIDER_COMPACTS = (
+    "the provider compacts: make `provider_call`, and append the compaction of its answer"
+)
+_OPEN_CALLS_FIRST = ", once the open tool calls are answered"
 _NOT_SHORTER = "the summary would not be shorter"
 
 _log = logging.getLogger("app.compaction")
@@ -86,6 +100,35 @@ class CompactionRunner:
         source = await self.inputs.read(tenant_id, conversation_id)
         self._executor.model(source, request)
         return source
+
+    async def ask_provider(
+        self, source: CompactionInput, request: CompactRequest
+    ) -> CompactResult | None:
+        """Return the call that the caller has to make where the provider compacts.
+
+        None for the other strategies, and where the provider has no compaction.
+        """
+        resolved, conversation_id = source.resolved, source.conversation.conversation_id
+        strategy = request.strategy or resolved.policy.strategy
+        if strategy is not StrategyName.PROVIDER or not resolved.policy.compaction.enabled:
+            return None
+        async with self.database.session() as session:
+            epoch = await session.usage.last_epoch(conversation_id, tuple(FormatName))
+        if epoch is not None:
+            streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
+        else:
+            streams = [(format, resolved.model or "") for format in NATIVE_FORMATS]
+        items = [view_for_model(source.view, model, format).sent_item for format, model in streams]
+        calls = (
+            provider_call(*stream, item, request.instructions)
+            for stream, item in zip(streams, items, strict=True)
+        )
+        call = next(filter(None, calls), None)
+        if call is None:
+            return None
+        run = self.start(source, Trigger.FORCED, request)
+        open_calls = _OPEN_CALLS_FIRST if source.state.open_calls else ""
+        return replace(nothing_done(run, PROVIDER_COMPACTS + open_calls), provider_call=call)
 
     async def postpone(self, source: CompactionInput) -> None:
         """Pause automatic compactions after a failure, longer after each one in a row.
@@ -210,6 +253,40 @@ class CompactionRunner:
             truncated=len(notes.calls) < notes.count,
         )
 
+    async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
+        """Add a summary to the receipt of a view with a provider's item. [compaction.provider-item]
+
+        What is shown stays the same, so epochs with the item go on. Returns False if the view was
+        changed meanwhile.
+        """
+        receipt, item = source.active, source.view.provider_item
+        if receipt is None or item is None:
+            return False
+        run = self.start(source, Trigger.PROVIDER, request)
+        conversation_id, calls = run.conversation_id, run.calls
+        try:
+            executed = await self._executor.summarise_behind_item(run, item)
+            made = executed.view
+            view = replace(receipt.view, summaries=made.summaries, retain=made.retain)
+            receipt = replace(
+                receipt,
+                view=view,
+                made=(*receipt.made, *executed.made),
+                prompt_hash=calls.prompt_hash,
+                calls=receipt.calls + calls.calls,
+                input_tokens=receipt.input_tokens + calls.input_tokens,
+                output_tokens=receipt.output_tokens + calls.output_tokens,
+                cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
+            )
+            async with self.database.transaction() as session:
+                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                if locked.state.view_version != source.state.view_version:
+                    return False
+                await session.contexts.add_summary(conversation_id, receipt)
+            return True
+        finally:
+            await record_usage(self.database, calls, conversation_id, source.conversation.agent_id)
+
     # --- what is stored -------------------------------------------------------------------
 
     def receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
@@ -223,7 +300,9 @@ class CompactionRunner:
             parent_id=state.compaction_id,
             trigger=run.trigger,
             strategy=run.strategy,
-            policy_strategy=resolved.policy.strategy,
+            policy_strategy=resolved.policy.strategy
+            if view.provider_item is None
+            else Trigger.PROVIDER,
             strategies_run=executed.plan.steps,
             hidden_span=executed.plan.hidden
             or view.hidden
@@ -247,6 +326,7 @@ class CompactionRunner:
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
                 *over_target(run, view),
+                *((UNAVAILABLE,) if _replaces_provider(run) else ()),
             ),
         )
 
@@ -333,6 +413,16 @@ def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summ
         if max_bytes < 0:
             return
         yield summary
+
+
+def _replaces_provider(run: CompactionRun) -> bool:
+    """Whether a summary is made because a provider has no compaction. [strategy.provider]"""
+    is_summary = run.trigger in (Trigger.FORCED, Trigger.PROACTIVE)
+    return is_summary and run.strategy is StrategyName.PROVIDER
+
+
+def _sum_of_costs(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:

@@ -158,6 +158,7 @@ async def view_state_of(
     view = base_view(state, receipt.view, resolver.policy_of(conversation))
     if (
         view.hidden is None
+        and view.provider_item is None
         and view.results_cleared_through < window[0].start
         and not view.shortened
     ):

@@ -34,12 +34,16 @@ _THREAD_CHARS = 64_000
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """An append request; `messages` are JSON objects in `format`."""
+    """An append request; `messages` are JSON objects in `format`.
+
+    With `applies_compactions` a provider's compaction item hides what is before it.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     format: FormatName = FormatName.OPENAI_CHAT
     expected_seq: int | None = None
     idempotency_key: str | None = None
+    applies_compactions: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,9 @@ class ConversationService(ConfigurableService[Conversation]):
         receipt = await repositories.contexts.find_compaction(
             before.conversation_id, state.compaction_id
         )
-        if receipt is not None and receipt.strategy != self._resolver.policy_of(after).strategy:
+        if receipt is None or receipt.view.provider_item is not None:
+            return
+        if receipt.strategy != self._resolver.policy_of(after).strategy:
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
 
     def _effective_policy(self, resource: Conversation) -> dict[str, Any]:

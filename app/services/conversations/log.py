@@ -14,6 +14,7 @@ from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
@@ -38,6 +39,7 @@ from app.services.conversations.batches import (
     attach_blobs,
     has_results,
 )
+from app.services.conversations.provider_compactions import ProviderCompactions
 from app.services.ports import Database, Observer, Repositories
 from app.services.prompt.budget_status import read_budget
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -84,6 +86,7 @@ class LogService:
         self._outputs = outputs
         self._batches = Batches(database, resolver, outputs)
         self._active = active
+        self._provider_compactions = ProviderCompactions(resolver, active, new_id)
         self._new_id = new_id
         self._max_messages = max_messages
         self._observer = observer
@@ -200,7 +203,9 @@ class LogService:
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> _AppendResult | dict[str, Any]:
-        if batch.request.idempotency_key is None and not batch.attached_blob_ids:
+        newest = _newest_compaction(batch.request, batch.drafts)
+        is_plain = newest is None and not batch.attached_blob_ids
+        if batch.request.idempotency_key is None and is_plain:
             async with self._database.session() as session:
                 result = await self._append(
                     session,
@@ -246,6 +251,10 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
+        if (newest := _newest_compaction(request, drafts)) is not None:
+            after = await self._provider_compactions.apply(
+                session, after, drafts[newest], positions[newest].seq, request.format
+            )
         return _AppendResult(
             after, await self._answer(session, after, positions, batch.warnings), positions
         )
@@ -323,6 +332,12 @@ class LogService:
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
         )
         return replace(result, answer=replace(result.answer, messages=messages))
+
+
+def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> int | None:
+    """Return the index of the last draft with a compaction item that counts."""
+    indexes = (index for index, draft in enumerate(drafts) if draft.compaction is not None)
+    return max(indexes, default=None) if request.applies_compactions else None
 
 
 def _request_hash(request: Append) -> str:

@@ -238,7 +238,7 @@ class TranscriptService:
     async def _set_view(self, session: Repositories, part: _PagePart) -> None:
         """Compute the view of a conversation from its active receipt."""
         conversation, policy = part.conversation, self._resolver.policy_of(part.conversation)
-        if part.receipts and part.receipts[0].policy_strategy != policy.strategy:
+        if part.receipts and not part.receipts[0].is_shown_with(policy.strategy):
             part.receipts.clear()  # of another strategy: the next build starts from the log
         active = part.receipts[0].view if part.receipts else None
         part.view = base_view(conversation.state, active, policy)

@@ -76,6 +76,7 @@ class BuildReplayService:
         return {
             "format": epoch.format,
             "payload": payload.body,
+            "betas": payload.betas,
             "build_id": build_id,
             "epoch": epoch.epoch,
             "through_seq": through_seq,
@@ -121,7 +122,11 @@ def _render(
     assembler.finish()
     items: PayloadItems = assembler.items(resolved.dynamic_texts_of(_texts(texts, tail_hash)))
     request = RenderRequest(
-        format, start.tools, conversation_id, () if in_opening else texts_before_history
+        format,
+        start.tools,
+        conversation_id,
+        () if in_opening else texts_before_history,
+        view=start.view,
     )
     return render_payload(request, resolved, items)
 

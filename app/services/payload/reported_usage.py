@@ -230,9 +230,9 @@ class UsageService:
             return report.format or FormatName.OPENAI_CHAT
         provider_formats = usage_shape(report.usage).formats
         for formats in (provider_formats, tuple(FormatName)):
-            format = await session.usage.last_format(conversation_id, formats)
-            if format is not None:
-                return format
+            epoch = await session.usage.last_epoch(conversation_id, formats)
+            if epoch is not None:
+                return FormatName(epoch.format)
         return provider_formats[0]
 
     async def _resolved(
@@ -397,6 +397,8 @@ async def _count_payload(
     if reason is not None:
         return _PayloadCount(None, reason)
     conversation_id, through_seq = conversation.conversation_id, report.through_seq
+    if start.view.sent_item is not None:
+        return _PayloadCount(None, "provider_compaction")
     # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
     if replays and await session.usage.has_reasoning(

@@ -82,6 +82,10 @@ class ContextRepository(Protocol):
         """Return the stored texts among these, by their hashes."""
         ...
 
+    async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
+        """Store the summaries of a receipt whose provider's item had none, and what they cost."""
+        ...
+
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         """Store a receipt."""
         ...
@@ -165,10 +169,8 @@ class UsageRepository(Protocol):
         """Return the newest epoch of a payload stream, None before any build."""
         ...
 
-    async def last_format(
-        self, conversation_id: str, formats: Sequence[FormatName]
-    ) -> FormatName | None:
-        """Return the format of the newest epoch in one of these formats, or None."""
+    async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
+        """Return the newest epoch in one of these formats, or None."""
         ...
 
     async def has_reasoning(

@@ -22,7 +22,7 @@ from app.domain.models.budget import (
     pressure_status,
     scaled,
 )
-from app.domain.payload.epochs import payload_stream_of
+from app.domain.payload.epochs import epoch_start_from, payload_stream_of
 from app.domain.payload.reported_usage import (
     ReportedUsage,
     UsageReport,
@@ -100,17 +100,21 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tok
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """A usage report, the tokens appended after it (before the factor), and the current epoch."""
+    """A usage report, the tokens appended after it (before the factor), and the current epoch.
+
+    `has_item` says whether payloads of that epoch begin with a provider's compaction item.
+    """
 
     report: UsageReport
     appended: int
     epoch: int
+    has_item: bool = False
 
     def usage(self, resolved: ResolvedSettings) -> ReportedUsage:
         """Return the reported usage with the tokens appended since, without the reported output."""
         usage = self.report.usage
         appended = scaled(self.appended, resolved.factor) - usage.output_tokens
-        return ReportedUsage(usage, self.report.epoch or 0, max(0, appended))
+        return ReportedUsage(usage, self.report.epoch or 0, max(0, appended), self.has_item)
 
     @property
     def is_current(self) -> bool:
@@ -126,7 +130,12 @@ async def read_reported(
     payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
     newest = await session.usage.newest_epoch(conversation_id, payload_stream)
     before = await session.log.total_at(conversation_id, report.through_seq)
-    return LastReport(report, state.tokens - before, current_epoch(newest, state))
+    has_item = newest is not None and _has_item(newest.start_json)
+    return LastReport(report, state.tokens - before, current_epoch(newest, state), has_item)
+
+
+def _has_item(start_json: str) -> bool:
+    return epoch_start_from(start_json).view.sent_item is not None
 
 
 def judge(

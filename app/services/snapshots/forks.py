@@ -209,7 +209,7 @@ class ForkService:
             source.conversation_id, _RECEIPTS_PER_PAGE, before
         ):
             for receipt in page:
-                is_valid = receipt.undone_at is None and receipt.policy_strategy == strategy
+                is_valid = receipt.undone_at is None and receipt.is_shown_with(strategy)
                 if is_valid and covers_only(receipt.view, at_seq):
                     return receipt
             before = page[-1].compaction_id

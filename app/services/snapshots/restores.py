@@ -73,10 +73,15 @@ class RestoredConversation:
 
 @dataclass(slots=True)
 class _Target:
-    """The conversation to restore into: call ids of its window, added copies, counts."""
+    """The conversation to restore into: call ids of its window, added copies, counts.
+
+    `was_empty` says whether its log was: then a provider's compaction item stands for what is
+    restored before it, and nothing else.
+    """
 
     conversation_id: str
     public_id: str
+    was_empty: bool = False
     used_calls: frozenset[str] = frozenset()
     added: set[str] = field(default_factory=set)
     restored: int = 0
@@ -185,7 +190,7 @@ class RestoreService:
         spans = spans_through(state.window.spans, state.head_seq)
         async with self._database.session() as session:
             used = await session.snapshots.calls_in(conversation_id, spans)
-        return _Target(conversation_id, conversation.public_id, used)
+        return _Target(conversation_id, conversation.public_id, not state.head_seq, used)
 
     async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
         """Return the key of the conversation of an import, created if missing (rule 5)."""
@@ -343,7 +348,7 @@ class RestoreService:
             for start in range(0, len(messages), self._max_messages):
                 batch = messages[start : start + self._max_messages]
                 await self._storage.take_copied(tenant_id, await asyncio.to_thread(_size_of, batch))
-                append = Append(batch, format)
+                append = Append(batch, format, applies_compactions=target.was_empty)
                 await self._log.append(tenant_id, target.conversation_id, append)
                 target.added.update(message["id"] for message in batch)
 

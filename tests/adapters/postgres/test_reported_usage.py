@@ -81,7 +81,7 @@ async def test_reports_are_returned_as_they_were_stored(database: PostgresDataba
             for name in (*names, "estimated_tokens"):
                 assert getattr(found, name) == getattr(report, name)
         assert await session.usage.newest_epoch(conversation_id, "openai_chat:m") is None
-        assert await session.usage.last_format(conversation_id, list(FormatName)) is None
+        assert await session.usage.last_epoch(conversation_id, list(FormatName)) is None
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,10 @@ def test_steps_of_the_provider_are_noticed() -> None:
     assert not read_usage(none_served.model_dump(), ANTHROPIC).has_steps
     one = {"input_tokens": 10, "iterations": [{**STEP, "type": "message"}]}
     assert not read_usage(one, ANTHROPIC).has_steps
+    compacted = {"input_tokens": 0, "iterations": [{**STEP, "type": "compaction"}]}
+    paused = read_usage(compacted, ANTHROPIC)
+    assert paused.has_steps and paused.usage.sent_tokens == 0
+    assert paused.billed.sent_tokens > 0
     assert read_usage({"prompt_token_count": 1, "tool_use_prompt_token_count": 1}, GEMINI).has_steps
 
 

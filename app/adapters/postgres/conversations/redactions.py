@@ -5,7 +5,9 @@
    indexing and snapshots. An advisory lock orders it and forks, which lock no row of their source.
 2. Summaries made since the first one that covers the message may be made of that one, so their
    texts are deleted as well.
-3. Copies of the message in forks have its id, seq and time.
+3. The item of a provider's compaction is in the message after those that it stands for: without
+   that message, or one of those, it is not sent any more.
+4. Copies of the message in forks have its id, seq and time.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ DROP_SUMMARIES = Statement(
         WITH covering AS (
             SELECT compaction_id FROM compactions
             WHERE {_CONVERSATION} AND summary <> ''
-                AND span_start <= CAST(:seq AS bigint) AND span_end > CAST(:seq AS bigint)
+                AND (span_start <= CAST(:seq AS bigint) AND span_end > CAST(:seq AS bigint)
+                    OR trigger = 'provider' AND span_end = CAST(:seq AS bigint))
             ORDER BY compaction_id LIMIT 1
         )
         UPDATE compactions made

@@ -10,7 +10,11 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import compaction_from, summaries_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.compaction_receipt import Compaction, ViewState
+from app.domain.conversations.compaction_receipt import (
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    ViewState,
+)
 from app.domain.conversations.view import Summary
 
 _RECEIPT_COLUMNS = """
@@ -23,6 +27,19 @@ ADD_COMPACTION = Statement(
     f"""
         INSERT INTO compactions ({_RECEIPT_COLUMNS})
         VALUES ({placeholders(_RECEIPT_COLUMNS)})
+        """
+)
+
+ADD_SUMMARY = Statement(
+    """
+        UPDATE compactions
+        SET summary = CAST(:summary AS text), view = CAST(:view AS text),
+            made = CAST(:made AS text), prompt_hash = CAST(:prompt_hash AS text),
+            calls = CAST(:calls AS integer), input_tokens = CAST(:input_tokens AS bigint),
+            output_tokens = CAST(:output_tokens AS bigint),
+            cost_usd = CAST(:cost_usd AS double precision)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
         """
 )
 
@@ -137,11 +154,19 @@ class CompactionQueries:
             "conversation_id": conversation_id,
             "span_start": compaction.hidden_span.start,
             "span_end": compaction.hidden_span.end,
-            "summary": compaction.summary or "",
-            "view": compaction.view.as_json(),
-            "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+            **_texts(compaction),
         }
         await self._session.run(ADD_COMPACTION, **values)
+
+    async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
+        costs = ("prompt_hash", "calls", "input_tokens", "output_tokens", "cost_usd")
+        await self._session.run(
+            ADD_SUMMARY,
+            conversation_id=conversation_id,
+            compaction_id=receipt.compaction_id,
+            **_texts(receipt),
+            **{name: getattr(receipt, name) for name in costs},
+        )
 
     async def show(
         self,
@@ -205,3 +230,16 @@ class CompactionQueries:
             NEWEST_SUMMARIES, conversation_id=conversation_id, through=through
         )
         return list(summaries_from(row["made"])) if row is not None else []
+
+
+def _texts(compaction: Compaction) -> dict[str, str]:
+    return {
+        "summary": compaction.summary or _stand_in(compaction),
+        "view": compaction.view.as_json(),
+        "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+    }
+
+
+def _stand_in(compaction: Compaction) -> str:
+    """Return the stored summary of a receipt without one; redactions find receipts by it."""
+    return PROVIDER_ITEM_SUMMARY if compaction.view.provider_item is not None else ""

@@ -45,9 +45,9 @@ NEWEST_EPOCH = Statement(
         ORDER BY epoch DESC LIMIT 1
         """
 )
-LAST_FORMAT = Statement(
+LAST_EPOCH = Statement(
     """
-        SELECT format FROM epochs
+        SELECT * FROM epochs
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND format = ANY (CAST(:formats AS text[]))
         ORDER BY created_at DESC LIMIT 1
@@ -139,13 +139,11 @@ class UsageRepository:
         )
         return epoch_from(row, "", None) if row is not None else None
 
-    async def last_format(
-        self, conversation_id: str, formats: Sequence[FormatName]
-    ) -> FormatName | None:
+    async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
         row = await self._session.first(
-            LAST_FORMAT, conversation_id=conversation_id, formats=list(formats)
+            LAST_EPOCH, conversation_id=conversation_id, formats=list(formats)
         )
-        return FormatName(row["format"]) if row is not None else None
+        return epoch_from(row, "", None) if row is not None else None
 
     async def has_reasoning(
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int

@@ -4,6 +4,7 @@ from app.domain.common.policy import StrategyName
 from app.domain.compaction.strategies.base import Strategy
 from app.domain.compaction.strategies.chain import Chain
 from app.domain.compaction.strategies.full_history import FullHistory
+from app.domain.compaction.strategies.provider import Provider
 from app.domain.compaction.strategies.retain_summary import RetainSummary
 from app.domain.compaction.strategies.sandwich import Sandwich
 from app.domain.compaction.strategies.sliding_window import SlidingWindow
@@ -18,5 +19,6 @@ STRATEGIES: dict[StrategyName, Strategy] = {
         TreeSummary(),
         RetainSummary(),
         Chain(),
+        Provider(),
     )
 }

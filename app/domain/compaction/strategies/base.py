@@ -46,6 +46,10 @@ class Strategy(ABC):
         """Return the share of the effective window at which a compaction is due, None for never."""
         return policy.compaction.threshold_ratio
 
+    def compacts(self, policy: Policy) -> bool:
+        """Whether it ever replaces messages."""
+        return self.trigger(policy) is not None
+
     def preserved(self, policy: Policy) -> tuple[int | None, int | None]:
         """Return how many messages stay verbatim at the top and the bottom; None is all."""
         return 0, 1

@@ -7,7 +7,9 @@
 2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload
    item. Builds for other formats count only what they send differently, such as arguments that
    were sent with white space.
-3. A large tool result is offloaded: `body` then holds its preview, and `output` refers to the
+3. A provider's compaction item costs nothing here: only a payload that begins with it has it. A
+   message that is such an item alone is in no other payload.
+4. A large tool result is offloaded: `body` then holds its preview, and `output` refers to the
    blob that holds the rest.
 """
 
@@ -24,6 +26,7 @@ from app.domain.common.messages import (
     FormatName,
     Message,
     Opaque,
+    Reasoning,
     Role,
     Text,
     ToolCall,
@@ -32,7 +35,7 @@ from app.domain.common.messages import (
 )
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.domain.formats import FORMATS, block_types, openai_chat, openai_responses
+from app.domain.formats import FORMATS, block_types, compactions, openai_chat, openai_responses
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
     CountText,
@@ -53,7 +56,8 @@ class Draft:
 
     `raw_message` is the message of the request, found there at the JSON pointer `pointer`. `blobs`
     are stored with it; `attached_blob_id` is the id of a blob that is stored already. `call_names`
-    are the tools that it calls, in the order of `call_ids`.
+    are the tools that it calls, in the order of `call_ids`. `compaction` is the last compaction
+    item of a provider in it.
     """
 
     id: str | None
@@ -72,6 +76,12 @@ class Draft:
     call_names: tuple[str, ...] = ()
     raw_message: Mapping[str, Any] = field(default_factory=dict)
     pointer: str = ""
+    compaction: Reasoning | None = None
+
+    @property
+    def is_only_compaction(self) -> bool:
+        """Whether the message is a compaction item and nothing else."""
+        return self.compaction is not None and not self.tokens
 
     @property
     def sent_at(self) -> datetime | None:
@@ -129,10 +139,11 @@ def make_drafts(
                 (preview,) = codec.parse(stored_raw, "")
                 message = replace(preview, tool_call_id=message.tool_call_id)
         cleaned = clean(message)
-        sent = openai_chat.adapt(cleaned)
+        visible = compactions.without_compactions(cleaned)
+        sent = openai_chat.adapt(visible or cleaned)
         fragment = None
         if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(stored_raw, message):
-            fragment = json_text.dump_payload(openai_chat.render(cleaned))
+            fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
             Draft(
@@ -140,11 +151,10 @@ def make_drafts(
                 role=message.role,
                 body=json_text.dump_stored(stored_raw),
                 fragment=fragment,
-                tokens=count_visible(sent, count)
-                + media_overhead(FormatName.OPENAI_CHAT, sent, count),
-                reasoning_tokens=count_reasoning(cleaned, count),
+                tokens=_count(sent, count) if visible is not None else 0,
+                reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
                 call_ids=_call_ids(message),
-                has_media=_needs_body(sent),
+                has_media=visible is None or _needs_body(sent),
                 continues=index > 0,
                 timestamp=timestamp,
                 output=offloaded.output if offloaded is not None else None,
@@ -153,9 +163,14 @@ def make_drafts(
                 call_names=tuple(call.name for call in message.calls),
                 raw_message=raw_message,
                 pointer=message_pointer,
+                compaction=compactions.last_compaction(cleaned),
             )
         )
     return drafts
+
+
+def _count(sent: Message, count: CountText) -> int:
+    return count_visible(sent, count) + media_overhead(FormatName.OPENAI_CHAT, sent, count)
 
 
 def _needs_body(sent: Message) -> bool:

@@ -127,6 +127,8 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
             return ToolCall(call_id, name, json_fields.compact(block.object("input").json()))
         case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
             return _parse_thinking(block)
+        case "compaction", Role.ASSISTANT:
+            return _parse_compaction(block)
         case ("tool_use" | "tool_result" | "thinking" | "redacted_thinking") as kind, _:
             raise block.error("type", f"a {kind} block is not allowed here")
     return _opaque(block)
@@ -152,6 +154,13 @@ def _parse_thinking(block: Fields) -> Reasoning:
     text = block.text("thinking")
     is_signed = bool(block.optional_text("signature"))
     return Reasoning(text, original, _FORMAT) if is_signed else Reasoning(text)
+
+
+def _parse_compaction(block: Fields) -> Reasoning:
+    """Read a compaction block; a failed one has null instead of its summary."""
+    for key in ("content", "encrypted_content", "signature"):
+        block.optional_text(key)
+    return Reasoning("", _opaque(block).block, _FORMAT)
 
 
 def _parse_image(block: Fields) -> Image | Opaque:

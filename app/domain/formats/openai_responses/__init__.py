@@ -26,7 +26,13 @@ from app.domain.formats.openai_responses.items import (
     is_item_group,
 )
 from app.domain.formats.openai_responses.parsing import parse, results, split
-from app.domain.formats.openai_responses.rendering import adapt, for_payload, render, tools_to_wire
+from app.domain.formats.openai_responses.rendering import (
+    adapt,
+    for_payload,
+    render,
+    tools_to_wire,
+    unbound,
+)
 
 __all__ = [
     "FUNCTION",
@@ -43,4 +49,5 @@ __all__ = [
     "results",
     "split",
     "tools_to_wire",
+    "unbound",
 ]

@@ -25,6 +25,7 @@ from app.domain.common.messages import (
     ToolCall,
 )
 from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
+from app.domain.formats.compactions import is_compaction
 from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
@@ -81,10 +82,20 @@ def for_payload(
             if keep_reasoning:
                 parts.append(part)
             is_unbound = not keep_reasoning
-    while parts and isinstance(parts[-1], Reasoning) and not _is_compaction(parts[-1]):
+    while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
         parts.pop()
     if not parts:
         parts.append(Text(ONLY_REASONING))
+    return adapting.with_parts(message, parts)
+
+
+def unbound(message: Message) -> Message:
+    """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
+    parts: list[Part] = []
+    is_unbound = False
+    for part in message.parts:
+        parts.append(_without_id(part) if is_unbound else part)
+        is_unbound = is_unbound or is_compaction(part)
     return adapting.with_parts(message, parts)
 
 
@@ -102,10 +113,6 @@ def _adapt_file(file: File) -> File | Text:
     is_uploaded = file.file_id is not None and file.format in OPENAI_FORMATS
     is_sendable = is_uploaded or inline_media.is_web_url(file.url)
     return file if is_sendable else labels.label_for(file)
-
-
-def _is_compaction(part: Part) -> bool:
-    return isinstance(part, Reasoning) and (part.block or {}).get("type") == "compaction"
 
 
 def _without_id(part: Part) -> Part:

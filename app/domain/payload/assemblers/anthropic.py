@@ -1,12 +1,14 @@
 """Payload items for Anthropic Messages: neighbours of one role share a message.
 
-Thinking is replayed byte for byte while its prefix is unchanged, and never after that.
+Thinking is replayed byte for byte while its prefix is unchanged, and never after that. A compaction
+block opens the first message, which is the assistant's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Message, Opaque, Part, Role, Text
@@ -55,6 +57,10 @@ class AnthropicAssembler(MergingAssembler):
         self._record_cost(row, tokens)
         wire_blocks = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire_blocks, tokens - MESSAGE_OVERHEAD)
+
+    def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
+        wire_block = [Block(json_text.dump_payload(block), cacheable=False)]
+        self._put("assistant", wire_block, tokens - MESSAGE_OVERHEAD)
 
     def _with_defined_references(self, message: Message) -> Message:
         """Keep the references of a search result to defined tools; show other tools by name."""

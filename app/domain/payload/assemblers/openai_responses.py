@@ -1,7 +1,8 @@
 """Payload items for OpenAI Responses.
 
 1. One row is one item or more.
-2. Reasoning and compaction items are replayed byte for byte while their prefix is unchanged.
+2. Reasoning is replayed byte for byte while its prefix is unchanged, a compaction item as long as
+   payloads begin with it.
 3. A result has the type of its call in this payload, whatever format it came in.
 4. Cache breakpoints are at the last part of user and developer messages: the two newest, because
    OpenAI finds a cached prefix only at breakpoints that are still there, and about every
@@ -79,6 +80,12 @@ class ResponsesAssembler(SeparateAssembler):
         tokens += count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
         self._record_cost(row, tokens)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
+
+    def _unbound(self, row: LogRow, message: Message) -> Message:
+        return openai_responses.unbound(message) if row.format is self.format else message
+
+    def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
+        self._put([dict(block)], tokens, is_model=True)
 
     def _parsed_tokens(self, item: dict[str, Any]) -> int:
         """Count a result as it is parsed: some types have no place for texts."""

@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from app.domain.payload.provider_compaction import (
+    MIN_THRESHOLD,
+    REQUESTED_BETA,
+    THRESHOLD_BETA,
+    THRESHOLD_EDIT,
+)
 from app.domain.payload.validation.rules import Check
 from app.domain.payload.validation.shapes import (
     Object,
@@ -23,11 +29,7 @@ from app.domain.payload.validation.shapes import (
 )
 
 THINKING: Final = ("thinking", "redacted_thinking")
-ON_DEMAND_BETA: Final = "compact-2026-09-04"
-THRESHOLD_BETA: Final = "compact-2026-01-12"
-THRESHOLD_EDIT: Final = "compact_20260112"
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
-MIN_TRIGGER: Final = 50_000
 
 LocatedBlock = tuple[int, str, Object]
 """A block with its pointer and the index of its message."""
@@ -114,8 +116,8 @@ def _judge_on_demand(compactions: list[LocatedBlock], check: Check) -> None:
         check.add("A12", pointer, "the compaction block comes first")
     for other, _ in signed[1:]:
         check.add("A12", other, "there is one compaction block")
-    if _lacks(check, ON_DEMAND_BETA):
-        check.add("A12", pointer, f"the block needs the beta {ON_DEMAND_BETA}")
+    if _lacks(check, REQUESTED_BETA):
+        check.add("A12", pointer, f"the block needs the beta {REQUESTED_BETA}")
     if check.payload.get("context_management") is not None:
         check.add("A12", "/context_management", "does not go with a compaction block")
     budget = object_of(object_of(check.payload.get("output_config")).get("task_budget"))
@@ -132,8 +134,8 @@ def _judge_threshold(compactions: list[LocatedBlock], check: Check) -> None:
         if edit.get("type") == THRESHOLD_EDIT:
             edit_at = f"/context_management/edits/{index}"
             value = object_of(edit.get("trigger")).get("value")
-            if isinstance(value, int) and value < MIN_TRIGGER:
-                check.add("A13", f"{edit_at}/trigger", f"the trigger is at least {MIN_TRIGGER:,}")
+            if isinstance(value, int) and value < MIN_THRESHOLD:
+                check.add("A13", f"{edit_at}/trigger", f"the trigger is at least {MIN_THRESHOLD:,}")
     unsigned = [pointer for _, pointer, block in compactions if not block.get("signature")]
     if unsigned and edit_at is None:
         check.add("A13", unsigned[0], f"the block needs the edit {THRESHOLD_EDIT}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.provider_items import has_compaction
 from app.domain.compaction.reduction.tool_result_clearing import (
     excluded_seqs,
     min_cleared_tokens,
@@ -121,7 +122,10 @@ def _is_compaction_due(state: BuildState) -> bool:
     policy = resolved.policy.compaction
     if not state.attempt.may_compact or limits is None or not policy.enabled:
         return False
-    if STRATEGIES[resolved.policy.strategy].trigger(resolved.policy) is None:
+    if not STRATEGIES[resolved.policy.strategy].compacts(resolved.policy):
+        return False
+    is_provider = resolved.policy.strategy is StrategyName.PROVIDER
+    if is_provider and has_compaction(state.format, resolved.model or ""):
         return False
     conversation_state, usage = state.input.conversation.state, state.policy_usage
     pressure = pressure_status(usage.total, limits).pressure

@@ -10,6 +10,7 @@ from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
+    PROVIDER_COMPACTED,
     BuildId,
     EpochStart,
     break_reason,
@@ -52,13 +53,14 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     """
     last_epoch, format = state.input.epoch, state.format
     if last_epoch is None:
-        replays_all = state.view.is_whole and not (
+        replays_all = (state.view.is_whole or _begins_with_item(state)) and not (
             _has_other_reasoning(state) or state.drops_reasoning
         )
         reason = "model_changed" if state.input.other_streams else None
-        min_reasoning_after = 0
+        min_reasoning_after, last_tools = 0, None
     else:
         last_start = epoch_start_from(last_epoch.start_json)
+        last_tools = last_start.tools
         kept_tools = last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
         window = requested_window(state.attempt.settings)
@@ -80,6 +82,11 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         replays_all = False
         min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
+    item, tools = state.view.sent_item, _new_start(state, ()).tools
+    is_only_change = reason == PROVIDER_COMPACTED and tools == last_tools
+    if item is not None and is_only_change and _begins_with_item(state):
+        # The model made what follows its item with the item as its only history.
+        reasoning_after = max(min_reasoning_after, item.seq - 1)
     start = _with_reasoning_limit(
         _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
@@ -105,6 +112,15 @@ def _with_reasoning_limit(
     """Return a start whose payloads replay only the reasoning of these makers after this seq."""
     view = replace(start.view, reasoning_after=reasoning_after, reasoning_of=reasoning_of)
     return replace(start, view=view)
+
+
+def _begins_with_item(state: BuildState) -> bool:
+    """Whether the history is what the model saw when it made the messages after its item."""
+    view, item = state.view, state.view.sent_item
+    if item is None or item.model != state.resolved.model or state.drops_reasoning:
+        return False
+    is_alone = not (state.opening.texts or view.unhidden_seqs or view.summary_texts())
+    return is_alone and not view.is_reduced_inside
 
 
 def _has_other_reasoning(state: BuildState) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import NotFound, ValidationError
+from app.domain.conversations.compaction_receipt import is_shown_with
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
@@ -66,10 +67,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     _check_prompt(resolved, limits, attempt)
-    if (
-        build_input.compaction_strategy is not None
-        and build_input.compaction_strategy != resolved.policy.strategy
-    ):
+    if not is_shown_with(build_input.compaction_strategy, resolved.policy.strategy):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.domain.common.errors import Conflict, ContextOverflow
 from app.domain.common.policy import StrategyName
@@ -10,7 +11,7 @@ from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.reduction.overflow_recovery import view_after_overflow
 from app.domain.compaction.reduction.text_shortening import MIN_SHORTENED_TOKENS, largest_text
 from app.domain.compaction.results import CompactResult
-from app.domain.compaction.views import with_shortened
+from app.domain.compaction.views import with_shortened, without_item
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import View
 from app.domain.models.budget import Limits, Usage, measure
@@ -62,20 +63,28 @@ async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> C
     Raises Restart when the view changed meanwhile, and ContextOverflow when nothing can be left
     out.
     """
-    compaction_input = CompactionInput(
-        state.attempt.tenant_id,
-        state.input.conversation,
-        state.resolved,
-        state.view,
-        tuple(state.plan_entries),
-    )
+    compaction_input = _input_of(state)
     view = await _smaller_view(deps, state, compaction_input)
+    if view is None and state.view.provider_item is not None:
+        state = replace(state, view=without_item(state.view))
+        compaction_input = _input_of(state)
+        view = await _smaller_view(deps, state, compaction_input)
     if view is None:
         raise await refusal(deps, state, state.view_entries)
     try:
         return await deps.compaction.apply_emergency_cut(compaction_input, view)
     except Conflict as conflict:
         raise state.restart() from conflict
+
+
+def _input_of(state: BuildState) -> CompactionInput:
+    return CompactionInput(
+        state.attempt.tenant_id,
+        state.input.conversation,
+        state.resolved,
+        state.view,
+        tuple(state.plan_entries),
+    )
 
 
 async def _smaller_view(

@@ -20,7 +20,13 @@ from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summary_budget import NOTE_TOKENS, summary_text_limit
-from app.domain.compaction.views import summary_message_tokens, view_after, with_omission_note
+from app.domain.compaction.views import (
+    summary_message_tokens,
+    view_after,
+    with_omission_note,
+    with_shown_item,
+    without_item,
+)
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.domain.tool_output.preview import RECALL
@@ -90,8 +96,14 @@ def _has_reasoning(state: BuildState) -> bool:
 async def _reduce(
     deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
 ) -> BuildState:
-    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning."""
+    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning.
+
+    The message with a provider's compaction item stays as long as the rest can give way.
+    """
     reduced, too_large = await _reduce_view(deps, state, overshoot)
+    if too_large is not None and state.view.provider_item is not None:
+        released = replace(state.without_rendered(), view=without_item(state.view))
+        reduced, too_large = await _reduce_view(deps, released, overshoot)
     if too_large is None:
         return reduced
     if state.drops_reasoning or not has_reasoning:
@@ -164,7 +176,7 @@ async def _show_newest_only(
         return state, too_large
     remaining = [item for item in log if item is newest or item.pinned]
     spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in remaining], window)
-    view = with_omission_note(replace(state.view, spans=spans))
+    view = with_omission_note(with_shown_item(replace(state.view, spans=spans)))
     reduced = replace(state.without_rendered(), view=view, entries=remaining)
     if not _entries_fit(reduced, overshoot):
         reduced = await shorten_largest(deps, reduced, reduced.view_entries, overshoot) or reduced

@@ -129,7 +129,7 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
     """
     assert state.items is not None
     mentions = {*state.items.mentions, *state.notes.mentions, *kept}
-    if state.view.summary_texts():
+    if state.view.hides_messages:
         mentions.add(RECALL)  # [summary.recall-offered]
     tools = state.resolved.agent_tools(mentions)
     has_tools = bool(tools or state.resolved.tools)

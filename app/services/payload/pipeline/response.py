@@ -6,6 +6,8 @@ import logging
 from typing import Any
 
 from app.domain.common.messages import takes_system
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.provider_items import UNAVAILABLE, has_compaction
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
 from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
@@ -37,6 +39,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state.attempt.conversation_id,
         state.system_dynamic_texts,
         _caller_point(recorded),
+        view,
     )
     payload = _render(request, state)
     state = state.degrade(*payload.degraded)
@@ -44,6 +47,10 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         state = state.degrade(SUMMARY_AS_USER)
     if state.resolved.has_last_resort(state.tools.deferred):
         state = state.degrade(BUILTIN_TOOLS_DEFERRED)
+    policy, model = state.resolved.policy, state.resolved.model or ""
+    is_provider = policy.strategy is StrategyName.PROVIDER and policy.compaction.enabled
+    if is_provider and not has_compaction(state.format, model):
+        state = state.degrade(UNAVAILABLE)
     is_degraded = bool(state.degraded)
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
@@ -57,6 +64,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     return {
         "format": state.format,
         "payload": payload.body,
+        "betas": payload.betas,
         "build_id": recorded.build_id,
         "epoch": epoch.epoch,
         "through_seq": recorded.through_seq,
@@ -79,7 +87,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(view.summaries),
+        "summary_used": bool(view.summaries or view.sent_item),
         "new_state": _new_state(state),
         "compaction": state.attempt.compaction,
         "degraded": list(state.degraded),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
+from app.domain.compaction.provider_items import UNAVAILABLE
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.views import (
@@ -19,6 +20,7 @@ from app.domain.compaction.views import (
     shown_entries,
     view_summary_tokens,
     with_shortened,
+    with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
@@ -70,6 +72,7 @@ _DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
+    UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
 
@@ -189,9 +192,8 @@ class BuildState:
     def with_narrower_view(self, view: View) -> BuildState:
         """Show another view, which shows no message that this one hides."""
         entries = [item for item in self.entries if view.shows(item.seq)]
-        return replace(
-            self, rendered=None, items=None, view=with_shortened(view, ()), entries=entries
-        )
+        view = with_shown_item(with_shortened(view, ()))
+        return replace(self, rendered=None, items=None, view=view, entries=entries)
 
     def with_shortened(self, messages: Sequence[ShortenedMessage]) -> BuildState:
         """Show less of these messages."""
@@ -210,7 +212,7 @@ class BuildState:
         Results that the policy excludes from clearing are marked, once `excluded_seqs` is set.
         """
         excluded = self.excluded_seqs or frozenset()
-        if not (self.input.pins or excluded or self.view.shortened):
+        if not (self.pinned or excluded or self.view.shortened):
             return self.entries
         pins = self.pinned_group_seqs
         marked = [
@@ -220,9 +222,15 @@ class BuildState:
         return [*shortened_entries(marked, self.view)]
 
     @property
+    def pinned(self) -> tuple[int, ...]:
+        """The seqs of pinned messages, and of the one with the provider's compaction item."""
+        item = self.view.provider_item
+        return self.input.pins if item is None else (*self.input.pins, item.seq)
+
+    @property
     def pinned_group_seqs(self) -> frozenset[int]:
         """The seqs of call groups with a pin; a result may have come after the pin."""
-        pins = set(self.input.pins)
+        pins = set(self.pinned)
         return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
 
     @property

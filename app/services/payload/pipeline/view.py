@@ -12,7 +12,7 @@ from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summary_budget import history_budget
-from app.domain.compaction.views import base_view
+from app.domain.compaction.views import base_view, lacks_summary, view_for_model
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
@@ -20,7 +20,7 @@ from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_curr
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
-from app.services.payload.pipeline.state import BuildDependencies, BuildState
+from app.services.payload.pipeline.state import BuildDependencies, BuildState, Restart
 
 
 async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
@@ -43,6 +43,7 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
         view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
         reasoning_of = resolved.accepted_reasoning(loaded.attempt.settings.format)
         view = replace(view, reasoning_of=reasoning_of)
+        view = await _for_model(deps, loaded, view)
         if (
             last_epoch is not None
             and start is not None
@@ -57,6 +58,19 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         return _slide(state)
     return state
+
+
+async def _for_model(deps: BuildDependencies, loaded: LoadedConversation, view: View) -> View:
+    """Return the view as this payload shows it. Raises Restart when a summary was made for that."""
+    attempt, format = loaded.attempt, loaded.attempt.settings.format
+    view = view_for_model(view, loaded.resolved.model or "", format)
+    if view.sent_item is not None or not lacks_summary(view):
+        return view
+    state = loaded.input.conversation.state
+    degraded = await deps.compaction.summarise_behind_item(
+        attempt.tenant_id, attempt.conversation_id, attempt.settings, state.view_version
+    )
+    raise Restart(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
 
 def _is_start_current(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:

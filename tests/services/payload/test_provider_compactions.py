@@ -1,0 +1,767 @@
+"""Compaction items of providers as boundaries of payloads. [compaction.provider-item]"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.responses.response_compact_params import ResponseCompactParams
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.common.messages import FormatName
+from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.payload.validation import validate
+from app.domain.payload.validation.rules import Context
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.payload.reported_usage import Report, UsageService
+from tests.judge import check_type, refusals
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    SUMMARISER,
+    Build,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    new_id,
+)
+
+RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
+GPT, GROK = "gpt-5", "xai/grok-4"
+SECRET = "gAAAAB" + "x" * 400
+ITEM = {"id": "cmp_1", "type": "compaction", "encrypted_content": SECRET}
+BLOCK = {"type": "compaction", "content": "They fixed the parser. Use tabs."}
+SIGNED = {**BLOCK, "signature": "sig"}
+ROOM = {"budget": {"context_window": 200_000, "max_output_tokens": 1000}, "agent_tools": "none"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "thought"}
+
+
+def says(text: str, format: FormatName = RESPONSES) -> dict[str, Any]:
+    """Return an answer without an item."""
+    if format is ANTHROPIC:
+        return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "content": content}
+
+
+def user(text: str, format: FormatName = RESPONSES) -> dict[str, Any]:
+    """Return a message of the user."""
+    return (
+        {"role": "user", "content": text}
+        if format is ANTHROPIC
+        else {"type": "message", "role": "user", "content": text}
+    )
+
+
+def history_of(build: Build) -> list[dict[str, Any]]:
+    """Return the messages or items after the system prompt."""
+    payload = build.payload
+    items = payload.get("messages") or payload.get("input") or payload["contents"]
+    return [item for item in items if item.get("role") not in ("system", "developer")]
+
+
+async def built(
+    harness: Harness, conversation_id: str, format: FormatName, model: str, *, cold: bool = False
+) -> Build:
+    """Build a payload that the judge finds nothing wrong with."""
+    service = harness.cold() if cold else None
+    build = await harness.build(conversation_id, RequestSettings(format, model), service)
+    assert not refusals(format, build.payload), build.payload
+    assert not violations(build.payload, format, build["betas"])
+    return build
+
+
+def violations(payload: dict[str, Any], format: FormatName, betas: Sequence[str]) -> list[str]:
+    """Return the rules of the providers that a payload breaks."""
+    found = validate(payload, format, Context(betas=betas))
+    return [str(violation) for violation in found if violation.severity == "error"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A format with its items, its model, and how an item is appended with an answer."""
+
+    format: FormatName
+    model: str
+    item: dict[str, Any]
+
+    def answer(self, text: str) -> list[dict[str, Any]]:
+        """Return the messages of an answer that begins with the item."""
+        if self.format is ANTHROPIC:
+            return [
+                {"role": "assistant", "content": [self.item, *says(text, ANTHROPIC)["content"]]}
+            ]
+        return [self.item, says(text)]
+
+    def first(self, build: Build) -> dict[str, Any]:
+        """Return what a payload begins with."""
+        first = history_of(build)[0]
+        return first["content"][0] if self.format is ANTHROPIC else first
+
+
+OPENAI = Family(RESPONSES, GPT, ITEM)
+XAI = Family(RESPONSES, GROK, ITEM)
+THRESHOLD = Family(ANTHROPIC, CLAUDE, BLOCK)
+REQUESTED = Family(ANTHROPIC, CLAUDE, SIGNED)
+FAMILIES = [OPENAI, XAI, THRESHOLD, REQUESTED]
+OTHERS = {
+    RESPONSES: [(CHAT, MODEL), (ANTHROPIC, CLAUDE), (GEMINI, "gemini-2.5-pro")],
+    ANTHROPIC: [(CHAT, MODEL), (RESPONSES, GPT), (GEMINI, "gemini-2.5-pro")],
+}
+
+
+async def compacted(harness: Harness, family: Family, policy: dict[str, Any] | None = None) -> str:
+    """Return a conversation whose provider compacted it, after a build for that provider."""
+    conversation_id = await harness.conversation({**ROOM, **(policy or {})})
+    format = family.format
+    await harness.append(
+        conversation_id,
+        user("From now on use tabs. My number is 4711.", format),
+        says("Noted.", format),
+        *(
+            user(f"Step {number}: read the next file. " + "Why? " * 40, format)
+            for number in range(9)
+        ),
+        user("Go on.", format),
+        format=format,
+    )
+    await built(harness, conversation_id, format, family.model)
+    await harness.append(conversation_id, *family.answer("Going on."), format=format)
+    await harness.append(conversation_id, user("And then?", format), format=format)
+    return conversation_id
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_payloads_of_its_family_begin_with_the_item(harness: Harness, family: Family) -> None:
+    """[compaction.provider-item] The item is byte-exact, and nothing that it stands for is sent."""
+    cid = await compacted(harness, family)
+    build = await built(harness, cid, family.format, family.model)
+    assert family.first(build) == family.item
+    assert "4711" not in build.contents
+    assert "Going on." in build.contents
+    assert build["cache_break_reason"] == "provider_compacted"
+    assert build["summary_used"]
+    cold = await built(harness, cid, family.format, family.model, cold=True)
+    assert cold.text == build.text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_other_families_get_a_summary(harness: Harness, family: Family) -> None:
+    """[compaction.provider-family] No other family is sent the item."""
+    cid = await compacted(harness, family)
+    for format, model in OTHERS[family.format]:
+        build = await built(harness, cid, format, model)
+        assert "encrypted_content" not in build.contents
+        assert '"compaction"' not in build.contents
+        assert "Earlier conversation summary" in build.contents
+        assert "tabs" in build.contents
+        assert "Going on." in build.contents
+        cold = await built(harness, cid, format, model, cold=True)
+        assert cold.text == build.text
+    own = await built(harness, cid, family.format, family.model)
+    assert family.first(own) == family.item
+
+
+async def test_a_model_of_another_family_in_the_same_format_gets_a_summary(
+    harness: Harness,
+) -> None:
+    """[compaction.provider-family] xAI cannot read OpenAI's item, another model of OpenAI can."""
+    cid = await compacted(harness, OPENAI)
+    grok = await built(harness, cid, RESPONSES, GROK)
+    assert SECRET not in grok.contents
+    assert "tabs" in grok.contents
+    other = await built(harness, cid, RESPONSES, "gpt-5-mini")
+    assert OPENAI.first(other) == ITEM
+
+
+async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) -> None:
+    """[compaction.provider-item] What the model made after its item is replayed as it was.
+
+    Reasoning before the item is not.
+    """
+    cid = await harness.conversation(ROOM)
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    old = {**THOUGHT, "encrypted_content": "old"}
+    await harness.append(cid, old, ITEM, THOUGHT, CALL, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert [item["type"] for item in history_of(build)] == [
+        "compaction",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert history_of(build)[:2] == [ITEM, THOUGHT]
+
+
+async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> None:
+    """[reasoning.unchanged-prefix] The first item adds `recall`; reasoning is bound to tools."""
+    cid = await harness.conversation({"budget": ROOM["budget"]})
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    first = await built(harness, cid, RESPONSES, GPT)
+    assert "tools" not in first.payload
+    for number, kept in enumerate((False, True)):
+        item = {**ITEM, "id": f"cmp_{number}", "encrypted_content": f"secret {number}"}
+        thought = {**THOUGHT, "id": f"rs_{number}"}
+        call = {**CALL, "call_id": f"call{number}"}
+        await harness.append(cid, item, thought, call, format=RESPONSES)
+        await harness.append(cid, {**OUTPUT, "call_id": f"call{number}"}, format=RESPONSES)
+        build = await built(harness, cid, RESPONSES, GPT)
+        assert history_of(build)[0] == item
+        assert (thought in history_of(build)) == kept
+        assert [tool["name"] for tool in build.payload["tools"]] == ["recall"]
+
+
+async def test_reasoning_after_the_item_survives_an_earlier_clearing(harness: Harness) -> None:
+    """[reasoning.unchanged-prefix] What was cleared before the item is not shown any more."""
+    tool_output = {"context_budget_tokens": 100, "clear_at_least": 0}
+    cid = await harness.conversation({**ROOM, "tool_output": tool_output})
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    for number in range(3):
+        call = {**CALL, "call_id": f"old{number}"}
+        result = {**OUTPUT, "call_id": f"old{number}", "output": "line " * 200}
+        await harness.append(cid, call, result, format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    assert (await harness.stored(cid)).state.results_cleared_through
+    await harness.append(cid, ITEM, THOUGHT, CALL, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert history_of(build)[:2] == [ITEM, THOUGHT]
+    assert not (await harness.stored(cid)).state.results_cleared_through
+    await harness.undo(cid)
+    assert "read with tool_output_cache" not in (await built(harness, cid, RESPONSES, GPT)).contents
+    assert (await harness.stored(cid)).state.results_cleared_through
+
+
+async def test_a_call_before_the_item_in_its_message_stays_behind_it(harness: Harness) -> None:
+    """[compaction.provider-item] A result is never sent without its call."""
+    cid = await harness.conversation(ROOM)
+    await harness.append(cid, user("What is it?"), format=RESPONSES)
+    await harness.append(cid, says("I look."), CALL, ITEM, format=RESPONSES)
+    await harness.append(cid, OUTPUT, format=RESPONSES)
+    for model, first in ((GPT, "compaction"), (GROK, "message")):
+        build = await built(harness, cid, RESPONSES, model)
+        kinds = [item["type"] for item in history_of(build)]
+        assert kinds[0] == first
+        assert kinds[-2:] == ["function_call", "function_call_output"]
+        assert ("I look." in build.contents) == (first == "message")
+
+
+async def test_thinking_of_anthropic_after_a_block_is_replayed(harness: Harness) -> None:
+    """[compaction.provider-item] [anthropic.latest-thinking]"""
+    cid = await harness.conversation(ROOM, tools=[{"name": "read", "description": "Reads."}])
+    await harness.append(cid, user("What is it?", ANTHROPIC), format=ANTHROPIC)
+    await built(harness, cid, ANTHROPIC, CLAUDE)
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    call = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
+    await harness.append(
+        cid,
+        {"role": "assistant", "content": [BLOCK, thinking, call]},
+        {"role": "user", "content": [result]},
+        format=ANTHROPIC,
+    )
+    build = await built(harness, cid, ANTHROPIC, CLAUDE)
+    assert [message["role"] for message in build.messages] == ["assistant", "user"]
+    assert build.messages[0]["content"] == [BLOCK, thinking, call]
+    assert build["betas"] == ("compact-2026-01-12",)
+
+
+@pytest.mark.parametrize("block", [{**BLOCK, "content": None}, {"type": "compaction"}])
+async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[str, Any]) -> None:
+    """[compaction.provider-item] A block without content stands for nothing, and is not sent."""
+    cid = await harness.conversation(ROOM)
+    answer = {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]}
+    await harness.append(cid, user("Is it?", ANTHROPIC), answer, format=ANTHROPIC)
+    build = await built(harness, cid, ANTHROPIC, CLAUDE)
+    assert [message["role"] for message in build.messages] == ["user", "assistant", "user"]
+    assert build.messages[1]["content"] == [{"type": "text", "text": "Yes."}]
+    assert "context_management" not in build.payload
+    assert (await harness.stored(cid)).state.compaction_id is None
+
+
+async def test_an_item_alone_is_a_boundary(harness: Harness) -> None:
+    """[compaction.provider-item] As `responses.compact` returns it; others see no such message.
+
+    OpenAI's stands for all but the user's messages, which follow it; xAI's stands for them, too.
+    """
+    for model, users in ((GPT, 2), (GROK, 1)):
+        cid = await harness.conversation(ROOM)
+        await harness.append(
+            cid, user("From now on use tabs. " + "Why? " * 300), says("Noted."), format=RESPONSES
+        )
+        await built(harness, cid, RESPONSES, model)
+        answer = await harness.append(cid, ITEM, format=RESPONSES)
+        assert answer.messages[0].token_count == 0
+        await harness.append(cid, user("And?"), format=RESPONSES)
+        build = await built(harness, cid, RESPONSES, model)
+        kinds = [item["type"] for item in history_of(build)]
+        assert kinds == ["compaction", *["message"] * users]
+        assert "Noted." not in build.contents
+        for format, other_model in OTHERS[RESPONSES]:
+            other = await built(harness, cid, format, other_model)
+            assert "[reasoning]" not in other.contents and "Noted." not in other.contents
+            assert "use tabs" in other.contents
+
+
+async def test_the_newest_item_counts(harness: Harness) -> None:
+    """[compaction.provider-item] A second item hides the first one with the rest."""
+    cid = await compacted(harness, OPENAI)
+    newer = {**ITEM, "id": "cmp_2", "encrypted_content": "newer"}
+    await harness.append(cid, newer, says("Still going."), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert OPENAI.first(build) == newer
+    assert SECRET not in build.contents
+    await harness.undo(cid)
+    again = await built(harness, cid, RESPONSES, GPT)
+    assert OPENAI.first(again) == ITEM
+    assert "newer" not in again.contents
+    assert "Still going." in again.contents
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_undo_shows_the_older_messages(harness: Harness, family: Family) -> None:
+    """[compaction.undo] The item is not sent any more: what it stands for is there again."""
+    cid = await compacted(harness, family)
+    await built(harness, cid, family.format, family.model)
+    receipt = await harness.undo(cid)
+    assert receipt.trigger == Trigger.PROVIDER
+    build = await built(harness, cid, family.format, family.model)
+    assert "4711" in build.contents
+    assert "Going on." in build.contents
+    assert '"compaction"' not in build.contents
+    assert build["cache_break_reason"] == "undone"
+    assert not build["betas"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_receipt_names_the_provider(harness: Harness, family: Family) -> None:
+    """[compaction.receipt] [compaction.expand] State, events and receipts know the compaction."""
+    cid = await compacted(harness, family)
+    receipt = await harness.receipt(cid)
+    assert (receipt.trigger, receipt.strategy, receipt.model) == (
+        "provider",
+        "provider",
+        family.model,
+    )
+    assert receipt.before_tokens > receipt.after_tokens
+    assert receipt.before_msg_count > receipt.after_msg_count
+    kinds = [(kind, data.get("trigger")) for kind, data in await harness.events_of(cid)]
+    assert ("compacted", "provider") in kinds
+    state = await harness.receipts.state("default", cid)
+    assert state is not None and state.strategy == "provider"
+    assert ("parser" in state.summary) == (family.format is ANTHROPIC)
+    _, page = await harness.receipts.expand("default", cid, receipt.compaction_id, 0, 100)
+    assert [message.seq for message in page] == [*range(1, receipt.hidden_span.end)]
+    build = await built(harness, cid, family.format, family.model)
+    counted = (await harness.stored(cid)).state
+    assert build["budget"].summary == counted.summary_tokens
+
+
+async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:
+    """[openai-responses.compaction-items] Without the item nothing refers to what it was."""
+    cid = await harness.conversation(ROOM)
+    answer = {**says("Yes."), "id": "msg_1", "status": "completed"}
+    await harness.append(cid, user("Is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    await harness.append(cid, ITEM, answer, format=RESPONSES)
+    assert history_of(await built(harness, cid, RESPONSES, GPT)) == [ITEM, answer]
+    for model in (GROK, GPT):
+        shown = history_of(await built(harness, cid, RESPONSES, model))
+        assert (shown[0] == ITEM, "id" in shown[-1]) == (model == GPT,) * 2
+    await harness.undo(cid)
+    assert "id" not in history_of(await built(harness, cid, RESPONSES, GPT))[-1]
+
+
+async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -> None:
+    """[usage.judged-by-larger] What an encrypted item costs is known to its provider only.
+
+    A report without tokens, as of a call that only compacted, changes nothing.
+    """
+    usage = UsageService(harness.database, harness.resolver, harness.active, new_id)
+    cid = await harness.conversation(ROOM)
+    large = {**ITEM, "encrypted_content": "x" * 400_000}
+    await harness.append(cid, user("Is it?"), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    await harness.append(cid, large, says("Yes."), user("And?"), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert build["tokens_used"] > 70_000
+    for sent, expected in ((0, build["tokens_used"]), (3000, 3010)):
+        report = Report(
+            {"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
+            build_id=build["build_id"],
+        )
+        answer = await usage.report("default", cid, report)
+        assert answer.judged_tokens is not None
+        assert abs(answer.judged_tokens - expected) < 10
+        assert answer.uncalibrated_reason == "provider_compaction"
+
+
+async def test_pinned_messages_follow_the_item(harness: Harness) -> None:
+    """[pins.verbatim] Nothing stands before the item, so pinned messages stand behind it.
+
+    Thinking after the item was made without them, and is left out.
+    """
+    for family in FAMILIES:
+        cid = await compacted(harness, family)
+        await harness.pin(cid, 1)
+        pinned = await built(harness, cid, family.format, family.model)
+        assert family.first(pinned) == family.item
+        assert "4711" in json.dumps(history_of(pinned)[1])
+        assert "Noted." not in pinned.contents
+        cold = await built(harness, cid, family.format, family.model, cold=True)
+        assert cold.text == pinned.text
+        early = await harness.conversation(ROOM)
+        await harness.append(early, user("Pin me.", family.format), format=family.format)
+        await built(harness, early, family.format, family.model)
+        await harness.pin(early, 1)
+        await harness.append(early, *family.answer("Yes."), format=family.format)
+        build = await built(harness, early, family.format, family.model)
+        assert family.first(build) == family.item
+        assert "Pin me." in json.dumps(history_of(build)[1])
+
+
+async def test_another_strategy_keeps_the_boundary(harness: Harness) -> None:
+    """[compaction.provider-item] The item is in the log, whatever the policy says later."""
+    cid = await compacted(harness, OPENAI, {"strategy": "full_history"})
+    for strategy in ("full_history", "chain", "sliding_window", "tree_summary"):
+        await harness.set_policy(cid, {"strategy": strategy})
+        assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
+        assert (await harness.receipts.state("default", cid)) is not None
+
+
+async def test_a_later_summary_replaces_the_item(harness: Harness) -> None:
+    """[compaction.provider-item] It is made of the messages, those before the item included."""
+    cid = await compacted(harness, OPENAI, {"strategy": "retain_summary"})
+    for number in range(12):
+        await harness.append(
+            cid, user(f"Question {number} " + "why " * 60), says("because " * 60), format=RESPONSES
+        )
+    result = await harness.compact(cid)
+    assert result.compacted
+    for format, model in ((RESPONSES, GPT), (CHAT, MODEL)):
+        build = await built(harness, cid, format, model)
+        assert SECRET not in build.contents
+        assert "tabs" in build.contents
+    await harness.undo(cid)
+    assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> None:
+    """[compaction.emergency] The item is the history: messages after it are left out first."""
+    cid = await compacted(harness, family)
+    for number in range(6):
+        await harness.append(
+            cid,
+            user(f"Question {number} " + "why " * 60, family.format),
+            says("because " * 60, family.format),
+            format=family.format,
+        )
+    ask = RequestSettings(family.format, family.model)
+    before = await built(harness, cid, family.format, family.model)
+    result, raw = await harness.context.overflow("default", cid, ask)
+    assert result.compacted and result.after_tokens < result.before_tokens
+    build = Build(raw)
+    assert not refusals(family.format, build.payload)
+    assert family.first(build) == family.item
+    assert len(build.contents) < len(before.contents)
+    assert "left out" in build.contents
+    other = await built(harness, cid, CHAT, MODEL)
+    assert "Earlier conversation summary" in other.contents
+
+
+async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> None:
+    """[budget.within-window] Where the messages after the item do not fit, some give way."""
+    small = {"context_window": 1500, "max_output_tokens": 100, "notice_at": 1.0}
+    for strategy in ("sandwich", "sliding_window", "chain"):
+        policy = {"budget": small, "strategy": strategy, "compaction": {"auto": False}}
+        cid = await compacted(harness, OPENAI, policy)
+        for number in range(8):
+            await harness.append(
+                cid, user(f"Question {number} " + "why " * 90), says("so " * 90), format=RESPONSES
+            )
+        build = await built(harness, cid, RESPONSES, GPT)
+        assert build["tokens_used"] <= 1400
+        first = OPENAI.first(build)
+        assert first == ITEM or "Earlier conversation summary" in json.dumps(first)
+
+
+async def test_a_message_too_large_for_the_window_gives_way_with_its_item(
+    harness: Harness,
+) -> None:
+    """[budget.user-text-kept] Where nothing else fits, a summary of everything stands instead."""
+    small = {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}
+    cid = await harness.conversation({"budget": small, "agent_tools": "none"})
+    await harness.append(cid, user("Use tabs. " * 90), says("Noted."), format=RESPONSES)
+    await built(harness, cid, RESPONSES, GPT)
+    large = {**CALL, "arguments": json.dumps({"text": "word " * 3000})}
+    await harness.append(cid, ITEM, large, format=RESPONSES)
+    await harness.append(cid, OUTPUT, user("Go on."), format=RESPONSES)
+    build = await built(harness, cid, RESPONSES, GPT)
+    assert build["tokens_used"] <= 1900
+    assert SECRET not in build.contents and "Go on." in build.contents
+    assert "Earlier conversation summary" in build.contents
+
+
+async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
+    database: PostgresDatabase,
+) -> None:
+    """[compaction.provider-family] No model is called before a payload needs it."""
+    gateway = ScriptedGateway("<summary>Use tabs.</summary>")
+    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
+    cid = await compacted(harness, OPENAI)
+    await built(harness, cid, RESPONSES, GPT)
+    assert not gateway.calls
+    before = await harness.stored(cid)
+    first = await built(harness, cid, CHAT, MODEL)
+    assert "[Earlier conversation summary: Use tabs.]" in first.contents
+    for format, model in OTHERS[RESPONSES]:
+        assert "Use tabs." in (await built(harness, cid, format, model)).contents
+    assert len(gateway.calls) == 1
+    receipt = await harness.receipt(cid)
+    assert (receipt.calls, receipt.summary) == (1, "Use tabs.")
+    own = await built(harness, cid, RESPONSES, GPT)
+    assert (await harness.stored(cid)).state.view_version == before.state.view_version
+    assert OPENAI.first(own) == ITEM and own["cache_break_reason"] is None
+
+
+async def test_without_the_model_the_built_in_summariser_answers(
+    database: PostgresDatabase,
+) -> None:
+    """[compaction.failure-keeps-state] A build needs a summary, whatever the model does."""
+    gateway = ScriptedGateway(*[ServiceUnavailable("down")] * 10)
+    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
+    cid = await compacted(harness, OPENAI)
+    build = await built(harness, cid, CHAT, MODEL)
+    assert "Earlier conversation summary" in build.contents and "tabs" in build.contents
+    assert "summariser_unavailable" in build["degraded"]
+    calls = len(gateway.calls)
+    again = await built(harness, cid, GEMINI, "gemini-2.5-pro")
+    assert "tabs" in again.contents and len(gateway.calls) == calls
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_strategy_asks_the_provider(harness: Harness, family: Family) -> None:
+    """[strategy.provider] The payload has the provider's own `context_management`."""
+    policy = {**ROOM, "strategy": "provider", "compaction": {"threshold_ratio": 0.5}}
+    cid = await harness.conversation(policy)
+    await harness.append(cid, user("Hello.", family.format), format=family.format)
+    build = await built(harness, cid, family.format, family.model)
+    if family.format is RESPONSES:
+        expected: Any = [{"type": "compaction", "compact_threshold": 99_500}]
+        assert build["betas"] == ()
+    else:
+        trigger = {"type": "input_tokens", "value": 99_500}
+        expected = {"edits": [{"type": "compact_20260112", "trigger": trigger}]}
+        assert build["betas"] == ("compact-2026-01-12",)
+    assert build.payload["context_management"] == expected
+    await harness.append(cid, *family.answer("Hi."), format=family.format)
+    after = await built(harness, cid, family.format, family.model)
+    if family is REQUESTED:  # a signed block excludes the edit
+        assert "context_management" not in after.payload
+        assert after["betas"] == ("compact-2026-09-04",)
+    else:
+        assert after.payload["context_management"] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_forced_compaction_names_the_providers_call(
+    harness: Harness, family: Family
+) -> None:
+    """[strategy.provider] The caller makes the call: nothing is compacted here."""
+    cid = await compacted(harness, family, {"strategy": "provider"})
+    await built(harness, cid, family.format, family.model)
+    before = await harness.stored(cid)
+    for options in ({}, {"dry_run": True}, {"instructions": "Keep names."}):
+        result = await harness.compact(cid, **options)
+        call = result.provider_call
+        assert not result.compacted and call is not None
+        assert call.format is family.format
+        build = await built(harness, cid, family.format, family.model)
+        request = {name: build.payload[name] for name in call.fields if name in build.payload}
+        request |= call.added
+        if family.format is RESPONSES:
+            assert call.method == "responses.compact"
+            assert not check_type({**request, "input": "Hello."}, ResponseCompactParams)
+            continue
+        assert call.method == "beta.messages.create"
+        assert not refusals(ANTHROPIC, request)
+        assert not violations(request, ANTHROPIC, call.betas)
+        assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
+        assert ("compaction" in call.added) == (family is REQUESTED)
+    assert (await harness.stored(cid)).state == before.state
+
+
+async def test_the_call_is_for_the_payload_that_was_built_last(harness: Harness) -> None:
+    """[strategy.provider] OpenAI's item is not in a payload for Anthropic, and so no obstacle."""
+    cid = await compacted(harness, THRESHOLD, {"strategy": "provider"})
+    for format, model, expected in (
+        (ANTHROPIC, CLAUDE, "context_management"),
+        (RESPONSES, GPT, None),
+    ):
+        await built(harness, cid, format, model)
+        call = (await harness.compact(cid)).provider_call
+        assert call is not None and call.format is format
+        assert list(call.added) == ([expected] if expected else [])
+    cid = await compacted(harness, OPENAI, {"strategy": "provider"})
+    await built(harness, cid, ANTHROPIC, CLAUDE)
+    call = (await harness.compact(cid)).provider_call
+    assert call is not None and list(call.added) == ["compaction"]
+
+
+async def test_formats_without_it_are_summarised_here(harness: Harness) -> None:
+    """[strategy.provider] Chat and Gemini have no compaction: ours runs, and `degraded` says so."""
+    small = {"budget": {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}}
+    for format, model in ((CHAT, MODEL), (GEMINI, "gemini-2.5-pro")):
+        cid = await harness.conversation({**small, "agent_tools": "none", "strategy": "provider"})
+        await harness.talk(cid, 40)
+        build = await built(harness, cid, format, model)
+        assert build["compaction"].compacted
+        assert build["compaction"].strategies_run == ("retain_summary",)
+        assert "provider_compaction_unavailable" in build["degraded"]
+        assert "context_management" not in build.payload
+        await harness.talk(cid, 12)
+        await built(harness, cid, format, model)
+        forced = await harness.compact(cid)
+        assert forced.compacted and forced.provider_call is None
+        assert "provider_compaction_unavailable" in forced.degraded
+
+
+STEPS = st.lists(
+    st.sampled_from(["talk", "tools", "item", "item in tools", "item alone", "pin", "undo"]),
+    min_size=2,
+    max_size=9,
+)
+
+
+@dataclass
+class Log:
+    """A conversation that grows, and the marks of its messages by seq."""
+
+    harness: Harness
+    family: Family
+    conversation_id: str
+    marks: dict[int, str] = field(default_factory=dict)
+    items: int = 0
+
+    def item(self) -> dict[str, Any]:
+        """Return a new item."""
+        self.items += 1
+        key = "content" if self.family.format is ANTHROPIC else "encrypted_content"
+        item = {**self.family.item, key: f"{self.family.item[key]} qzx{self.items}."}
+        return {**item, "id": f"cmp_{self.items}"} if "id" in item else item
+
+    async def add(self, *messages: dict[str, Any]) -> None:
+        """Append messages, each with a mark in its text."""
+        for message in messages:
+            mark = f"mark{len(self.marks)}."
+            text = json.dumps(message).replace("MARK", mark)
+            answer = await self.harness.append(
+                self.conversation_id, json.loads(text), format=self.family.format
+            )
+            self.marks[answer.head_seq] = mark
+
+    async def answer(self, *, item: bool, calls: Sequence[str] = ()) -> None:
+        """Append an answer of the model as one message."""
+        if self.family.format is ANTHROPIC:
+            blocks = [self.item()] if item else []
+            blocks += [{"type": "text", "text": "MARK"}]
+            blocks += [{"type": "tool_use", "id": c, "name": "read", "input": {}} for c in calls]
+            await self.add({"role": "assistant", "content": blocks})
+            return
+        items = [self.item()] if item else []
+        items += [says("MARK"), *({**CALL, "call_id": call} for call in calls)]
+        await self.add({"role": "assistant", "output": items})
+
+    async def results(self, *calls: str) -> None:
+        """Append results."""
+        for call in calls:
+            if self.family.format is ANTHROPIC:
+                block = {"type": "tool_result", "tool_use_id": call, "content": "MARK"}
+                await self.add({"role": "user", "content": [block]})
+            else:
+                await self.add({**OUTPUT, "call_id": call, "output": "MARK"})
+
+    async def step(self, name: str, number: int) -> None:
+        """Append what a step is about, or change what is shown."""
+        format, calls = self.family.format, (f"a{number}", f"b{number}")
+        head_seq = (await self.harness.stored(self.conversation_id)).state.head_seq
+        match name:
+            case "pin":
+                await self.harness.pin(self.conversation_id, 1 + number % head_seq)
+            case "undo":
+                state = (await self.harness.stored(self.conversation_id)).state
+                if state.compaction_id is not None:
+                    await self.harness.undo(self.conversation_id)
+            case "item alone":
+                item = self.item()
+                alone = {"role": "assistant", "content": [item]} if format is ANTHROPIC else item
+                await self.add(alone)
+            case "talk" | "item":
+                await self.add(user("MARK", format))
+                await self.answer(item=name == "item")
+            case _:
+                await self.add(user("MARK", format))
+                await self.answer(item=False, calls=calls)
+                await self.results(*calls)
+                if name == "item in tools":
+                    more = (f"c{number}", f"d{number}")
+                    await self.answer(item=True, calls=more)
+                    await self.results(*more[: 1 + number % 2])
+
+
+@given(family=st.sampled_from(FAMILIES), steps=STEPS)
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_any_log_is_cut_at_its_newest_item(
+    harness: Harness, family: Family, steps: list[str]
+) -> None:
+    """[compaction.provider-item] [compaction.provider-family] [payload.valid]
+
+    Nothing stands before the item, which is byte-exact; no other family sees one; calls keep their
+    results; warm and cold builds are equal; an undo restores what was hidden.
+    """
+    cid = await harness.conversation(ROOM, tools=[{"name": "read", "description": "Reads."}])
+    log = Log(harness, family, cid)
+    await log.add(user("MARK", family.format))
+    await built(harness, cid, family.format, family.model)
+    for number, name in enumerate(steps):
+        await log.step(name, number)
+        own = await built(harness, cid, family.format, family.model)
+        cold = await built(harness, cid, family.format, family.model, cold=True)
+        assert cold.text == own.text
+        state = (await harness.stored(cid)).state
+        view = (await harness.receipt(cid)).view if state.compaction_id is not None else None
+        others = [await built(harness, cid, *other) for other in OTHERS[family.format][:2]]
+        for other in others:
+            assert '"compaction"' not in other.contents and "encrypted" not in other.contents
+            assert "qzx" not in other.contents or family.format is ANTHROPIC
+        bodies = await harness.bodies(cid)
+        marks = {seq: mark for seq, mark in log.marks.items() if mark in "".join(bodies)}
+        if view is None:
+            assert own.contents.count('"compaction"') == 0
+            assert all(mark in own.contents for mark in marks.values())
+            continue
+        item = view.provider_item
+        assert item is not None
+        assert json.dumps(family.first(own)) in json.dumps(json.loads(bodies[item.seq - 1]))
+        assert own.contents.count('"type": "compaction"') == 1
+        for seq, mark in marks.items():
+            is_shown = view.shows(seq) or seq in state.kept_seqs
+            assert (mark in own.contents) == is_shown
+            assert not is_shown or all(mark in other.contents for other in others)
