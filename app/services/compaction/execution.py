@@ -201,7 +201,13 @@ class PlanExecutor:
         closing = Closing(span.start, span.end - 1, names_recall)
         first_seq = window[0].start if window else 1
         shown = spans_through((Span(span.end, ENDLESS),), run.source.state.head_seq)
-        return SummaryScope(resolved.count, closing, first_seq=first_seq, shown_after=tuple(shown))
+        return SummaryScope(
+            resolved.count,
+            closing,
+            first_seq=first_seq,
+            shown_after=tuple(shown),
+            view=run.source.view,
+        )
 
 
 def _without_replaced(
@@ -226,6 +232,7 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_prompt=policy.retain_prompt if retains else None,
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
+        template=policy.summary_template,
     )
 
 

@@ -20,8 +20,9 @@ from app.domain.common.messages import Image, Message, Reasoning, Role, Text, To
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
+from app.domain.compaction.summaries.transcript_limits import SourceText, cut_middle
 from app.domain.models.limits import ModelInfo
-from app.services.compaction.summaries.chunking import cut_middle, take_chunk
+from app.services.compaction.summaries.chunking import take_chunk
 from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
@@ -31,6 +32,9 @@ SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
 
 SCOPE = SummaryScope(lambda text: len(text) // 4)
+
+SIZES = st.integers(64, 500)
+"""Limits in tokens."""
 
 Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
 
@@ -753,23 +757,31 @@ async def test_other_work_goes_on_during_a_model_call() -> None:
 # --- cutting --------------------------------------------------------------------------------
 
 
-@given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
-def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
-    """Chunks are within the limit, and have every piece in order."""
+TEXTS = st.builds(SourceText, st.text(max_size=400), st.just(1))
+
+
+@given(st.lists(st.lists(TEXTS, min_size=1, max_size=4).map(tuple), max_size=9), SIZES)
+def test_chunks_fit_and_use_every_text_once(
+    groups: list[tuple[SourceText, ...]], budget: int
+) -> None:
+    """Chunks are within the limit, have every text in order, and cut no group that fits."""
     tokenizer = QuarterTokenizer()
-    rest, chunks = list(pieces), []
+    rest, chunks, starts = list(groups), [], [len(groups)]
     while rest:
         chunk, rest = take_chunk(rest, budget, tokenizer)
-        assert tokenizer.count(chunk) <= budget
+        assert tokenizer.count(chunk.text) <= budget
         chunks.append(chunk)
-    if all(tokenizer.count(piece) + 2 <= budget for piece in pieces):
-        assert "\n\n".join(chunks) == "\n\n".join(pieces)
+        starts.append(len(rest))
+    texts = [item.text for group in groups for item in group]
+    assert sum(chunk.source_chars for chunk in chunks) == len(texts)
+    if all(tokenizer.count(text) + 2 <= budget for text in texts):
+        assert "\n\n".join(chunk.text for chunk in chunks) == "\n\n".join(texts)
+    if all(sum(tokenizer.count(item.text) + 2 for item in group) <= budget for group in groups):
+        assert starts == sorted(set(starts), reverse=True)
 
 
-@given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
+@given(st.text(min_size=1), st.integers(1, 30), SIZES)
 def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
     """A cut message is within its limit."""
-    assert (
-        QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
-        <= budget
-    )
+    count = QuarterTokenizer().count
+    assert count(cut_middle(text * times * 40, budget, count)) <= budget

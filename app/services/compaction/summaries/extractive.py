@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.answer import SummaryResult
+from app.domain.compaction.summaries.checklist import read_summary
 from app.domain.compaction.summaries.statements.fitting import RETAINED, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.merging import merged_ledger
 from app.domain.compaction.summaries.statements.statement import Kind
-from app.domain.compaction.summaries.statements.summary_text import (
-    NO_CLOSING,
-    Closing,
-    read_into,
-)
-from app.domain.conversations.view import Span
+from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
+from app.domain.conversations.view import Span, View
 from app.domain.models.tokens import CountText
 
 RETAIN_SHARE = 0.25
@@ -34,7 +30,8 @@ class SummaryScope:
     `earlier_tokens` is the size of the messages that the earlier summary stands for, and
     `earlier_start` the seq of their first. `first_seq` is that of the first message that the
     conversation shows: the first request is there, or after it. `shown_after` are newer messages
-    that stay shown: their values replace older ones.
+    that stay shown: their values replace older ones. Results that `view` clears are placeholders
+    for a model as well.
     """
 
     count: CountText
@@ -43,6 +40,7 @@ class SummaryScope:
     earlier_start: int = 0
     first_seq: int = 1
     shown_after: tuple[Span, ...] = ()
+    view: View | None = None
 
 
 def write_summary(
@@ -65,6 +63,14 @@ def write_summary(
     return SummaryResult(fitted.text, retained.text or None, sections)
 
 
+def ledger_of(messages: Sequence[Message]) -> StatementLedger:
+    """Return the statements of messages."""
+    ledger = StatementLedger()
+    for message in messages:
+        ledger.add_message(message)
+    return ledger
+
+
 def extract_summary(
     messages: Sequence[Message],
     previous: str | None,
@@ -82,7 +88,7 @@ def extract_summary(
     ledger = StatementLedger()
     earlier = [text for text in (retained, previous) if text]
     for text in earlier:
-        read_into(ledger, text)
+        read_summary(ledger, text)
     if opens:
         ledger.expect_first_request()
     for message in messages:
@@ -97,7 +103,10 @@ def merge_summaries(
     texts: Sequence[str], max_tokens: int, count: CountText, closing: Closing
 ) -> str:
     """Return one summary of several, oldest first, in which newer statements replace older."""
-    return fit(merged_ledger(texts), max_tokens, count, closing).text
+    ledger = StatementLedger()
+    for place, text in enumerate(texts):
+        read_summary(ledger, text, replaces=place > 0)
+    return fit(ledger, max_tokens, count, closing).text
 
 
 def _tokens_of(message: Message, count: CountText) -> int:
