@@ -26,13 +26,15 @@ TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more of them are merged into the next level."""
 LABEL_TOKENS = 20
 """The cost of a summary's message besides its text."""
+LOSSY_TOKENS = 28
+"""The cost of the note after the last summary."""
 NOTE_TOKENS = 32
 """Reserved for the note that counts the messages left out."""
 
 
 def summary_text_limit(limits: Limits) -> int:
     """Return how many tokens the text of one summary may take in a reduction for one request."""
-    return _summary_reserve(limits) - LABEL_TOKENS
+    return _summary_reserve(limits) - LABEL_TOKENS - LOSSY_TOKENS
 
 
 def summary_room(

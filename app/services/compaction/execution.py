@@ -12,6 +12,7 @@ from app.domain.compaction.planning import CompactionInput, tree_chunks, unsumma
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.answer import SummaryResult
+from app.domain.compaction.summaries.checklist import without_replaced_items
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.merging import without_replaced
 from app.domain.compaction.summaries.statements.summary_text import Closing
@@ -215,6 +216,7 @@ def _without_replaced(
 ) -> list[Summary]:
     """Return the summaries of a tree without the statements that something newer replaces."""
     texts = without_replaced([node.text for node in nodes], count, shown)
+    texts = without_replaced_items(texts, shown)
     return [
         node
         if text == node.text

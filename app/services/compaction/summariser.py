@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.summaries.answer import SummaryResult
-from app.domain.compaction.summaries.checklist import read_kept, read_summary, split_kept
+from app.domain.compaction.summaries.checklist import (
+    newest_ledger,
+    read_kept,
+    read_summary,
+    replaced_items,
+    split_kept,
+    without_items,
+)
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
@@ -161,12 +168,12 @@ class Summariser:
                 merge_summaries, texts, max_tokens, scope.count, scope.closing
             )
         plain = replace(request, retain_prompt=None, retain_directives=())
-        ledger = StatementLedger()
-        for text in texts:
-            read_kept(ledger, text)
+        ledger = newest_ledger(texts)
+        replaced = replaced_items(ledger)
+        own_texts = [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
         summary = ModelSummary(
             self._access,
-            summary_groups([split_kept(text)[1] or NOTHING for text in texts]),
+            summary_groups(own_texts),
             plain,
             model,
             max_tokens,
@@ -273,11 +280,11 @@ async def _read_ledger(
     conversation_id: str,
     spans: Sequence[Span],
     earlier: Sequence[str],
-    read_earlier: Callable[[StatementLedger, str], None],
+    read: Callable[[StatementLedger, str], None],
     scope: SummaryScope,
     verbatim_seqs: frozenset[int],
 ) -> _Read:
-    """Return what messages state and what `read_earlier` reads of earlier summaries.
+    """Return what messages state and what `read` takes up of earlier summaries.
 
     Messages are read page by page, in threads. Those from before what the earlier summary stands
     for are read before it, so that what they state counts as older.
@@ -287,7 +294,7 @@ async def _read_ledger(
 
     def add_earlier() -> None:
         for text in earlier:
-            read_earlier(ledger, text)
+            read(ledger, text)
 
     for page in _pages(spans):
         if not was_read and page.start >= scope.earlier_start:

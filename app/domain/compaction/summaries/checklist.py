@@ -7,21 +7,25 @@
 3. The next summary reads them back from the sections of the one before. What a model writes below
    the same headings is not taken for them.
 4. The model is sent other statements as well, as far as the text that it is sent lacks them.
+5. What a newer summary of a tree replaces is left out of the older ones. Items about the work are
+   not compared.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from app.domain.common.messages import Message
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.statement import Author, Kind, Statement
 from app.domain.compaction.summaries.statements.summary_text import (
     HEADING,
     LEFT_OUT,
     NOTHING,
+    closing_of,
     read_into,
     section_lines,
 )
@@ -39,6 +43,17 @@ _OTHER_KINDS = (
 )
 """In the order in which they take the room."""
 MAX_OTHERS = 200
+_COMPARED_HEADINGS = {
+    "decisions": Kind.DECISION,
+    "requests": None,
+    "state of the work": None,
+    "files": None,
+    "errors and fixes": None,
+    "evidence": None,
+    "next step": None,
+    "left out": None,
+}
+"""What the items below the headings of the built-in prompt are; None for those not compared."""
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _LINE = re.compile(r"\s+")
 
@@ -130,7 +145,7 @@ def with_kept(
 
     Of an answer that is too long for `max_tokens` beside them, the last lines are left out.
     """
-    own = _own_words(answer, kept)
+    own = without_items(answer, {_words(statement.text) for statement in kept})
     text = _joined(kept, own, closing)
     while max_tokens is not None and own and (tokens := count(text)) > max_tokens:
         lines = own.split("\n")
@@ -190,7 +205,7 @@ def read_summary(ledger: StatementLedger, text: str, *, replaces: bool = False) 
         read_into(ledger, other, replaces=replaces)
 
 
-def read_kept(ledger: StatementLedger, text: str) -> None:
+def read_kept(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
     """Take up the standing instructions and constraints of an earlier summary, or of several."""
     kept, other = split_kept(text)
     if HEADING in other:
@@ -202,12 +217,70 @@ def read_kept(ledger: StatementLedger, text: str) -> None:
             if entry.statement.kind in _KEPT_KINDS and entry.statement.author is Author.USER
         )
     for statement in kept:
-        ledger.add_earlier(statement.kind, statement.text, Author.USER, statement.mentions)
+        ledger.add_earlier(
+            statement.kind, statement.text, Author.USER, statement.mentions, replaces=replaces
+        )
 
 
-def _own_words(answer: str, kept: Sequence[Statement]) -> str:
-    """Return what an answer has besides the kept statements (rules 2 and 3)."""
-    repeated = {_words(statement.text) for statement in kept}
+def _items(text: str) -> Iterator[tuple[Kind, str]]:
+    """Yield the items that are compared of a text that a model wrote."""
+    if HEADING in text:
+        return
+    kind: Kind | None = Kind.FACT
+    for line in text.split("\n"):
+        if line.startswith("#"):
+            kind = _COMPARED_HEADINGS.get(line.strip("# :").lower(), Kind.FACT)
+        elif kind is not None and _LIST_MARK.match(line):
+            yield kind, _LIST_MARK.sub("", line).strip()
+
+
+def replaced_items(ledger: StatementLedger) -> frozenset[str]:
+    """Return the words of the statements that newer ones replace."""
+    replaced: set[str] = set()
+    current: set[str] = set()
+    for entry in ledger.entries():
+        is_replaced = entry.statement.kind is Kind.REPLACED
+        (replaced if is_replaced else current).add(_words(entry.statement.text))
+    return frozenset(replaced - current)
+
+
+def newest_ledger(texts: Sequence[str], shown: Sequence[Message] = ()) -> StatementLedger:
+    """Return what summaries state, oldest first, and what later ones and messages replace.
+
+    Items that a model wrote count as the assistant's: they replace no statement of a user.
+    """
+    ledger = StatementLedger()
+    for place, text in enumerate(texts):
+        read_kept(ledger, text, replaces=place > 0)
+        for kind, item in _items(split_kept(text)[1]):
+            ledger.add_earlier(kind, item, Author.ASSISTANT, 1, replaces=place > 0)
+    for message in shown:
+        ledger.replace_by(message)
+    return ledger
+
+
+def without_replaced_items(texts: Sequence[str], shown: Sequence[Message] = ()) -> list[str]:
+    """Return summaries, oldest first, without what a later one or a message replaces (rule 5).
+
+    A summary without such an item, or that was made without a model, is returned as it is.
+    """
+    replaced = replaced_items(newest_ledger(texts, shown))
+    return [_without(text, replaced) for text in texts]
+
+
+def _without(text: str, replaced: Set[str]) -> str:
+    if HEADING in text:
+        return text
+    kept, other = split_kept(text)
+    left = [statement for statement in kept if _words(statement.text) not in replaced]
+    own = without_items(other, replaced)
+    if len(left) == len(kept) and own == other:
+        return text
+    return _joined(left, own, closing_of(text).text)
+
+
+def without_items(answer: str, words: Set[str]) -> str:
+    """Return a text of a model without the items of these words (rules 2, 3 and 5)."""
     lines: list[str] = []
     heading: int | None = None
     was_removed = False
@@ -216,7 +289,7 @@ def _own_words(answer: str, kept: Sequence[Statement]) -> str:
             if heading is not None and was_removed and not any(lines[heading + 1 :]):
                 del lines[heading:]
             heading, was_removed = len(lines), False
-        elif _words(_LIST_MARK.sub("", line)) in repeated:
+        elif _words(_LIST_MARK.sub("", line)) in words:
             was_removed = True
             continue
         lines.append(_unmarked(line))

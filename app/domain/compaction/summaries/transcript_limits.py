@@ -24,7 +24,7 @@ _SHARES = {
     PartKind.VERBATIM: (1.0, SMALLEST_RESULT),
 }
 """The limit of each kind of text as a multiple of that of a result, and its minimum."""
-_ARGUMENTS_SHARE = (0.5, 24)
+_ARGUMENTS_SHARE = (0.5, 16)
 
 
 @dataclass(frozen=True, slots=True)

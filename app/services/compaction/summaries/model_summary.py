@@ -53,11 +53,11 @@ MAX_PAUSE_SECONDS = 20.0
 """A provider that requests a longer pause before the next call is not waited for."""
 MIN_CHUNK_TOKENS = 128
 WORDS_PER_TOKEN = 0.6
-SENT_SHARE = 0.3
+SENT_SHARE = 0.27
 """The share of its source that a model is sent, instructions and earlier summary included."""
-TRANSCRIPT_SHARE = 0.12
+TRANSCRIPT_SHARE = 0.1
 """The share that the transcript has at least, however much the rest takes."""
-MIN_TRANSCRIPT_TOKENS = 512
+MIN_TRANSCRIPT_TOKENS = 384
 CHECKLIST_SHARE = 0.05
 """The share of its source that statements which are not kept may take in a checklist."""
 MIN_ANSWER_TOKENS = 32
@@ -173,7 +173,8 @@ class ModelSummary:
         )
         self.remaining_texts = shortened_groups(groups, max_tokens, count)
         if self.ledger is not None:
-            sent = "\n".join(item.text for group in self.remaining_texts for item in group)
+            texts = (item.text for group in self.remaining_texts for item in group)
+            sent = "\n".join((self.summary, *texts))
             others = other_statements(self.ledger, sent, others_tokens, count)
             self.checklist = replace(self.checklist, others=others)
 
