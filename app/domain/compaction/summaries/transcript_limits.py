@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from app.domain.compaction.summaries.transcript_text import PartGroup, PartKind, TranscriptPart
 from app.domain.models.tokens import CountText
 
-LARGEST_RESULT, SMALLEST_RESULT = 8192, 32
+LARGEST_RESULT, SMALLEST_RESULT = 8192, 16
 """The limits of a result in tokens: the first that is tried, and the last."""
 LABEL_TOKENS = 8
 """The cost of a label and of what separates texts."""
 _NOTE_TOKENS = 12
 """Reserved for the note that counts the characters left out."""
+_MIN_CUT_TOKENS = 32
 _SHARES = {
     PartKind.USER: (8.0, 384),
     PartKind.ASSISTANT: (2.0, 192),
@@ -24,7 +25,7 @@ _SHARES = {
     PartKind.VERBATIM: (1.0, SMALLEST_RESULT),
 }
 """The limit of each kind of text as a multiple of that of a result, and its minimum."""
-_ARGUMENTS_SHARE = (0.5, 16)
+_ARGUMENTS_SHARE = (0.5, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,20 @@ def _shortened(
     return SourceText(short.full_text, len(part.full_text))
 
 
+def _beginning(text: str, max_tokens: int, count: CountText) -> str:
+    keep = min(len(text), max_tokens * 8)
+    while keep > 1 and (tokens := count(text[:keep]) + 1) > max_tokens:
+        keep = min(keep - 1, keep * max_tokens // tokens)
+    return f"{text[:keep].rstrip()}…"
+
+
 def cut_middle(text: str, max_tokens: int, count: CountText) -> str:
-    """Return the text with a note in the place of its middle, within `max_tokens`."""
+    """Return the text with a note in the place of its middle, within `max_tokens`.
+
+    Where there is room for little more than the note, that is the beginning of the text.
+    """
+    if max_tokens < _MIN_CUT_TOKENS:
+        return _beginning(text, max_tokens, count)
     keep = min(len(text), max_tokens * 8)
     while True:
         head, tail = text[: keep // 2], text[len(text) - keep // 2 :]
