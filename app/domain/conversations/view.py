@@ -19,13 +19,11 @@ from typing import Any
 
 from app.domain.common import json_text
 
-SUMMARY_PREFIX = "[Earlier conversation summary: "
-RETAIN_PREFIX = "[Kept from earlier in the conversation: "
-LOSSY_NOTE = (
-    "[A summary is lossy: recall or fetch again an exact value that it lacks, never"
-    " reconstruct it.]"
+SUMMARY_PREFIX = (
+    "[Earlier conversation summary, lossy; recall or refetch exact values, never reconstruct them: "
 )
-"""What follows the last summary. [summary.lossy]"""
+"""What a summary's message begins with. [summary.lossy]"""
+RETAIN_PREFIX = "[Kept from earlier in the conversation: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +220,6 @@ class View:
         """Return the texts of the messages in place of the hidden range, in order."""
         texts = [] if self.retain is None else [f"{RETAIN_PREFIX}{self.retain}]"]
         texts += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in self.summaries]
-        if self.summaries:
-            texts[-1] = f"{texts[-1]}\n{LOSSY_NOTE}"
         if self.note is not None:
             texts.append(f"{texts.pop()}\n{self.note}" if texts else self.note)
         return tuple(texts)

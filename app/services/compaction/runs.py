@@ -16,7 +16,6 @@ from app.domain.compaction.planning import (
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
-from app.domain.compaction.summary_budget import LOSSY_TOKENS
 from app.domain.compaction.thresholds import compaction_threshold
 from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_after
 from app.domain.conversations.compaction_receipt import Trigger
@@ -119,7 +118,7 @@ class CompactionRun:
         )
 
     def summary_limit(self, plan: CompactionPlan) -> int:
-        """Return the tokens that summaries may take, labels included but not the note after them.
+        """Return the tokens that summaries may take, labels included.
 
         That is the reserve; with an asked target what it leaves beside the shown messages, at least
         half of the reserve. Where the messages alone miss the target, that is no reason for a poor
@@ -127,12 +126,12 @@ class CompactionRun:
         """
         room, target_tokens = self.summary_room, self.request.target_tokens
         if target_tokens is None:
-            return room - LOSSY_TOKENS
+            return room
         without = self.view_after(plan, (), None)
         left = int((target_tokens - self.source.tokens_in(without)) / self.source.resolved.factor)
         # Messages that cannot give way are no reason for a summary that forgets what was kept.
         is_missed = left <= 0 and room > SMALL_ROOM_TOKENS
-        return (room if is_missed else max(room // 2, left)) - LOSSY_TOKENS
+        return room if is_missed else max(room // 2, left)
 
     def next_merge(
         self, nodes: Sequence[Summary], max_tokens: int, *, merges_all: bool = False
