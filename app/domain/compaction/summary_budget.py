@@ -8,7 +8,7 @@ from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.models.budget import Limits
 
-MIN_SUMMARY_TOKENS = 96
+MIN_SUMMARY_TOKENS = 64
 MAX_SUMMARY_TOKENS = 2048
 SUMMARY_SHARE = 0.1
 TREE_SHARE = 0.2
@@ -24,7 +24,7 @@ MAX_MODEL_SUMMARY_TOKENS = 4096
 """The limit of one summary by a model, which tends to fill what it is given."""
 TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more of them are merged into the next level."""
-LABEL_TOKENS = 44
+LABEL_TOKENS = 32
 """The cost of a summary's message besides its text."""
 NOTE_TOKENS = 32
 """Reserved for the note that counts the messages left out."""

@@ -19,9 +19,7 @@ from typing import Any
 
 from app.domain.common import json_text
 
-SUMMARY_PREFIX = (
-    "[Earlier conversation summary, lossy; recall or refetch exact values, never reconstruct them: "
-)
+SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "
 """What a summary's message begins with. [summary.lossy]"""
 RETAIN_PREFIX = "[Kept from earlier in the conversation: "
 

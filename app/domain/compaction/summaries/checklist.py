@@ -196,13 +196,10 @@ def split_kept(text: str) -> tuple[list[Statement], str]:
 def read_summary(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
     """Take up an earlier summary, or several, whoever wrote them."""
     kept, other = split_kept(text)
-    if not kept:
-        read_into(ledger, text, replaces=replaces)
-        return
     for statement in kept:
         ledger.add_earlier(statement.kind, statement.text, Author.USER, 1, replaces=replaces)
-    if other:
-        read_into(ledger, other, replaces=replaces)
+    is_extract = HEADING in text and not kept
+    read_into(ledger, text if is_extract else other, replaces=replaces)
 
 
 def read_kept(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:

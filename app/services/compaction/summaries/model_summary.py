@@ -149,7 +149,9 @@ class ModelSummary:
             self.summary or "",
             self.checklist.kept,
             self.closing.text,
-            self.max_tokens if self.checklist.kept else None,
+            self.max_tokens + self.access.tokenizer.count(self.closing.text)
+            if self.checklist.kept
+            else None,
             self.access.tokenizer.count,
         )
         return SummaryResult(text, self.retain if self.request.wants_retain else None)
@@ -163,6 +165,7 @@ class ModelSummary:
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)
         others_tokens = int(source_tokens * CHECKLIST_SHARE)
+        self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(self.closing.text))
         if self.ledger is not None:
             self.checklist = Checklist(kept_statements(self.ledger, self.max_tokens, count))
         fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
@@ -177,10 +180,6 @@ class ModelSummary:
             sent = "\n".join((self.summary, *texts))
             others = other_statements(self.ledger, sent, others_tokens, count)
             self.checklist = replace(self.checklist, others=others)
-
-    def _added_texts(self) -> tuple[str, str]:
-        """Return what is put above and below the model's text."""
-        return kept_text(self.checklist.kept), self.closing.text
 
     def _mask(self, text: str) -> str:
         return mask_secrets(text, self.access.secrets)
@@ -297,9 +296,9 @@ class ModelSummary:
 
     def _call(self, chunk: str, strict: bool) -> ModelCall:
         max_tokens = self._answer_tokens()
-        # What is put beside the answer takes room; an answer that repeats it is not cut off.
-        added_tokens = sum(map(self.access.tokenizer.count, self._added_texts()))
-        own_tokens = max(MIN_ANSWER_TOKENS, max_tokens - added_tokens)
+        # What is put above the answer takes room; an answer that repeats it is not cut off.
+        kept_tokens = self.access.tokenizer.count(kept_text(self.checklist.kept))
+        own_tokens = max(MIN_ANSWER_TOKENS, max_tokens - kept_tokens)
         messages = summary_messages(
             chunk,
             self.request,
