@@ -17,7 +17,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Val
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.view import Span
+from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.runs import CompactRequest
 from app.services.compaction.summaries.extractive import SummaryScope
@@ -384,6 +384,52 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     assert "page one" in harness.gateway.calls[1].messages[-1]["content"]
     assert "answer 2" in harness.gateway.calls[1].messages[-1]["content"]
     assert "message 1\n" not in harness.gateway.calls[1].messages[-1]["content"]
+
+
+async def test_pages_are_cut_at_call_groups(harness: Harness) -> None:
+    """A call and its results go to the model in one text. [summary.bounded-input]"""
+    harness.gateway.replies = ["<summary>page one</summary>", "<summary>page two</summary>"]
+    cid = await harness.conversation(policy(100_000))
+    await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES - 1)))
+    await harness.append(cid, asks("c1"), result("c1", "the answer"), says("done"))
+    await summarise_paged(
+        harness.database,
+        harness.summariser,
+        cid,
+        (Span(1, PAGE_MESSAGES + 3),),
+        None,
+        SummaryRequest(),
+        SUMMARISER,
+        200,
+        harness.summariser.start_run(TENANT),
+        SummaryScope(len),
+    )
+    first, second = (call.messages[-1]["content"] for call in harness.gateway.calls)
+    assert "called " not in first and f"message {PAGE_MESSAGES - 2}" in first
+    assert "Result of " in second and " with {" in second and "the answer" in second
+
+
+async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) -> None:
+    """A model is sent what the payload shows of a result. [summary.capped-input]"""
+    cid = await harness.conversation(policy(100_000))
+    await harness.append(cid, user("look"), asks("c1"), result("c1", "first words " * 100))
+    await harness.append(cid, asks("c2"), result("c2", "later words " * 100))
+    await summarise_paged(
+        harness.database,
+        harness.summariser,
+        cid,
+        (Span(1, 6),),
+        None,
+        SummaryRequest(),
+        SUMMARISER,
+        200,
+        harness.summariser.start_run(TENANT),
+        SummaryScope(len, view=View(results_cleared_through=3)),
+    )
+    (call,) = harness.gateway.calls
+    assert "first words" not in call.messages[-1]["content"]
+    assert "[tool output trimmed; ref=" in call.messages[-1]["content"]
+    assert "later words" in call.messages[-1]["content"]
 
 
 async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> None:
