@@ -477,8 +477,6 @@ async def test_a_model_cannot_lose_a_standing_instruction() -> None:
     assert f"- {instruction}\n\nshort\n\nNot all is listed: " in first
     listed = f"<checklist>\n## Standing instructions, word for word\n- {instruction}"
     assert listed in gateway.texts[0]
-        f"<checklist>\n## Standing instructions, word for word\n- {instruction}" in gateway.texts[0]
-    )
     second = await kept(gateway, work(2, 200)[1:], first)
     assert second.count("table") == 1 and f"- {instruction}\n\n## Next step" in second
     assert "<earlier_summary>\nshort\n</earlier_summary>" in gateway.texts[1]
