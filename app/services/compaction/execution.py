@@ -12,7 +12,11 @@ from app.domain.compaction.planning import CompactionInput, tree_chunks, unsumma
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.answer import SummaryResult
-from app.domain.compaction.summaries.checklist import without_replaced_items
+from app.domain.compaction.summaries.checklist import (
+    KEPT_SHARE,
+    kept_tokens_of,
+    without_replaced_items,
+)
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.merging import without_replaced
 from app.domain.compaction.summaries.statements.summary_text import Closing
@@ -120,11 +124,18 @@ class PlanExecutor:
             reserved = len(chunks) * (max_tokens + LABEL_TOKENS)
             most = room if run.request.target_tokens is not None else min(room, reserved)
             max_tokens, chunks = max(max_tokens, most - LABEL_TOKENS), list(union(chunks))
+        elif chunks and run.request.target_tokens is not None:
+            free = room - sum(node.tokens for node in nodes)
+            max_tokens = max(max_tokens, free // len(chunks) - LABEL_TOKENS)
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
-                scope = replace(self._scope(run, chunk), shown_after=())
+                scope = replace(
+                    self._scope(run, chunk),
+                    shown_after=(),
+                    kept_tokens=_kept_room(nodes, room, resolved.count),
+                )
                 result = await self._summary_of(run, plan, parts, None, max_tokens, scope)
             except ServiceUnavailable:
                 if not made or hidden is None:
@@ -153,6 +164,10 @@ class PlanExecutor:
             parts, max_tokens = nodes[first:end], tree_node_text_limit(room)
             if model is None:
                 max_tokens = max(max_tokens, room - LABEL_TOKENS)
+            else:
+                max_tokens = max(max_tokens, sum(part.tokens for part in parts) // 2 - LABEL_TOKENS)
+            others = [*nodes[:first], *nodes[end:]]
+            kept_tokens = _kept_room(others, room, resolved.count)
             span = Span(parts[0].span.start, parts[-1].span.end)
             try:
                 text = await self._summariser.merge(
@@ -161,7 +176,7 @@ class PlanExecutor:
                     model,
                     max_tokens,
                     run.calls,
-                    self._scope(run, span),
+                    replace(self._scope(run, span), kept_tokens=kept_tokens),
                 )
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
@@ -209,6 +224,11 @@ class PlanExecutor:
             shown_after=tuple(shown),
             view=run.source.view,
         )
+
+
+def _kept_room(nodes: Sequence[Summary], room: int, count: CountText) -> int:
+    """Return the tokens that one more summary of a tree has for kept statements."""
+    return max(0, int(room * KEPT_SHARE) - kept_tokens_of([node.text for node in nodes], count))
 
 
 def _without_replaced(

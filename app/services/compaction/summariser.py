@@ -105,6 +105,7 @@ class Summariser:
         opens: bool = False,
         ledger: StatementLedger | None = None,
         closing: Closing = NO_CLOSING,
+        kept_tokens: int | None = None,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
 
@@ -113,8 +114,8 @@ class Summariser:
         - `retained` is the retain section of `previous`.
         - A summary of up to `min_chars` is accepted even if its source is shorter.
         - With `opens` the conversation begins with these messages.
-        - `ledger` has the statements that a model must not lose, `closing` is the last line of its
-          summary.
+        - `ledger` has the statements that a model must not lose, and `kept_tokens` room for them;
+          `closing` is the last line of its summary.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -149,6 +150,7 @@ class Summariser:
             min_chars=min_chars,
             ledger=ledger,
             closing=closing,
+            kept_tokens=kept_tokens,
         )
         return await summary.make()
 
@@ -181,6 +183,7 @@ class Summariser:
             of_summaries=True,
             ledger=ledger,
             closing=scope.closing,
+            kept_tokens=scope.kept_tokens,
         )
         return (await summary.make()).text
 
@@ -251,6 +254,7 @@ async def summarise_paged(
             retained=retain,
             ledger=read.ledger,
             closing=scope.closing,
+            kept_tokens=scope.kept_tokens,
         )
         text, retain = result.text, result.retain or retain
     return result or await summariser.summarise(
@@ -263,6 +267,7 @@ async def summarise_paged(
         retained=retained,
         ledger=read.ledger,
         closing=scope.closing,
+        kept_tokens=scope.kept_tokens,
     )
 
 

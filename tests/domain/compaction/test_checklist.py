@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.summaries.checklist import (
-    KEPT_SHARE,
     kept_statements,
     kept_text,
     other_statements,
@@ -130,14 +129,14 @@ def test_only_what_users_demand_is_kept() -> None:
 
 
 @given(st.lists(st.integers(1, 999), unique=True, max_size=30), st.integers(0, 600))
-def test_kept_statements_take_half_of_a_summary(numbers: list[int], max_tokens: int) -> None:
-    """Of more than fits half of the summary the newest stay, in the order of the conversation."""
+def test_kept_statements_fit(numbers: list[int], max_tokens: int) -> None:
+    """Of more than fits the newest stay, in the order of the conversation."""
     texts = [f"You must not touch file{number}.py." for number in numbers]
     kept = kept_statements(ledger_of(*texts), max_tokens, count)
-    assert count(kept_text(kept)) <= max(0, max_tokens * KEPT_SHARE)
+    assert count(kept_text(kept)) <= max_tokens
     assert [item.text for item in kept] == texts[len(texts) - len(kept) :]
     wanted = count(kept_text([Statement(Kind.CONSTRAINT, text) for text in texts]))
-    assert len(kept) == len(texts) or wanted + len(texts) + 4 > max_tokens * KEPT_SHARE
+    assert len(kept) == len(texts) or wanted + len(texts) + 4 > max_tokens
 
 
 def test_kept_statements_are_read_from_any_earlier_summary() -> None:

@@ -23,10 +23,15 @@ from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.compaction.summaries.statements.summary_text import Closing
 from app.domain.compaction.summaries.transcript_limits import SourceText, cut_middle
+from app.domain.compaction.summaries.transcript_text import transcript_groups
 from app.domain.models.limits import ModelInfo
 from app.services.compaction.summaries.chunking import take_chunk
 from app.services.compaction.summaries.extractive import SummaryScope, ledger_of
-from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
+from app.services.compaction.summaries.model_summary import (
+    MAX_FAILED_CALLS,
+    ModelAccess,
+    ModelSummary,
+)
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 
@@ -515,6 +520,20 @@ async def test_more_than_half_of_a_summary_is_never_kept() -> None:
     held = [number for number in range(60) if texts[number] in text]
     assert held == list(range(60 - len(held), 60)) and 5 < len(held) < 20
     assert len(text) // 4 <= 200 + len(Closing(1, 9).text) // 4
+
+
+async def test_a_request_can_be_made_without_calling_a_model() -> None:
+    """What `next_call` returns is what the first call sends. [compaction.dry-run]"""
+    gateway = ScriptedGateway(GOOD)
+    access = ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, no_sleep)
+    groups = transcript_groups(work(3, 900))
+    run = Summariser(access).start_run("tenant")
+    shown = ModelSummary(access, groups, SummaryRequest(), "main", 300, run)
+    await shown.prepare()
+    call = await shown.next_call()
+    assert (gateway.calls, run.calls) == ([], 0)
+    await ModelSummary(access, groups, SummaryRequest(), "main", 300, run).make()
+    assert [replace(made, timeout_seconds=call.timeout_seconds) for made in gateway.calls] == [call]
 
 
 # --- several summaries into one -------------------------------------------------------------

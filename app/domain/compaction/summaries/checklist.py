@@ -1,8 +1,8 @@
 """The checklist of a summary by a model: statements that it must not lose.
 
 1. Standing instructions and constraints of users are `kept`: they are put above the model's text
-   word for word, whatever it answers. They take at most half of the summary; of more the newest
-   stay, standing instructions first. [summary.checklist]
+   word for word, whatever it answers. They take at most half of the summary, in a tree half of all
+   summaries; of more the newest stay, standing instructions first. [summary.checklist]
 2. A line of the answer that repeats one of them is left out, so that each is there once.
 3. The next summary reads them back from the sections of the one before. What a model writes below
    the same headings is not taken for them.
@@ -80,14 +80,14 @@ NO_CHECKLIST = Checklist()
 def kept_statements(
     ledger: StatementLedger, max_tokens: int, count: CountText
 ) -> tuple[Statement, ...]:
-    """Return the standing instructions and constraints of users that fit (rule 1)."""
+    """Return the standing instructions and constraints of users within `max_tokens` (rule 1)."""
     found = [
         Statement(entry.statement.kind, entry.statement.text.strip())
         for entry in ledger.entries()
         if entry.statement.kind in _KEPT_KINDS and entry.statement.author is Author.USER
     ]
     chosen: list[int] = []
-    remaining = int(max_tokens * KEPT_SHARE)
+    remaining = max_tokens
     for kind in _KEPT_KINDS:
         is_headed = False
         for place in reversed(range(len(found))):
@@ -153,6 +153,11 @@ def with_kept(
         own = "\n".join(lines[: min(len(lines) - 1, len(lines) - excess)]).rstrip()
         text = _joined(kept, own, closing)
     return text
+
+
+def kept_tokens_of(texts: Sequence[str], count: CountText) -> int:
+    """Return the tokens of the kept statements of summaries."""
+    return sum(count(kept_text(split_kept(text)[0])) for text in texts)
 
 
 def _joined(kept: Sequence[Statement], own: str, closing: str) -> str:

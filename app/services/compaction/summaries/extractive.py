@@ -31,7 +31,8 @@ class SummaryScope:
     `earlier_start` the seq of their first. `first_seq` is that of the first message that the
     conversation shows: the first request is there, or after it. `shown_after` are newer messages
     that stay shown: their values replace older ones. Results that `view` clears are placeholders
-    for a model as well.
+    for a model as well. `kept_tokens` is the room for the statements that a model must not lose,
+    None for half of the summary.
     """
 
     count: CountText
@@ -41,6 +42,7 @@ class SummaryScope:
     first_seq: int = 1
     shown_after: tuple[Span, ...] = ()
     view: View | None = None
+    kept_tokens: int | None = None
 
 
 def write_summary(

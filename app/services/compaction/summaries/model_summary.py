@@ -25,6 +25,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.checklist import (
+    KEPT_SHARE,
     Checklist,
     kept_statements,
     kept_text,
@@ -98,7 +99,9 @@ class ModelSummary:
     """Makes one summary by a model.
 
     `groups` are what it summarises, `ledger` has the statements for its checklist, `closing` is its
-    last line. `summary` and `retain` cover the texts before `remaining_texts`.
+    last line. `kept_tokens` is the room for the statements that are kept, by default half of
+    `max_tokens`; the model's text has half of these in any case. `summary` and `retain` cover the
+    texts before `remaining_texts`.
     """
 
     access: ModelAccess
@@ -114,6 +117,7 @@ class ModelSummary:
     min_chars: int = 0
     ledger: StatementLedger | None = None
     closing: Closing = NO_CLOSING
+    kept_tokens: int | None = None
     max_chunk_tokens: int | None = None
     checklist: Checklist = field(init=False, default_factory=Checklist)
     remaining_texts: Sequence[TextGroup] = field(init=False, default=())
@@ -167,7 +171,10 @@ class ModelSummary:
         others_tokens = int(source_tokens * CHECKLIST_SHARE)
         self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(self.closing.text))
         if self.ledger is not None:
-            self.checklist = Checklist(kept_statements(self.ledger, self.max_tokens, count))
+            half = int(self.max_tokens * KEPT_SHARE)
+            kept = kept_statements(self.ledger, max(half, self.kept_tokens or 0), count)
+            self.checklist = Checklist(kept)
+            self.max_tokens += max(0, count(kept_text(kept)) - half)
         fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
         max_tokens = max(
             MIN_TRANSCRIPT_TOKENS,
