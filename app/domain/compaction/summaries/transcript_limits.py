@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.domain.compaction.summaries.transcript_text import PartGroup, PartKind, TranscriptPart
 from app.domain.models.tokens import CountText
 
-LARGEST_RESULT, SMALLEST_RESULT = 8192, 16
+LARGEST_RESULT, SMALLEST_RESULT = 8192, 8
 """The limits of a result in tokens: the first that is tried, and the last."""
 LABEL_TOKENS = 8
 """The cost of a label and of what separates texts."""
@@ -19,8 +19,8 @@ _NOTE_TOKENS = 12
 """Reserved for the note that counts the characters left out."""
 _MIN_CUT_TOKENS = 32
 _SHARES = {
-    PartKind.USER: (8.0, 384),
-    PartKind.ASSISTANT: (2.0, 192),
+    PartKind.USER: (8.0, 256),
+    PartKind.ASSISTANT: (2.0, 128),
     PartKind.RESULT: (1.0, SMALLEST_RESULT),
     PartKind.VERBATIM: (1.0, SMALLEST_RESULT),
 }

@@ -54,12 +54,12 @@ MAX_PAUSE_SECONDS = 20.0
 """A provider that requests a longer pause before the next call is not waited for."""
 MIN_CHUNK_TOKENS = 128
 WORDS_PER_TOKEN = 0.6
-SENT_SHARE = 0.27
+SENT_SHARE = 0.25
 """The share of its source that a model is sent, instructions and earlier summary included."""
-TRANSCRIPT_SHARE = 0.1
+TRANSCRIPT_SHARE = 0.08
 """The share that the transcript has at least, however much the rest takes."""
 MIN_TRANSCRIPT_TOKENS = 384
-CHECKLIST_SHARE = 0.05
+CHECKLIST_SHARE = 0.04
 """The share of its source that statements which are not kept may take in a checklist."""
 MIN_ANSWER_TOKENS = 32
 
