@@ -170,9 +170,7 @@ class Summariser:
                 merge_summaries, texts, max_tokens, scope.count, scope.closing
             )
         plain = replace(request, retain_prompt=None, retain_directives=())
-        ledger = newest_ledger(texts)
-        replaced = replaced_items(ledger)
-        own_texts = [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
+        ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
         summary = ModelSummary(
             self._access,
             summary_groups(own_texts),
@@ -332,6 +330,13 @@ def _message_of(row: LogRow, view: View | None) -> Message:
     if not is_cleared or row.tokens <= MAX_PLACEHOLDER_TOKENS:
         return message
     return replace(message, parts=(Text(placeholder_of(row, names_tool=False)),))
+
+
+def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:
+    """Return the statements of summaries, and what of each a model has to merge."""
+    ledger = newest_ledger(texts)
+    replaced = replaced_items(ledger)
+    return ledger, [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
 
 
 def _groups_of(

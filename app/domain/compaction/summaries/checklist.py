@@ -71,9 +71,6 @@ class Checklist:
         return "\n\n".join(filter(None, (kept_text(self.kept), self.others)))
 
 
-NO_CHECKLIST = Checklist()
-
-
 # --- choosing -------------------------------------------------------------------------------
 
 
