@@ -11,6 +11,7 @@ from app.adapters.models.registry import ModelRegistry
 from app.demo import Trace
 from app.domain.common.policy import effective
 from app.domain.compaction.summaries.prompt import SummaryRequest, summary_messages
+from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.payload.reported_usage import TokenUsage
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
@@ -214,7 +215,7 @@ def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "go"},
-        {"role": "user", "content": "[Earlier conversation summary: they went.]"},
+        {"role": "user", "content": f"{SUMMARY_PREFIX}they went.]"},
         call("a"),
         result("a"),
     ]

@@ -29,7 +29,7 @@ TODOS = "open todo items"
 TAG_TOKENS = 60
 NOTHING = "Nothing was said that matters."
 FRAME_CHARS = 12
-_SOURCE = re.compile(r"<(conversation|earlier_\w+)>(.*?)</\1>", re.DOTALL)
+_SOURCE = re.compile(r"<(conversation|earlier_\w+|checklist)>(.*?)</\1>", re.DOTALL)
 
 
 class ScriptedModel:

@@ -22,6 +22,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.checklist import split_kept
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
@@ -103,6 +104,11 @@ def unlimited_storage(database: Database) -> StorageQuota:
     """Return a storage quota without limits."""
     quotas = QuotaService(database, TenantLimits(), lambda: STARTED, lambda: 0.0)
     return StorageQuota(database, quotas, lambda: 0.0)
+
+
+def own_text(summary: str | None) -> str:
+    """Return what a model wrote of a summary: without kept statements and the last line."""
+    return split_kept(summary or "")[1]
 
 
 class ScriptedGateway:

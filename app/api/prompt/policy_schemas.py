@@ -53,6 +53,10 @@ DESCRIPTIONS: Mapping[str, str] = {
         " are due."
     ),
     "compaction.model": "Model that writes summaries; `extractive` is built in and calls no model.",
+    "compaction.summary_template": (
+        "Built-in prompt for summaries by a model: `sections` asks for requests, decisions, state,"
+        " files, errors, values, evidence and next step below headings, `brief` for a dense text."
+    ),
     "compaction.summary_prompt": "Prompt for summaries, instead of the built-in one.",
     "compaction.summary_directives": "Additional instructions, added to the prompt as bullets.",
     "compaction.retain_prompt": (

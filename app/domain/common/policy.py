@@ -46,6 +46,13 @@ class CompactionMode(StrEnum):
     INLINE = "inline"
 
 
+class SummaryTemplate(StrEnum):
+    """What the built-in prompt asks a model for: sections in a fixed order, or free text."""
+
+    SECTIONS = "sections"
+    BRIEF = "brief"
+
+
 class CounterName(StrEnum):
     """How tokens are counted."""
 
@@ -139,6 +146,7 @@ class CompactionPolicy:
     auto: bool = True
     threshold_ratio: float = 0.8
     model: str | None = None
+    summary_template: SummaryTemplate = SummaryTemplate.SECTIONS
     summary_prompt: str | None = None
     summary_directives: tuple[str, ...] = ()
     retain_prompt: str | None = None

@@ -24,7 +24,7 @@ MAX_MODEL_SUMMARY_TOKENS = 4096
 """The limit of one summary by a model, which tends to fill what it is given."""
 TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more of them are merged into the next level."""
-LABEL_TOKENS = 20
+LABEL_TOKENS = 32
 """The cost of a summary's message besides its text."""
 NOTE_TOKENS = 32
 """Reserved for the note that counts the messages left out."""

@@ -20,7 +20,8 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 
-SUMMARY_PREFIX = "[Earlier conversation summary: "
+SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "
+"""What a summary's message begins with. [summary.lossy]"""
 RETAIN_PREFIX = "[Kept from earlier in the conversation: "
 
 

@@ -12,6 +12,11 @@ from app.domain.compaction.planning import CompactionInput, tree_chunks, unsumma
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.answer import SummaryResult
+from app.domain.compaction.summaries.checklist import (
+    KEPT_SHARE,
+    kept_tokens_of,
+    without_replaced_items,
+)
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.merging import merged_unlisted, without_replaced
 from app.domain.compaction.summaries.statements.summary_text import Closing
@@ -152,11 +157,18 @@ class PlanExecutor:
             reserved = len(chunks) * (max_tokens + LABEL_TOKENS)
             most = room if run.request.target_tokens is not None else min(room, reserved)
             max_tokens, chunks = max(max_tokens, most - LABEL_TOKENS), list(union(chunks))
+        elif chunks and run.request.target_tokens is not None:
+            free = room - sum(node.tokens for node in nodes)
+            max_tokens = max(max_tokens, free // len(chunks) - LABEL_TOKENS)
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
-                scope = replace(self._scope(run, chunk), shown_after=())
+                scope = replace(
+                    self._scope(run, chunk),
+                    shown_after=(),
+                    kept_tokens=_kept_room(nodes, room, resolved.count),
+                )
                 result = await self._summary_of(run, plan, parts, None, max_tokens, scope)
             except ServiceUnavailable:
                 if not made or hidden is None:
@@ -203,6 +215,10 @@ class PlanExecutor:
             parts, max_tokens = nodes[first:end], tree_node_text_limit(room)
             if model is None:
                 max_tokens = max(max_tokens, room - LABEL_TOKENS)
+            else:
+                max_tokens = max(max_tokens, sum(part.tokens for part in parts) // 2 - LABEL_TOKENS)
+            others = [*nodes[:first], *nodes[end:]]
+            kept_tokens = _kept_room(others, room, resolved.count)
             span = Span(parts[0].span.start, parts[-1].span.end)
             try:
                 result = await self._summariser.merge(
@@ -212,7 +228,10 @@ class PlanExecutor:
                     max_tokens,
                     run.calls,
                     replace(
-                        self._scope(run, span), unlisted=unlisted, newly_unlisted=newly_unlisted
+                        self._scope(run, span),
+                        unlisted=unlisted,
+                        newly_unlisted=newly_unlisted,
+                        kept_tokens=kept_tokens,
                     ),
                 )
             except ServiceUnavailable:
@@ -269,7 +288,18 @@ class PlanExecutor:
         closing = Closing(span.start, span.end - 1, names_recall)
         first_seq = window[0].start if window else 1
         shown = spans_through((Span(span.end, ENDLESS),), run.source.state.head_seq)
-        return SummaryScope(resolved.count, closing, first_seq=first_seq, shown_after=tuple(shown))
+        return SummaryScope(
+            resolved.count,
+            closing,
+            first_seq=first_seq,
+            shown_after=tuple(shown),
+            view=run.source.view,
+        )
+
+
+def _kept_room(nodes: Sequence[Summary], room: int, count: CountText) -> int:
+    """Return the tokens that one more summary of a tree has for kept statements."""
+    return max(0, int(room * KEPT_SHARE) - kept_tokens_of([node.text for node in nodes], count))
 
 
 def _without_replaced(
@@ -277,6 +307,7 @@ def _without_replaced(
 ) -> list[Summary]:
     """Return the summaries of a tree without the statements that something newer replaces."""
     texts = without_replaced([node.text for node in nodes], count, shown)
+    texts = without_replaced_items(texts, shown)
     return [
         node
         if text == node.text
@@ -294,6 +325,7 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_prompt=policy.retain_prompt if retains else None,
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
+        template=policy.summary_template,
     )
 
 

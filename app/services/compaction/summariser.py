@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import Message, Role
+from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.summaries.answer import SummaryResult
+from app.domain.compaction.summaries.checklist import (
+    newest_ledger,
+    read_kept,
+    read_summary,
+    replaced_items,
+    split_kept,
+    without_items,
+)
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.summary_text import read_into
+from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, NOTHING, Closing
 from app.domain.compaction.summaries.transcript_text import (
-    format_messages,
-    format_summaries,
+    PartGroup,
+    summary_groups,
+    transcript_groups,
     without_trailing_calls,
 )
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import Span
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
+from app.domain.conversations.view import Span, View
+from app.domain.payload.assembler import placeholder_of
 from app.services.compaction.planned_calls import CallNotes
 from app.services.compaction.summaries.extractive import (
     SummaryScope,
@@ -98,6 +109,9 @@ class Summariser:
         retained: str | None = None,
         min_chars: int = 0,
         opens: bool = False,
+        ledger: StatementLedger | None = None,
+        closing: Closing = NO_CLOSING,
+        kept_tokens: int | None = None,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
 
@@ -106,6 +120,8 @@ class Summariser:
         - `retained` is the retain section of `previous`.
         - A summary of up to `min_chars` is accepted even if its source is shorter.
         - With `opens` the conversation begins with these messages.
+        - `ledger` has the statements that a model must not lose, and `kept_tokens` room for them;
+          `closing` is the last line of its summary.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -127,10 +143,9 @@ class Summariser:
                 self._access.tokenizer.count,
                 opens=opens,
             )
-        transcript = (is_end and without_trailing_calls(messages)) or messages
         summary = ModelSummary(
             self._access,
-            await asyncio.to_thread(format_messages, transcript, verbatim_indices),
+            await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end),
             request,
             model,
             max_tokens,
@@ -139,6 +154,9 @@ class Summariser:
             retained,
             has_verbatim=bool(verbatim_indices),
             min_chars=min_chars,
+            ledger=ledger,
+            closing=closing,
+            kept_tokens=kept_tokens,
         )
         return await summary.make()
 
@@ -156,14 +174,18 @@ class Summariser:
             run.set_extractive()
             return await asyncio.to_thread(merge_summaries, texts, max_tokens, scope)
         plain = replace(request, retain_prompt=None, retain_directives=())
+        ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
         summary = ModelSummary(
             self._access,
-            format_summaries(texts),
+            summary_groups(own_texts),
             plain,
             model,
             max_tokens,
             run,
             of_summaries=True,
+            ledger=ledger,
+            closing=scope.closing,
+            kept_tokens=scope.kept_tokens,
         )
         return await summary.make()
 
@@ -188,93 +210,145 @@ async def summarise_paged(
     `verbatim_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
     section of `previous`. No session is open during a model call. Raises as `summarise` does.
     """
+    earlier = [text for text in (retained, previous) if text]
     if model is None:
         run.set_extractive()
-        return await _extract_paged(
-            database,
-            conversation_id,
-            spans,
-            [text for text in (scope.unlisted, retained, previous) if text],
+        listed = [text for text in (scope.unlisted, *earlier) if text]
+        read = await _read_ledger(
+            database, conversation_id, spans, listed, read_summary, scope, verbatim_seqs
+        )
+        if not read.has_messages and not earlier:
+            raise ValidationError.at("/messages", "Conversation has no messages")
+        return await asyncio.to_thread(
+            write_summary,
+            read.ledger,
             request.wants_retain,
             max_tokens,
+            read.tokens + scope.earlier_tokens,
             scope,
-            verbatim_seqs,
         )
+    read = await _read_ledger(
+        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
+    )
     text, retain, result = previous, retained, None
     pages = _pages(spans)
+    last_group: list[LogRow] = []
     for page in pages:
+        is_end = page is pages[-1]
         async with database.session() as session:
             rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        rows = [*last_group, *rows]
+        last_start = 0 if is_end or not rows else call_groups(rows)[-1][0]
+        # A group that the next page may continue is summarised with that page.
+        last_group = rows[last_start:] if last_start else []
+        rows = rows[:last_start] if last_start else rows
         verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
         if len(verbatim) == len(rows):
             continue
         result = await summariser.summarise(
-            [row.message() for row in rows],
+            [_message_of(row, scope.view) for row in rows],
             text,
             request,
             model,
             max_tokens,
             run,
-            is_end=page is pages[-1],
+            is_end=is_end,
             verbatim_indices=verbatim,
             retained=retain,
+            ledger=read.ledger,
+            closing=scope.closing,
+            kept_tokens=scope.kept_tokens,
         )
         text, retain = result.text, result.retain or retain
     return result or await summariser.summarise(
-        (), previous, request, model, max_tokens, run, retained=retained
+        (),
+        previous,
+        request,
+        model,
+        max_tokens,
+        run,
+        retained=retained,
+        ledger=read.ledger,
+        closing=scope.closing,
+        kept_tokens=scope.kept_tokens,
     )
 
 
-async def _extract_paged(
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The statements of messages and earlier summaries; `tokens` are those of the messages."""
+
+    ledger: StatementLedger
+    tokens: int
+    has_messages: bool
+
+
+async def _read_ledger(
     database: Database,
     conversation_id: str,
     spans: Sequence[Span],
     earlier: Sequence[str],
-    wants_retain: bool,
-    max_tokens: int,
+    read: Callable[[StatementLedger, str], None],
     scope: SummaryScope,
     verbatim_seqs: frozenset[int],
-) -> SummaryResult:
-    """Return one summary without a model; the messages are read page by page, in threads.
+) -> _Read:
+    """Return what messages state and what `read` takes up of earlier summaries.
 
-    Messages from before what the earlier summary stands for are read before it, so that what they
-    state counts as older.
+    Messages are read page by page, in threads. Those from before what the earlier summary stands
+    for are read before it, so that what they state counts as older.
     """
     ledger = StatementLedger()
-    source_tokens = scope.earlier_tokens
-    found = was_read = False
-    pages = _pages(spans)
-    for page in pages:
+    tokens, has_messages, was_read = 0, False, False
+
+    def add_earlier() -> None:
+        for text in earlier:
+            read(ledger, text)
+
+    for page in _pages(spans):
         if not was_read and page.start >= scope.earlier_start:
-            await asyncio.to_thread(_read_earlier, ledger, earlier)
+            await asyncio.to_thread(add_earlier)
             was_read = True
         async with database.session() as session:
             rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
         rows = [row for row in rows if row.seq not in verbatim_seqs]
-        source_tokens += sum(row.tokens for row in rows)
-        found = found or bool(rows)
+        tokens += sum(row.tokens for row in rows)
+        has_messages = has_messages or bool(rows)
         if page.start <= scope.first_seq:
             ledger.expect_first_request()
         await asyncio.to_thread(_read_rows, ledger, rows)
     if not was_read:
-        await asyncio.to_thread(_read_earlier, ledger, earlier)
+        await asyncio.to_thread(add_earlier)
     for message in await read_user_messages(database, conversation_id, scope.shown_after):
         await asyncio.to_thread(ledger.replace_by, message)
-    if not found and not earlier:
-        raise ValidationError.at("/messages", "Conversation has no messages")
-    return await asyncio.to_thread(
-        write_summary, ledger, wants_retain, max_tokens, source_tokens, scope
-    )
-
-
-def _read_earlier(ledger: StatementLedger, earlier: Sequence[str]) -> None:
-    for text in earlier:
-        read_into(ledger, text)
+    return _Read(ledger, tokens, has_messages)
 
 
 def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
     for row in rows:
         ledger.add_message(row.message())
+
+
+def _message_of(row: LogRow, view: View | None) -> Message:
+    """Return a message as a summariser reads it: a cleared result as its placeholder."""
+    message = row.message()
+    is_cleared = view is not None and row.role is Role.TOOL and view.clears_result(row.seq)
+    if not is_cleared or row.tokens <= MAX_PLACEHOLDER_TOKENS:
+        return message
+    return replace(message, parts=(Text(placeholder_of(row, names_tool=False)),))
+
+
+def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:
+    """Return the statements of summaries, and what of each a model has to merge."""
+    ledger = newest_ledger(texts)
+    replaced = replaced_items(ledger)
+    return ledger, [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
+
+
+def _groups_of(
+    messages: Sequence[Message], verbatim_indices: frozenset[int], is_end: bool
+) -> list[PartGroup]:
+    transcript = (is_end and without_trailing_calls(messages)) or messages
+    return transcript_groups(transcript, verbatim_indices)
 
 
 async def read_user_messages(

@@ -23,6 +23,7 @@ from app.domain.models.estimates import bytes_4, chars_2_5, chars_4
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.models.tokens import count_payload_messages, estimate_tool_defs_tokens
 from app.domain.payload import stateless
+from app.services.compaction.summaries.extractive import ledger_of
 from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database, Models
@@ -243,9 +244,17 @@ class StatelessService:
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
         run = self._summariser.start_run(tenant_id)
+        ledger = await asyncio.to_thread(ledger_of, neutral) if chosen is not None else None
         try:
             summary = await self._summariser.summarise(
-                neutral, None, SummaryRequest(), chosen, max_tokens, run, opens=opens
+                neutral,
+                None,
+                SummaryRequest(),
+                chosen,
+                max_tokens,
+                run,
+                opens=opens,
+                ledger=ledger,
             )
         finally:
             await record_usage(self._database, run)

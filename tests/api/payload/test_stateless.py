@@ -12,6 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from app.domain.conversations.view import SUMMARY_PREFIX
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
@@ -99,7 +100,7 @@ async def test_cx_t7_summary_prepended_as_system_message(
     built = await build(model_client)
     assert built["messages"][5] == {
         "role": "system",
-        "content": "[Earlier conversation summary: They counted words.]",
+        "content": f"{SUMMARY_PREFIX}They counted words.]",
     }
 
 
@@ -165,7 +166,7 @@ async def test_history_with_tools_and_system_messages(client: httpx.AsyncClient)
     history = [
         {"role": "system", "content": "Be kind."},
         *MESSAGES[:6],
-        {"role": "system", "content": "[Earlier conversation summary: x]"},
+        {"role": "system", "content": f"{SUMMARY_PREFIX}x]"},
         calling("c1"),
         result("c1", "word " * 200),
         *MESSAGES[6:16],

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.domain.conversations.view import SUMMARY_PREFIX
 from tests.api.compaction.builders import LONG
 from tests.api.talk import append, new_conversation, talk, user
 
@@ -71,7 +72,7 @@ async def test_a_summary_in_the_role_of_the_system(
         body = (await client.post(f"{path}/context", json={"format": format})).json()
         payload = body["payload"]
         items = payload.get("messages") or payload.get("input") or payload["contents"]
-        found = next(item for item in items if "Earlier conversation summary" in str(item))
+        found = next(item for item in items if SUMMARY_PREFIX in str(item))
         assert found["role"] == (role if wanted == "system" else "user")
         is_told = wanted == "system" and role == "user"
         assert body["degraded"] == (["summary_role_user"] if is_told else [])

@@ -62,6 +62,7 @@ from app.domain.compaction.views import (
     kept_seqs,
     kept_with_pins,
     shown_entries,
+    summary_message_tokens,
     view_after,
     view_summary_tokens,
     with_omission_note,
@@ -950,7 +951,8 @@ class Talk:
 
 def summary_of(span: Span, tokens: int, level: int = 1) -> Summary:
     """Return a summary whose text takes exactly so many tokens."""
-    return Summary(span, "sum" * tokens, tokens, level)
+    text = "sum" * tokens
+    return Summary(span, text, summary_message_tokens(text, third), level)
 
 
 @st.composite

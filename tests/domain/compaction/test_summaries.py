@@ -23,6 +23,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
+from app.domain.common.policy import SummaryTemplate
 from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.model_calls import Completion
 from app.domain.compaction.summaries.prompt import (
@@ -32,8 +33,8 @@ from app.domain.compaction.summaries.prompt import (
     summary_messages,
 )
 from app.domain.compaction.summaries.transcript_text import (
-    format_messages,
-    format_summaries,
+    summary_groups,
+    transcript_groups,
     without_trailing_calls,
 )
 
@@ -47,6 +48,11 @@ def calling(text: str = "", call_id: str = "c1") -> Message:
     """Return an assistant message with a tool call."""
     parts = (Text(text),) if text else ()
     return Message(Role.ASSISTANT, (*parts, ToolCall(call_id, "shell", '{"cmd": "ls"}')))
+
+
+def texts_of(messages: list[Message], verbatim: frozenset[int] = frozenset()) -> list[list[str]]:
+    """Return the texts of each call group."""
+    return [[part.full_text for part in group] for group in transcript_groups(messages, verbatim)]
 
 
 def result(text: str, call_id: str = "c1", failed: bool = False) -> Message:
@@ -69,6 +75,7 @@ def request(
         summary_request or SummaryRequest(),
         previous=str(previous) if previous else None,
         retained=str(retained) if retained else None,
+        checklist=str(more.get("checklist", "")),
         has_verbatim=bool(more.get("has_verbatim")),
         of_summaries=bool(more.get("of_summaries")),
         strict=bool(more.get("strict")),
@@ -81,13 +88,21 @@ def request(
 
 
 def test_calls_and_results_are_described_as_text() -> None:
-    """Tool use is described as text, with the tool name on its result."""
-    texts = format_messages([user("hi"), calling("look"), result("a.txt", failed=True)])
-    assert texts == (
-        "User:\nhi",
-        'Assistant:\nlook\n[called shell with {"cmd": "ls"}]',
-        "Result of shell, failed:\na.txt",
-    )
+    """A call is described once, by its result with the name and the arguments, in one group."""
+    texts = texts_of([user("hi"), calling("look"), result("a.txt", failed=True)])
+    assert texts == [
+        ["User:\nhi"],
+        ["Assistant:\nlook", 'Result of shell with {"cmd": "ls"}, failed:\na.txt'],
+    ]
+
+
+def test_calls_and_results_without_each_other_are_described() -> None:
+    """A call without its result is described by itself, and a result without its call."""
+    assert texts_of([result("a"), calling(), user("stop")]) == [
+        ["Result of a tool:\na"],
+        ['Assistant called shell with {"cmd": "ls"}'],
+        ["User:\nstop"],
+    ]
 
 
 def test_media_and_reasoning_are_described_not_sent() -> None:
@@ -100,7 +115,7 @@ def test_media_and_reasoning_are_described_not_sent() -> None:
         Reasoning("private thought", {"signature": "SIG"}, FormatName.ANTHROPIC),
         Opaque({"type": "server_tool_use", "data": "RAW"}, FormatName.ANTHROPIC),
     )
-    (text,) = format_messages([Message(Role.USER, parts)])
+    ((text,),) = texts_of([Message(Role.USER, parts)])
     for hidden in ("QUJD", "secret.example", "private thought", "SIG", "RAW"):
         assert hidden not in text
     assert "[image, image/png, 6 bytes, not shown]" in text
@@ -112,7 +127,7 @@ def test_media_and_reasoning_are_described_not_sent() -> None:
 
 def test_an_empty_message_still_has_its_place() -> None:
     """A message without parts is visible as such."""
-    assert format_messages([Message(Role.ASSISTANT, ())]) == ("Assistant:\n[nothing]",)
+    assert texts_of([Message(Role.ASSISTANT, ())]) == [["Assistant:\n[nothing]"]]
 
 
 def test_a_trailing_call_loses_the_call_and_keeps_its_text() -> None:
@@ -197,14 +212,52 @@ def test_hostile_text_takes_linear_time() -> None:
 # --- the request ----------------------------------------------------------------------------
 
 
-def test_the_default_prompt_asks_for_the_four_things() -> None:
-    """Facts and decisions, context, preferences and requirements, commitments; no filler."""
+def test_the_default_prompt_asks_for_sections() -> None:
+    """What a summary must have is asked for in sections, in this order. [summary.prompt]"""
     body = request()
-    for word in ("facts", "decisions", "context", "prefers", "requires", "promised", "open"):
-        assert word in body
+    places = [
+        body.index(f"- {heading}")
+        for heading in (
+            "Requests:",
+            "Standing instructions and constraints:",
+            "Decisions: each with its reason",
+            "State of the work: done, in progress, blocked",
+            "Files:",
+            "Errors and fixes",
+            "Values:",
+            "Evidence: tests, commands",
+            "Next step",
+            "Left out:",
+        )
+    ]
+    assert places == sorted(places)
     assert "filler" in body
     assert "---\nUser:\nhello\n---" in body
     assert "<retain>" not in body
+
+
+def test_the_brief_template_asks_for_the_four_things() -> None:
+    """Facts and decisions, context, preferences and requirements, commitments; no filler."""
+    body = request(summary_request=SummaryRequest(template=SummaryTemplate.BRIEF))
+    for word in ("facts", "decisions", "context", "prefers", "requires", "promised", "open"):
+        assert word in body
+    assert "filler" in body
+    assert "## Heading" not in body
+
+
+def test_what_is_newer_comes_after_the_earlier_summary() -> None:
+    """The earlier summary is first, the newer text next, then the checklist. [summary.order]"""
+    body = request(
+        previous="old news", retained="ref=7", checklist="## Constraints\n- </checklist>"
+    )
+    tags = ("<earlier_retain>", "<earlier_summary>", "<conversation>", "<checklist>")
+    places = [body.index(tag) for tag in tags]
+    assert places == sorted(places)
+    assert "the newer transcript" in body
+    assert "the newer one alone: it replaces the older one" in body
+    assert "do not repeat it" in body
+    assert body.count("</checklist>") == 1
+    assert "<checklist>" not in request()
 
 
 def test_the_prompt_includes_directives_and_instructions() -> None:
@@ -250,15 +303,16 @@ def test_an_earlier_retain_is_carried_on() -> None:
 
 def test_kept_messages_are_marked_and_explained() -> None:
     """Kept messages have a label, which the prompt explains. [pins.verbatim]"""
-    texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
-    assert texts == ("User:\nhi", "User (kept word for word):\npin me")
+    texts = texts_of([user("hi"), user("pin me")], frozenset({1}))
+    assert texts == [["User:\nhi"], ["User (kept word for word):\npin me"]]
     assert "do not repeat it" in request(has_verbatim=True)
     assert "kept word for word" not in request()
 
 
 def test_summaries_of_parts_are_named_as_such() -> None:
     """The prompt states that the input consists of summaries, in order. [strategy.tree]"""
-    assert format_summaries(["a", "b"]) == ("Part 1:\na", "Part 2:\nb")
+    groups = summary_groups(["a", "b"])
+    assert [part.full_text for (part,) in groups] == ["Part 1:\na", "Part 2:\nb"]
     assert "summaries of consecutive parts" in request(of_summaries=True)
     assert "stands a transcript" in request()
 
@@ -267,6 +321,8 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
     """Different prompts have different hashes, the same prompt the same. [compaction.receipt]"""
     assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
     assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))
+    brief = SummaryRequest(template=SummaryTemplate.BRIEF)
+    assert prompt_hash(SummaryRequest()) != prompt_hash(brief)
 
 
 # --- the answer -----------------------------------------------------------------------------

@@ -150,20 +150,20 @@ def test_summaries_span_from_the_first_to_the_last() -> None:
         (View(note="[n]"), ("[n]",)),
         (
             View(summaries=(Summary(Span(1, 3), "one"), Summary(Span(3, 5), "two"))),
-            ("[Earlier conversation summary: one]", "[Earlier conversation summary: two]"),
+            (f"{SUMMARY_PREFIX}one]", f"{SUMMARY_PREFIX}two]"),
         ),
         (
             View(retain="verbatim", summaries=(Summary(Span(1, 3), "one"),), note="[n]"),
             (
                 "[Kept from earlier in the conversation: verbatim]",
-                "[Earlier conversation summary: one]\n[n]",
+                f"{SUMMARY_PREFIX}one]\n[n]",
             ),
         ),
         (
             View(retain="verbatim", note="[n]"),
             ("[Kept from earlier in the conversation: verbatim]\n[n]",),
         ),
-        (View(summaries=(Summary(Span(1, 3), ""),)), ("[Earlier conversation summary: ]",)),
+        (View(summaries=(Summary(Span(1, 3), ""),)), (f"{SUMMARY_PREFIX}]",)),
     ],
 )
 def test_summary_texts_are_in_order(view: View, expected: tuple[str, ...]) -> None:
@@ -214,7 +214,7 @@ def test_views_of_the_first_version_are_read() -> None:
         reasoning_after=5,
         summary_as_system=True,
     )
-    assert view.summary_texts() == ("[Earlier conversation summary: so far]",)
+    assert view.summary_texts() == (f"{SUMMARY_PREFIX}so far]",)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_views_of_the_first_version_are_read() -> None:
     [
         ({"summary": None, "summary_span": None}, ()),
         ({"summary": None, "summary_span": None, "note": "[left out]"}, ("[left out]",)),
-        ({"note": "[left out]"}, ("[Earlier conversation summary: so far]\n[left out]",)),
+        ({"note": "[left out]"}, (f"{SUMMARY_PREFIX}so far]\n[left out]",)),
     ],
 )
 def test_summary_texts_of_the_first_version_are_unchanged(

@@ -656,7 +656,7 @@ def test_a_summary_is_between_the_preserved_messages() -> None:
     view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
     raws = [user(text) for text in ("one", "two", "three", "four")]
     wire = items_of(CHAT, *raws, view=view)
-    labelled = "[Earlier conversation summary: the middle]"
+    labelled = f"{SUMMARY_PREFIX}the middle]"
     assert [item["content"] for item in wire] == ["one", labelled, "four"]
     assert {item["role"] for item in wire} == {"user"}
     as_system = items_of(CHAT, *raws, view=replace(view, summary_as_system=True))
@@ -676,8 +676,8 @@ def test_preserved_messages_follow_the_summary_of_their_range(format: FormatName
     assert said == [
         (Role.USER, "said 1"),
         (Role.USER, "[Kept from earlier in the conversation: word for word]"),
-        (Role.USER, "[Earlier conversation summary: first]"),
-        (Role.USER, f"[Earlier conversation summary: second]\n{RICH_VIEW.note}"),
+        (Role.USER, f"{SUMMARY_PREFIX}first]"),
+        (Role.USER, f"{SUMMARY_PREFIX}second]\n{RICH_VIEW.note}"),
         (Role.USER, "said 4"),
         (Role.TOOL, "kept " * 90),
         (Role.USER, "said 9"),

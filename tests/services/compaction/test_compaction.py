@@ -17,7 +17,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Val
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.view import Span
+from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.runs import CompactRequest
 from app.services.compaction.summaries.extractive import SummaryScope
@@ -32,6 +32,7 @@ from tests.services.fakes import (
     WatchedDatabase,
     asks,
     new_id,
+    own_text,
     result,
     says,
     user,
@@ -84,7 +85,7 @@ async def test_a_forced_compaction_returns_its_result(harness: Harness) -> None:
     assert made.duration_ms == 20
     assert made.summary_tokens == after["budget"].summary
     stored = await receipt(harness, cid)
-    assert (stored.trigger, stored.summary) == ("forced", "what was said")
+    assert (stored.trigger, own_text(stored.summary)) == ("forced", "what was said")
     assert (stored.hidden_span.start, stored.hidden_span.end) == made.summary_range
     assert stored.before_tokens == made.before_tokens
     assert after["cache_break_reason"] == "compaction"
@@ -245,7 +246,7 @@ async def test_the_state_is_the_active_summary(harness: Harness) -> None:
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     state = await harness.receipts.state(TENANT, cid)
     assert state is not None
-    assert (state.strategy, state.summary) == ("sandwich", "what was said")
+    assert (state.strategy, own_text(state.summary)) == ("sandwich", "what was said")
     assert state.summary_range == made.summary_range
     assert "T" in state.compressed_at
 
@@ -383,6 +384,52 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     assert "page one" in harness.gateway.calls[1].messages[-1]["content"]
     assert "answer 2" in harness.gateway.calls[1].messages[-1]["content"]
     assert "message 1\n" not in harness.gateway.calls[1].messages[-1]["content"]
+
+
+async def test_pages_are_cut_at_call_groups(harness: Harness) -> None:
+    """A call and its results go to the model in one text. [summary.bounded-input]"""
+    harness.gateway.replies = ["<summary>page one</summary>", "<summary>page two</summary>"]
+    cid = await harness.conversation(policy(100_000))
+    await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES - 1)))
+    await harness.append(cid, asks("c1"), result("c1", "the answer"), says("done"))
+    await summarise_paged(
+        harness.database,
+        harness.summariser,
+        cid,
+        (Span(1, PAGE_MESSAGES + 3),),
+        None,
+        SummaryRequest(),
+        SUMMARISER,
+        200,
+        harness.summariser.start_run(TENANT),
+        SummaryScope(len),
+    )
+    first, second = (call.messages[-1]["content"] for call in harness.gateway.calls)
+    assert "called " not in first and f"message {PAGE_MESSAGES - 2}" in first
+    assert "Result of " in second and " with {" in second and "the answer" in second
+
+
+async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) -> None:
+    """A model is sent what the payload shows of a result. [summary.capped-input]"""
+    cid = await harness.conversation(policy(100_000))
+    await harness.append(cid, user("look"), asks("c1"), result("c1", "first words " * 100))
+    await harness.append(cid, asks("c2"), result("c2", "later words " * 100))
+    await summarise_paged(
+        harness.database,
+        harness.summariser,
+        cid,
+        (Span(1, 6),),
+        None,
+        SummaryRequest(),
+        SUMMARISER,
+        200,
+        harness.summariser.start_run(TENANT),
+        SummaryScope(len, view=View(results_cleared_through=3)),
+    )
+    (call,) = harness.gateway.calls
+    assert "first words" not in call.messages[-1]["content"]
+    assert "[tool output trimmed; ref=" in call.messages[-1]["content"]
+    assert "later words" in call.messages[-1]["content"]
 
 
 async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
 from app.domain.common.messages import Role
-from app.domain.conversations.view import Span
+from app.domain.conversations.view import SUMMARY_PREFIX, Span
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.conftest import execute
 from tests.domain.histories import raw_logs
@@ -34,6 +34,7 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
+    own_text,
     result,
     says,
     user,
@@ -113,19 +114,20 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     if in_background:
         await harness.work(cid)
     for build in await both(harness, cid):
-        assert texts(build)[:5] == [
-            "[Kept from earlier in the conversation: the goal is tea]",
-            "[Earlier conversation summary: what was said]",
+        retain, summary, *later = texts(build)
+        assert retain == "[Kept from earlier in the conversation: the goal is tea]"
+        assert summary.startswith(f"{SUMMARY_PREFIX}what was said\n\nNot all is listed: ")
+        assert later[:3] == [
             "the last question",
             "the last answer",
             "and more of it",
         ]
-        assert texts(build)[5:] in ([], ["[Continue.]"])
+        assert later[3:] in ([], ["[Continue.]"])
         assert build["summary_used"]
     stored = await harness.receipt(cid)
     assert stored.trigger == ("background" if in_background else "proactive")
     assert (stored.strategy, stored.strategies_run) == ("retain_summary", ("retain_summary",))
-    assert (stored.view.retain, stored.summary) == ("the goal is tea", "what was said")
+    assert (stored.view.retain, own_text(stored.summary)) == ("the goal is tea", "what was said")
     assert stored.hidden_span == Span(1, len(log) - 2)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
@@ -150,10 +152,10 @@ async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
         "the goal is tea]",
         "the goal is coffee]",
     ]
-    assert [summary.split(": ")[1] for _, summary in seen] == [
-        "what was said]",
-        "more was said]",
-        "all was said]",
+    assert [own_text(summary.removeprefix(SUMMARY_PREFIX)) for _, summary in seen] == [
+        "what was said",
+        "more was said",
+        "all was said",
     ]
     assert "the goal is tea" in prompts(harness)[1] and "what was said" in prompts(harness)[1]
     assert "the goal is tea" in prompts(harness)[2] and "more was said" in prompts(harness)[2]
@@ -172,7 +174,7 @@ async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
     assert (await harness.receipt(cid)).view.retain is None
     assert "the goal is tea" in prompts(harness)[1]
     for build in await both(harness, cid):
-        assert texts(build)[0] == "[Earlier conversation summary: what was said]"
+        assert texts(build)[0].startswith(f"{SUMMARY_PREFIX}what was said\n")
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
@@ -244,7 +246,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert by_span[1, Span(3, 5)].sources == (Span(3, 5),)
     assert by_span[2, Span(1, 5)].sources == (Span(1, 3), Span(3, 5))
     assert by_span[3, Span(1, 9)].sources == (Span(1, 5), Span(5, 9))
-    assert [node.text for node in stored.view.summaries] == ["node 6"]
+    assert [own_text(node.text) for node in stored.view.summaries] == ["node 6"]
     assert stored.calls == len(harness.gateway.calls) == 7
     assert "node 4" in prompts(harness)[6] and "node 5" in prompts(harness)[6]
     assert "«1»" not in prompts(harness)[4]
@@ -257,10 +259,8 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     ]
     assert len(harness.gateway.calls) == 8
     for build in await both(harness, cid):
-        assert texts(build)[:2] == [
-            "[Earlier conversation summary: node 6]",
-            "[Earlier conversation summary: node 7]",
-        ]
+        for node, text in zip((6, 7), texts(build), strict=False):
+            assert text.startswith(f"{SUMMARY_PREFIX}node {node}\n")
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -275,7 +275,7 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
     end = 1 + 3 * (k - 1)
     assert made.summary_range == (1, end)
     stored = await harness.receipt(cid)
-    assert [node.text for node in stored.made] == [f"node {n}" for n in range(1, k)]
+    assert [own_text(node.text) for node in stored.made] == [f"node {n}" for n in range(1, k)]
     assert stored.view.note is None
     chat, _ = await both(harness, cid)
     assert [f"«{n}»" in chat.contents for n in range(1, 13)] == [n >= end for n in range(1, 13)]
@@ -305,7 +305,8 @@ async def test_a_tree_that_cannot_merge_stays_as_it_is(harness: Harness) -> None
     await number(harness, cid, 1, 5)
     assert (await harness.compact(cid)).summary_range == (1, 5)
     stored = await harness.receipt(cid)
-    assert [(made.level, made.text) for made in stored.made] == [(1, "node 0"), (1, "node 1")]
+    made_texts = [(made.level, own_text(made.text)) for made in stored.made]
+    assert made_texts == [(1, "node 0"), (1, "node 1")]
     harness.gateway.replies = ["<summary>later</summary>"]
     await number(harness, cid, 6, 2)
     await harness.compact(cid)
@@ -371,7 +372,7 @@ async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
     assert made.strategies_run == ("clear_tool_results", "summarize")
     assert made.summary_range is not None
     for build in await both(harness, cid):
-        assert "[Earlier conversation summary: what was said]" in build.contents
+        assert f"{SUMMARY_PREFIX}what was said" in build.contents
         assert "[tool output trimmed; ref=" in build.contents
     assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
     assert made.after_msg_count == len((await harness.build(cid)).messages)
@@ -442,7 +443,7 @@ async def test_a_chain_that_truncates_first_lacks_no_summary(
 async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
     """A tree whose model fails on the way keeps its summaries and is degraded."""
     harness.gateway.replies = ["<summary>a part</summary>", DOWN]
-    cid = await harness.conversation(tree(4, 2, 2100))
+    cid = await harness.conversation(tree(10, 2, 2100))
     await fill(harness, cid, 1850)
     made = await harness.compact(cid, target_tokens=600)
     assert made.compacted and "summariser_unavailable" in made.degraded

@@ -17,13 +17,21 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Image, Message, Reasoning, Role, Text, ToolCall
+from app.domain.compaction.summaries.checklist import read_kept
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.domain.compaction.summaries.secret_masking import MASK
+from app.domain.compaction.summaries.statements.summary_text import Closing
+from app.domain.compaction.summaries.transcript_limits import SourceText, cut_middle
+from app.domain.compaction.summaries.transcript_text import transcript_groups
 from app.domain.models.limits import ModelInfo
-from app.services.compaction.summaries.chunking import cut_middle, take_chunk
-from app.services.compaction.summaries.extractive import SummaryScope
-from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
+from app.services.compaction.summaries.chunking import take_chunk
+from app.services.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.services.compaction.summaries.model_summary import (
+    MAX_FAILED_CALLS,
+    ModelAccess,
+    ModelSummary,
+)
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 
@@ -31,6 +39,9 @@ SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
 
 SCOPE = SummaryScope(lambda text: len(text) // 4)
+
+SIZES = st.integers(64, 500)
+"""Limits in tokens."""
 
 Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
 
@@ -420,6 +431,111 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
     assert (len(made.text) + len(made.retain)) // 4 <= 300
 
 
+# --- what a model may not lose, and what it is sent ---------------------------------------------
+
+
+def work(groups: int, words: int) -> list[Message]:
+    """Return a request, and so many calls with results of so many words."""
+    messages = [Message(Role.USER, (Text("Never drop a table. Find the slow query."),))]
+    for number in range(groups):
+        call = ToolCall(f"c{number}", "shell", json.dumps({"cmd": f"log {number}"}))
+        text = " ".join(f"r{number}-{word}" for word in range(words))
+        messages += [
+            Message(Role.ASSISTANT, (call,)),
+            Message(Role.TOOL, (Text(text),), tool_call_id=call.id),
+        ]
+    return messages
+
+
+async def kept(
+    gateway: ScriptedGateway,
+    messages: Sequence[Message],
+    previous: str | None = None,
+    max_tokens: int = 300,
+) -> str:
+    """Return a summary with a checklist of what the messages and the earlier summary state."""
+    subject = summariser(gateway)
+    ledger = ledger_of(messages)
+    read_kept(ledger, previous or "")
+    made = await subject.summarise(
+        messages,
+        previous,
+        SummaryRequest(),
+        "main",
+        max_tokens,
+        subject.start_run("tenant"),
+        ledger=ledger,
+        closing=Closing(1, 9),
+    )
+    return made.text
+
+
+async def test_a_model_cannot_lose_a_standing_instruction() -> None:
+    """An answer without it, or in other words, has it word for word. [summary.checklist]"""
+    instruction = "Never drop a table."
+    gateway = ScriptedGateway(
+        GOOD,
+        "<summary>## Standing instructions\n- never drop a table\n\n## Next step\n- go</summary>",
+        "<summary>They like tables.</summary>",
+    )
+    first = await kept(gateway, work(2, 200))
+    assert f"- {instruction}\n\nshort\n\nNot all is listed: " in first
+    listed = f"<checklist>\n## Standing instructions, word for word\n- {instruction}"
+    assert listed in gateway.texts[0]
+    second = await kept(gateway, work(2, 200)[1:], first)
+    assert second.count("table") == 1 and f"- {instruction}\n\n## Next step" in second
+    assert "<earlier_summary>\nshort\n</earlier_summary>" in gateway.texts[1]
+    third = await kept(gateway, numbered(3), second)
+    assert f"- {instruction}\n\nThey like tables." in third
+
+
+async def test_a_model_is_sent_a_share_of_long_results() -> None:
+    """Long results are sent as beginning and end, with the call that they answer."""
+    gateway = ScriptedGateway(GOOD)
+    messages = work(20, 800)
+    await kept(gateway, messages)
+    (prompt,) = gateway.texts
+    assert len(prompt) < 0.3 * sum(len(message.text) for message in messages)
+    for number in range(20):
+        assert f'Result of shell with {{"cmd": "log {number}"}}:\nr{number}-0 ' in prompt
+        assert f"r{number}-799" in prompt
+    assert "Never drop a table. Find the slow query." in prompt
+
+
+async def test_the_checklist_is_masked() -> None:
+    """What a user demands is sent without secrets, and kept as it was. [summary.secrets-masked]"""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    demand = f"From now on use the key {key}."
+    gateway = ScriptedGateway(GOOD)
+    text = await kept(gateway, [Message(Role.USER, (Text(demand),)), *work(2, 200)])
+    assert key not in gateway.texts[0]
+    assert demand in text
+
+
+async def test_more_than_half_of_a_summary_is_never_kept() -> None:
+    """Of too many demands the newest are kept, and the model is told less room."""
+    texts = [f"From now on never touch file{number}.py." for number in range(60)]
+    gateway = ScriptedGateway(GOOD)
+    text = await kept(gateway, [Message(Role.USER, (Text("\n".join(texts)),))], max_tokens=200)
+    held = [number for number in range(60) if texts[number] in text]
+    assert held == list(range(60 - len(held), 60)) and 5 < len(held) < 20
+    assert len(text) // 4 <= 200 + len(Closing(1, 9).text) // 4
+
+
+async def test_a_request_can_be_made_without_calling_a_model() -> None:
+    """What `next_call` returns is what the first call sends. [compaction.dry-run]"""
+    gateway = ScriptedGateway(GOOD)
+    access = ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, no_sleep)
+    groups = transcript_groups(work(3, 900))
+    run = Summariser(access).start_run("tenant")
+    shown = ModelSummary(access, groups, SummaryRequest(), "main", 300, run)
+    await shown.prepare()
+    call = await shown.next_call()
+    assert (gateway.calls, run.calls) == ([], 0)
+    await ModelSummary(access, groups, SummaryRequest(), "main", 300, run).make()
+    assert [replace(made, timeout_seconds=call.timeout_seconds) for made in gateway.calls] == [call]
+
+
 # --- several summaries into one -------------------------------------------------------------
 
 
@@ -754,23 +870,31 @@ async def test_other_work_goes_on_during_a_model_call() -> None:
 # --- cutting --------------------------------------------------------------------------------
 
 
-@given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
-def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
-    """Chunks are within the limit, and have every piece in order."""
+TEXTS = st.builds(SourceText, st.text(max_size=400), st.just(1))
+
+
+@given(st.lists(st.lists(TEXTS, min_size=1, max_size=4).map(tuple), max_size=9), SIZES)
+def test_chunks_fit_and_use_every_text_once(
+    groups: list[tuple[SourceText, ...]], budget: int
+) -> None:
+    """Chunks are within the limit, have every text in order, and cut no group that fits."""
     tokenizer = QuarterTokenizer()
-    rest, chunks = list(pieces), []
+    rest, chunks, starts = list(groups), [], [len(groups)]
     while rest:
         chunk, rest = take_chunk(rest, budget, tokenizer)
-        assert tokenizer.count(chunk) <= budget
+        assert tokenizer.count(chunk.text) <= budget
         chunks.append(chunk)
-    if all(tokenizer.count(piece) + 2 <= budget for piece in pieces):
-        assert "\n\n".join(chunks) == "\n\n".join(pieces)
+        starts.append(len(rest))
+    texts = [item.text for group in groups for item in group]
+    assert sum(chunk.source_chars for chunk in chunks) == len(texts)
+    if all(tokenizer.count(text) + 2 <= budget for text in texts):
+        assert "\n\n".join(chunk.text for chunk in chunks) == "\n\n".join(texts)
+    if all(sum(tokenizer.count(item.text) + 2 for item in group) <= budget for group in groups):
+        assert starts == sorted(set(starts), reverse=True)
 
 
-@given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
+@given(st.text(min_size=1), st.integers(1, 30), SIZES)
 def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
     """A cut message is within its limit."""
-    assert (
-        QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
-        <= budget
-    )
+    count = QuarterTokenizer().count
+    assert count(cut_middle(text * times * 40, budget, count)) <= budget

@@ -114,7 +114,7 @@ async def test_s1_checkpoint_4_a_trailing_call_left_in_is_refused_and_taken_out_
     assert "wait a bit" in shown.text
     assert "shell" not in shown.text
     await bench.summarise([*talk(), left_in, user("and then?")])
-    assert "[called shell with {}]" in fake_llm.requests[-1].text
+    assert "Assistant called shell with {}" in fake_llm.requests[-1].text
     for request in fake_llm.requests[2:]:
         assert [message["role"] for message in request.body["messages"]] == ["system", "user"]
         assert "tool_calls" not in str(request.body)

@@ -22,6 +22,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.settings import SettingsList
+from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.batches import Append
 from tests.domain.histories import raw_logs
@@ -37,6 +38,7 @@ from tests.services.fakes import (
     ScriptedGateway,
     asks,
     new_id,
+    own_text,
     result,
     says,
     user,
@@ -305,9 +307,9 @@ async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Ha
     assert made.before_tokens == before.budget.used_tokens
     assert made.after_tokens == build["tokens_used"] <= 500
     assert build["summary_used"]
-    assert "[Earlier conversation summary: what was said]" in build.contents
+    assert f"{SUMMARY_PREFIX}what was said" in build.contents
     assert build["new_state"]["summary_range"] == made.summary_range
-    assert build["new_state"]["summary"] == "what was said"
+    assert own_text(build["new_state"]["summary"]) == "what was said"
     assert build["degraded"] == []
     again = await harness.build(cid)
     assert again.text == build.text

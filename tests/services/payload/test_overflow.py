@@ -16,6 +16,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
+from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
     ANTHROPIC,
@@ -30,6 +31,7 @@ from tests.services.fakes import (
     WatchedDatabase,
     asks,
     new_id,
+    own_text,
     result,
     says,
     user,
@@ -181,11 +183,11 @@ async def test_the_summary_so_far_stays(harness: Harness) -> None:
     before = await harness.build(cid)
     made, build = await overflow(harness, cid)
     first = build.messages[0]["content"]
-    assert first.startswith("[Earlier conversation summary: what was said]\n[")
-    assert "8 earlier messages were left out" in first
+    assert first.startswith(f"{SUMMARY_PREFIX}what was said\n")
+    assert "]\n[8 earlier messages were left out" in first
     assert made.after_tokens == build["tokens_used"]
     state = await harness.receipts.state(TENANT, cid)
-    assert state is not None and state.summary == "what was said"
+    assert state is not None and own_text(state.summary) == "what was said"
     await harness.undo(cid)
     assert (await harness.build(cid)).text == before.text
 

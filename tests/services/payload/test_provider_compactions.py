@@ -163,7 +163,7 @@ async def test_other_families_get_a_summary(harness: Harness, family: Family) ->
         build = await built(harness, cid, format, model)
         assert "encrypted_content" not in build.contents
         assert '"compaction"' not in build.contents
-        assert "Earlier conversation summary" in build.contents
+        assert "Earlier summary, lossy" in build.contents
         assert "tabs" in build.contents
         assert "Going on." in build.contents
         cold = await built(harness, cid, format, model, cold=True)
@@ -479,7 +479,7 @@ async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> N
     assert len(build.contents) < len(before.contents)
     assert "left out" in build.contents
     other = await built(harness, cid, CHAT, MODEL)
-    assert "Earlier conversation summary" in other.contents
+    assert "Earlier summary, lossy" in other.contents
 
 
 async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> None:
@@ -495,7 +495,7 @@ async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> No
         build = await built(harness, cid, RESPONSES, GPT)
         assert build["tokens_used"] <= 1400
         first = OPENAI.first(build)
-        assert first == ITEM or "Earlier conversation summary" in json.dumps(first)
+        assert first == ITEM or "Earlier summary, lossy" in json.dumps(first)
 
 
 async def test_a_message_too_large_for_the_window_gives_way_with_its_item(
@@ -512,7 +512,7 @@ async def test_a_message_too_large_for_the_window_gives_way_with_its_item(
     build = await built(harness, cid, RESPONSES, GPT)
     assert build["tokens_used"] <= 1900
     assert SECRET not in build.contents and "Go on." in build.contents
-    assert "Earlier conversation summary" in build.contents
+    assert "Earlier summary, lossy" in build.contents
 
 
 async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
@@ -526,12 +526,12 @@ async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
     assert not gateway.calls
     before = await harness.stored(cid)
     first = await built(harness, cid, CHAT, MODEL)
-    assert "[Earlier conversation summary: Use tabs.]" in first.contents
+    assert "Earlier summary, lossy" in first.contents and "Use tabs." in first.contents
     for format, model in OTHERS[RESPONSES]:
         assert "Use tabs." in (await built(harness, cid, format, model)).contents
     assert len(gateway.calls) == 1
     receipt = await harness.receipt(cid)
-    assert (receipt.calls, receipt.summary) == (1, "Use tabs.")
+    assert receipt.calls == 1 and "\n\nUse tabs.\n\n" in (receipt.summary or "")
     own = await built(harness, cid, RESPONSES, GPT)
     assert (await harness.stored(cid)).state.view_version == before.state.view_version
     assert OPENAI.first(own) == ITEM and own["cache_break_reason"] is None
@@ -545,7 +545,7 @@ async def test_without_the_model_the_built_in_summariser_answers(
     harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
     cid = await compacted(harness, OPENAI)
     build = await built(harness, cid, CHAT, MODEL)
-    assert "Earlier conversation summary" in build.contents and "tabs" in build.contents
+    assert "Earlier summary, lossy" in build.contents and "tabs" in build.contents
     assert "summariser_unavailable" in build["degraded"]
     calls = len(gateway.calls)
     again = await built(harness, cid, GEMINI, "gemini-2.5-pro")

@@ -1,13 +1,17 @@
 """Messages and summaries as labelled plain text, which a summariser reads.
 
-Tool calls are described, never sent as tool blocks. Images and reasoning are described by their
-size. [summary.labelled-text] [summary.no-reasoning-no-media]
+1. Tool calls are described, never sent as tool blocks. Images and reasoning are described by their
+   size. [summary.labelled-text] [summary.no-reasoning-no-media]
+2. A call is described once: by its result, whose label has the name and the arguments, or where
+   the result is not among the messages, after the text that it belongs to.
+3. A text is divided into parts, which can be masked and shortened one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import assert_never
 
 from app.domain.common.messages import (
@@ -21,9 +25,52 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
+from app.domain.conversations.turns import call_groups
 from app.domain.formats.labels import block_label
 
-_VERBATIM_LABEL = " (kept word for word)"
+VERBATIM_LABEL = " (kept word for word)"
+NO_ARGUMENTS = "no arguments"
+
+
+class PartKind(Enum):
+    """What a part of a transcript is."""
+
+    USER = auto()
+    ASSISTANT = auto()
+    RESULT = auto()
+    VERBATIM = auto()
+    """A message that stays verbatim beside the summary."""
+    SUMMARY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptPart:
+    """One labelled text of a transcript.
+
+    `arguments` are those of the call that it describes, None where it describes no call.
+    """
+
+    kind: PartKind
+    label: str
+    text: str
+    arguments: str | None = None
+    is_error: bool = False
+
+    @property
+    def full_text(self) -> str:
+        """The part as a summariser reads it, its tags not yet escaped."""
+        arguments = f" with {self.arguments}" if self.arguments is not None else ""
+        label = f"{self.label}{arguments}{', failed' if self.is_error else ''}"
+        return f"{label}:\n{self.text}" if self.text else label
+
+    def changed(self, change: Callable[[str], str]) -> TranscriptPart:
+        """Return the part with each of its texts changed."""
+        arguments = change(self.arguments) if self.arguments is not None else None
+        return replace(self, label=change(self.label), text=change(self.text), arguments=arguments)
+
+
+PartGroup = tuple[TranscriptPart, ...]
+"""The parts of one call group: a message, and the results of its calls."""
 
 
 def without_trailing_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -37,45 +84,67 @@ def without_trailing_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     return (*before, replace(last, parts=parts))
 
 
-def call_names(messages: Iterable[Message]) -> dict[str, str]:
-    """Return the tool name of every call by id; the newest call of an id wins."""
-    return {call.id: call.name for message in messages for call in message.calls}
-
-
-def format_messages(
+def transcript_groups(
     messages: Sequence[Message], verbatim_indices: frozenset[int] = frozenset()
-) -> tuple[str, ...]:
-    """Return each message as labelled text, its tags not yet escaped.
+) -> list[PartGroup]:
+    """Return the messages as labelled text, one call group after the other.
 
     `verbatim_indices` are those of messages that stay verbatim beside the summary.
     """
-    names = call_names(messages)
-    texts = []
-    for index, message in enumerate(messages):
-        label = f"{_label(message, names)}{_VERBATIM_LABEL if index in verbatim_indices else ''}"
+    return [
+        tuple(_parts(messages, range(start, end), verbatim_indices))
+        for start, end in call_groups(messages)
+    ]
+
+
+def summary_groups(texts: Sequence[str]) -> list[PartGroup]:
+    """Return each summary labelled by its position."""
+    return [
+        (TranscriptPart(PartKind.SUMMARY, f"Part {number}", text),)
+        for number, text in enumerate(texts, start=1)
+    ]
+
+
+def _parts(
+    messages: Sequence[Message], indices: range, verbatim: frozenset[int]
+) -> Iterator[TranscriptPart]:
+    """Yield the parts of one call group."""
+    calls = {call.id: call for index in indices for call in messages[index].calls}
+    answered = {messages[index].tool_call_id for index in indices}
+    for index in indices:
+        message = messages[index]
+        is_verbatim = index in verbatim
+        after_label = VERBATIM_LABEL if is_verbatim else ""
         described = (_describe(part) for part in message.parts)
-        body = "\n".join(text for text in described if text) or "[nothing]"
-        texts.append(f"{label}:\n{body}")
-    return tuple(texts)
+        body = "\n".join(text for text in described if text)
+        if message.role is Role.TOOL:
+            call = calls.get(message.tool_call_id or "")
+            name = message.name or (call.name if call is not None else "a tool")
+            yield TranscriptPart(
+                PartKind.VERBATIM if is_verbatim else PartKind.RESULT,
+                f"Result of {name}{after_label}",
+                body or "[nothing]",
+                (call.arguments or NO_ARGUMENTS) if call is not None else None,
+                message.is_error,
+            )
+            continue
+        label, kind = _SPEAKERS[message.role]
+        if body or not message.calls:
+            yield TranscriptPart(
+                PartKind.VERBATIM if is_verbatim else kind,
+                f"{label}{after_label}",
+                body or "[nothing]",
+            )
+        for call in message.calls:
+            if call.id not in answered:
+                called = f"{label} called {call.name}"
+                yield TranscriptPart(kind, called, "", call.arguments or NO_ARGUMENTS)
 
 
-def format_summaries(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return each summary labelled by its position, its tags not yet escaped."""
-    return tuple(f"Part {number}:\n{text}" for number, text in enumerate(texts, start=1))
-
-
-def _label(message: Message, names: Mapping[str, str]) -> str:
-    match message.role:
-        case Role.USER:
-            return "User"
-        case Role.ASSISTANT:
-            return "Assistant"
-        case Role.TOOL:
-            name = message.name or names.get(message.tool_call_id or "")
-            failed = ", failed" if message.is_error else ""
-            return f"Result of {name or 'a tool'}{failed}"
-        case _:
-            assert_never(message.role)
+_SPEAKERS = {
+    Role.USER: ("User", PartKind.USER),
+    Role.ASSISTANT: ("Assistant", PartKind.ASSISTANT),
+}
 
 
 def _describe(part: Part) -> str:
@@ -83,7 +152,7 @@ def _describe(part: Part) -> str:
         case Text():
             return part.text
         case ToolCall():
-            return f"[called {part.name} with {part.arguments or 'no arguments'}]"
+            return ""  # rule 2
         case Image():
             return f"[image, {_media(part)}, not shown]"
         case File():

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from app.domain.compaction.summaries.transcript_limits import SourceText, cut_middle
 from app.services.ports import Tokenizer
 
 _SEPARATOR_TOKENS = 2
-_NOTE_TOKENS = 24
-"""Reserved for the note that counts the characters left out."""
+
+TextGroup = tuple[SourceText, ...]
+"""The texts of one call group, which stay together where they fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a transcript; `source_chars` is the length of what it was made from."""
+
+    text: str = ""
+    source_chars: int = 0
 
 
 def take_chunk(
-    texts: Sequence[str], max_tokens: int, tokenizer: Tokenizer
-) -> tuple[str, list[str]]:
-    """Return the first texts that fit into `max_tokens`, joined, and the other texts.
+    groups: Sequence[TextGroup], max_tokens: int, tokenizer: Tokenizer
+) -> tuple[Chunk, list[TextGroup]]:
+    """Return the first groups that fit into `max_tokens`, joined, and the other groups.
 
-    A first text that is too large alone is cut in the middle.
+    A first group that is too large alone is cut between its texts, a first text in its middle.
     """
-    chunk: list[str] = []
+    chunk: list[SourceText] = []
     remaining_tokens = max_tokens
-    for text in texts:
-        tokens = tokenizer.count(text) + _SEPARATOR_TOKENS
-        if tokens > remaining_tokens:
-            break
-        chunk.append(text)
-        remaining_tokens -= tokens
-    if not chunk and texts:
-        chunk = [cut_middle(texts[0], max_tokens, tokenizer)]
-    return "\n\n".join(chunk), list(texts[len(chunk) :])
+    for index, group in enumerate(groups):
+        tokens = [tokenizer.count(item.text) + _SEPARATOR_TOKENS for item in group]
+        if sum(tokens) <= remaining_tokens:
+            chunk += group
+            remaining_tokens -= sum(tokens)
+            continue
+        rest = list(groups[index:])
+        if not chunk:
+            taken = 0
+            while taken < len(group) and tokens[taken] <= remaining_tokens:
+                remaining_tokens -= tokens[taken]
+                taken += 1
+            chunk += group[:taken]
+            if not taken:
+                cut = cut_middle(group[0].text, max_tokens, tokenizer.count)
+                chunk, taken = [SourceText(cut, group[0].source_chars)], 1
+            rest = [group[taken:], *rest[1:]] if taken < len(group) else rest[1:]
+        return _chunk_of(chunk), rest
+    return _chunk_of(chunk), []
 
 
-def cut_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> str:
-    """Return the text with a note in the place of its middle, within `max_tokens`."""
-    keep = min(len(text), max_tokens * 8)
-    while True:
-        tokens = tokenizer.count(text[: keep // 2]) + tokenizer.count(text[-(keep // 2) :])
-        tokens += _NOTE_TOKENS
-        if tokens <= max_tokens or keep < 2:
-            break
-        keep = min(keep - 1, int(keep * max_tokens / tokens * 0.95))
-    head, tail = text[: keep // 2], text[len(text) - keep // 2 :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail):,} characters left out …]\n{tail}"
+def _chunk_of(texts: Sequence[SourceText]) -> Chunk:
+    joined = "\n\n".join(item.text for item in texts)
+    return Chunk(joined, sum(item.source_chars for item in texts))

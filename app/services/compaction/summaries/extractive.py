@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.answer import SummaryResult
+from app.domain.compaction.summaries.checklist import read_summary
 from app.domain.compaction.summaries.statements.fitting import RETAINED, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.merging import merged_ledger
 from app.domain.compaction.summaries.statements.statement import Kind
-from app.domain.compaction.summaries.statements.summary_text import (
-    NO_CLOSING,
-    Closing,
-    read_into,
-)
-from app.domain.conversations.view import Span
+from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
+from app.domain.conversations.view import Span, View
 from app.domain.models.tokens import CountText
 
 RETAIN_SHARE = 0.25
@@ -35,7 +31,9 @@ class SummaryScope:
     `earlier_start` the seq of their first. `first_seq` is that of the first message that the
     conversation shows: the first request is there, or after it. `shown_after` are newer messages
     that stay shown: their values replace older ones. `unlisted` are statements without room in the
-    earlier summary, `newly_unlisted` those without room in the newest of several to merge.
+    earlier summary, `newly_unlisted` those without room in the newest of several to merge. Results
+    that `view` clears are placeholders for a model as well. `kept_tokens` is the room for the
+    statements that a model must not lose, None for half of the summary.
     """
 
     count: CountText
@@ -46,6 +44,8 @@ class SummaryScope:
     shown_after: tuple[Span, ...] = ()
     unlisted: str = ""
     newly_unlisted: str = ""
+    view: View | None = None
+    kept_tokens: int | None = None
 
 
 def write_summary(
@@ -69,6 +69,14 @@ def write_summary(
     return SummaryResult(fitted.text, retained.text or None, sections, unlisted)
 
 
+def ledger_of(messages: Sequence[Message]) -> StatementLedger:
+    """Return the statements of messages."""
+    ledger = StatementLedger()
+    for message in messages:
+        ledger.add_message(message)
+    return ledger
+
+
 def extract_summary(
     messages: Sequence[Message],
     previous: str | None,
@@ -86,7 +94,7 @@ def extract_summary(
     ledger = StatementLedger()
     earlier = [text for text in (retained, previous) if text]
     for text in earlier:
-        read_into(ledger, text)
+        read_summary(ledger, text)
     if opens:
         ledger.expect_first_request()
     for message in messages:
@@ -99,7 +107,10 @@ def extract_summary(
 
 def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) -> SummaryResult:
     """Return one summary of several, oldest first, in which newer statements replace older."""
-    ledger = merged_ledger((scope.unlisted, *texts, scope.newly_unlisted))
+    ledger = StatementLedger()
+    given = (scope.unlisted, *texts, scope.newly_unlisted)
+    for place, text in enumerate(filter(None, given)):
+        read_summary(ledger, text, replaces=place > 0)
     fitted = fit(ledger, max_tokens, scope.count, scope.closing)
     return SummaryResult(fitted.text, unlisted=fitted.unlisted)
 

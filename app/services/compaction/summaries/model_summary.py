@@ -1,13 +1,16 @@
 """Summaries by a model: chunks, calls, retries and fallback models.
 
-1. What does not fit the model's context window is cut between messages. The summary of each chunk
-   is carried into the next call. Only a message larger than a chunk is cut inside.
+1. What does not fit the model's context window is cut between call groups. The summary of each
+   chunk is carried into the next call. Only a group larger than a chunk is cut inside.
    [summary.bounded-input]
 2. An answer that is not accepted is requested once more with a stricter prompt; then it is a
    failure. [summary.accepted-answers]
 3. A call that is rate-limited or fails is retried after a pause; then the fallback models are
    called in order. Six failed calls or the deadline of the run end it. [summary.retries]
 4. Counting and masking happen in a thread, so that the event loop is never blocked.
+5. Texts are masked whole, then shortened to a share of what they are made from.
+   [summary.capped-input]
+6. `prepare` and `next_call` return what would be sent, without calling a model.
 """
 
 from __future__ import annotations
@@ -21,6 +24,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
+from app.domain.compaction.summaries.checklist import (
+    KEPT_SHARE,
+    Checklist,
+    kept_statements,
+    kept_text,
+    other_statements,
+    split_kept,
+    with_kept,
+)
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash, summary_messages
 from app.domain.compaction.summaries.secret_masking import (
@@ -28,8 +40,12 @@ from app.domain.compaction.summaries.secret_masking import (
     compile_patterns,
     mask_secrets,
 )
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
+from app.domain.compaction.summaries.transcript_limits import shortened_groups
+from app.domain.compaction.summaries.transcript_text import PartGroup
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
-from app.services.compaction.summaries.chunking import take_chunk
+from app.services.compaction.summaries.chunking import Chunk, TextGroup, take_chunk
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.ports import Gateway, Models, Tokenizer
 
@@ -38,6 +54,14 @@ MAX_PAUSE_SECONDS = 20.0
 """A provider that requests a longer pause before the next call is not waited for."""
 MIN_CHUNK_TOKENS = 128
 WORDS_PER_TOKEN = 0.6
+SENT_SHARE = 0.25
+"""The share of its source that a model is sent, instructions and earlier summary included."""
+TRANSCRIPT_SHARE = 0.08
+"""The share that the transcript has at least, however much the rest takes."""
+MIN_TRANSCRIPT_TOKENS = 384
+CHECKLIST_SHARE = 0.04
+"""The share of its source that statements which are not kept may take in a checklist."""
+MIN_ANSWER_TOKENS = 32
 
 _RETRIED = frozenset({"rate_limited", "provider_error"})
 _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
@@ -74,11 +98,14 @@ class ModelAccess:
 class ModelSummary:
     """Makes one summary by a model.
 
-    `summary` and `retain` cover the texts before `remaining_texts`.
+    `groups` are what it summarises, `ledger` has the statements for its checklist, `closing` is its
+    last line. `kept_tokens` is the room for the statements that are kept, by default half of
+    `max_tokens`; the model's text has half of these in any case. `summary` and `retain` cover the
+    texts before `remaining_texts`.
     """
 
     access: ModelAccess
-    remaining_texts: Sequence[str]
+    groups: Sequence[PartGroup]
     request: SummaryRequest
     model: str
     max_tokens: int
@@ -88,19 +115,20 @@ class ModelSummary:
     has_verbatim: bool = False
     of_summaries: bool = False
     min_chars: int = 0
+    ledger: StatementLedger | None = None
+    closing: Closing = NO_CLOSING
+    kept_tokens: int | None = None
     max_chunk_tokens: int | None = None
-    models: list[str] = field(init=False)
+    checklist: Checklist = field(init=False, default_factory=Checklist)
+    remaining_texts: Sequence[TextGroup] = field(init=False, default=())
+    models: list[str] = field(init=False, default_factory=list)
 
-    async def make(self) -> SummaryResult:
-        """Mask the texts and return their summary; raises ServiceUnavailable."""
+    async def prepare(self) -> None:
+        """Choose the models; mask and shorten what is sent."""
         run = self.run
         models = [self.model]
         models += [name for name in self.access.settings.fallback_models if name != self.model]
         self.models = [name for name in models if name not in run.failed_models] or models[-1:]
-        self.remaining_texts = await asyncio.to_thread(
-            lambda: [mask_secrets(text, self.access.secrets) for text in self.remaining_texts]
-        )
-        run.prompt_hash = prompt_hash(self.request)
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
@@ -108,23 +136,74 @@ class ModelSummary:
                 run.infos[model] = (
                     bundled if tenant_entry is None else merged_entry(model, bundled, tenant_entry)
                 )
+        await asyncio.to_thread(self._prepare_texts)
+
+    async def next_call(self) -> ModelCall:
+        """Return the request for the next chunk; raises ServiceUnavailable without room for one."""
+        return self._call((await asyncio.to_thread(self._next_chunk))[0].text, strict=False)
+
+    async def make(self) -> SummaryResult:
+        """Return the summary; raises ServiceUnavailable."""
+        await self.prepare()
+        self.run.prompt_hash = prompt_hash(self.request)
         while not await self._summarise_chunk():
             pass
-        return SummaryResult(self.summary or "", self.retain if self.request.wants_retain else None)
+        text = await asyncio.to_thread(
+            with_kept,
+            self.summary or "",
+            self.checklist.kept,
+            self.closing.text,
+            self.max_tokens + self.access.tokenizer.count(self.closing.text)
+            if self.checklist.kept
+            else None,
+            self.access.tokenizer.count,
+        )
+        return SummaryResult(text, self.retain if self.request.wants_retain else None)
+
+    # --- what is sent ---------------------------------------------------------------------
+
+    def _prepare_texts(self) -> None:
+        """Mask the parts, choose the checklist, and shorten the parts to their share."""
+        count = self.access.tokenizer.count
+        _, self.summary = split_kept(self.summary or "")
+        groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
+        source_tokens = sum(count(part.full_text) for group in groups for part in group)
+        others_tokens = int(source_tokens * CHECKLIST_SHARE)
+        self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(self.closing.text))
+        if self.ledger is not None:
+            half = int(self.max_tokens * KEPT_SHARE)
+            kept = kept_statements(self.ledger, max(half, self.kept_tokens or 0), count)
+            self.checklist = Checklist(kept)
+            self.max_tokens += max(0, count(kept_text(kept)) - half)
+        fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
+        max_tokens = max(
+            MIN_TRANSCRIPT_TOKENS,
+            int(source_tokens * TRANSCRIPT_SHARE),
+            int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
+        )
+        self.remaining_texts = shortened_groups(groups, max_tokens, count)
+        if self.ledger is not None:
+            texts = (item.text for group in self.remaining_texts for item in group)
+            sent = "\n".join((self.summary, *texts))
+            others = other_statements(self.ledger, sent, others_tokens, count)
+            self.checklist = replace(self.checklist, others=others)
+
+    def _mask(self, text: str) -> str:
+        return mask_secrets(text, self.access.secrets)
+
+    def _next_chunk(self) -> tuple[Chunk, list[TextGroup]]:
+        return take_chunk(self.remaining_texts, self._chunk_tokens(), self.access.tokenizer)
 
     # --- chunk by chunk -------------------------------------------------------------------
 
     async def _summarise_chunk(self) -> bool:
         """Add the next chunk to the summary; return whether it was the last."""
-        chunk = ""
+        chunk = Chunk()
         try:
-            max_tokens = await asyncio.to_thread(self._chunk_tokens)
-            chunk, rest = await asyncio.to_thread(
-                take_chunk, self.remaining_texts, max_tokens, self.access.tokenizer
-            )
+            chunk, rest = await asyncio.to_thread(self._next_chunk)
             answer = await self._answer(chunk)
         except ServiceUnavailable as exc:
-            await asyncio.to_thread(self._change_attempt, exc, chunk)
+            await asyncio.to_thread(self._change_attempt, exc, chunk.text)
             return False
         # An answer that retains nothing new does not drop what was retained before.
         self.summary = answer.text
@@ -149,13 +228,14 @@ class ModelSummary:
         else:
             raise exc
 
-    async def _answer(self, chunk: str) -> SummaryResult:
+    async def _answer(self, chunk: Chunk) -> SummaryResult:
         """Request the summary of one chunk, and once more with a stricter prompt."""
-        source_size = len(chunk) + len(self.summary or "") + len(self.retain or "")
+        source_size = chunk.source_chars + len(self.checklist.text)
+        source_size += len(self.summary or "") + len(self.retain or "")
         source_size = max(source_size, self.min_chars, self.run.min_chars)
         rejected = ""
         for strict in (False, True):
-            call = await asyncio.to_thread(self._call, chunk, strict)
+            call = await asyncio.to_thread(self._call, chunk.text, strict)
             completion = await self._complete_with_retries(call)
             answer = parse_answer(completion, self.request.wants_retain, source_size)
             if isinstance(answer, SummaryResult):
@@ -222,16 +302,20 @@ class ModelSummary:
         return max(backoff, _retry_after(exc))
 
     def _call(self, chunk: str, strict: bool) -> ModelCall:
-        max_tokens, secrets = self._answer_tokens(), self.access.secrets
+        max_tokens = self._answer_tokens()
+        # What is put above the answer takes room; an answer that repeats it is not cut off.
+        kept_tokens = self.access.tokenizer.count(kept_text(self.checklist.kept))
+        own_tokens = max(MIN_ANSWER_TOKENS, max_tokens - kept_tokens)
         messages = summary_messages(
             chunk,
             self.request,
-            previous=mask_secrets(self.summary or "", secrets),
-            retained=mask_secrets(self.retain or "", secrets),
+            previous=self._mask(self.summary or ""),
+            retained=self._mask(self.retain or ""),
+            checklist=self._mask(self.checklist.text),
             has_verbatim=self.has_verbatim,
             of_summaries=self.of_summaries,
             strict=strict,
-            max_words=int(max_tokens * WORDS_PER_TOKEN),
+            max_words=int(own_tokens * WORDS_PER_TOKEN),
         )
         return ModelCall(
             self.models[0],

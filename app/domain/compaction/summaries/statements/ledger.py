@@ -169,19 +169,24 @@ class StatementLedger:
         known = self._entries.get(key)
         if known is not None:
             self._remove(key)
-            statement = _merged(known.statement, statement, repeats=replaces)
+            statement = self._with_earlier(
+                _merged(known.statement, statement, repeats=replaces), known.statement.earlier
+            )
             in_first = in_first and known.in_first
         subject = None
         if statement.kind in _COMPARED and "\n" not in statement.text:
             subject = subject_of(read_sentence(statement.text))
             if replaces:
                 statement = self._link(self._replace_older(statement, subject), subject)
-        self._entries[key] = Entry(statement, subject, in_first)
-        if subject is not None:
-            for stem in subject.all:
-                self._by_stem[stem][key] = None
+        self._insert(key, Entry(statement, subject, in_first))
         if len(self._entries) > MAX_ENTRIES:
             self._forget()
+
+    def _insert(self, key: str, entry: Entry) -> None:
+        self._entries[key] = entry
+        if entry.subject is not None:
+            for stem in entry.subject.all:
+                self._by_stem[stem][key] = None
 
     def _remove(self, key: str) -> Entry:
         entry = self._entries.pop(key)
@@ -216,8 +221,7 @@ class StatementLedger:
             old = self._remove(key).statement
             self.superseded[old.kind] += 1
             self._note_replaced(old.text)
-            kept = dict.fromkeys((*statement.earlier, *old.earlier))
-            statement = replace(statement, earlier=tuple(kept)[:MAX_EARLIER])
+            statement = self._with_earlier(statement, old.earlier)
             if old.kind in _INHERITED and _PRECEDENCE[old.kind] < _PRECEDENCE[statement.kind]:
                 statement = replace(statement, kind=old.kind)
         return statement
@@ -236,8 +240,23 @@ class StatementLedger:
         key = max(scores, key=lambda key: scores[key])
         old = self._remove(key).statement
         kind = min(old.kind, statement.kind, key=lambda kind: _PRECEDENCE[kind])
-        earlier = (*statement.earlier, old.text, *old.earlier)[:MAX_EARLIER]
-        return replace(statement, kind=kind, earlier=earlier)
+        return self._with_earlier(replace(statement, kind=kind), (old.text, *old.earlier))
+
+    def _with_earlier(self, statement: Statement, texts: Sequence[str]) -> Statement:
+        """Return a statement with older ones beside it; those without room there stand apart."""
+        found = [
+            text for text in dict.fromkeys((*statement.earlier, *texts)) if text != statement.text
+        ]
+        for text in found[MAX_EARLIER:]:
+            self._enter(Statement(statement.kind, text, statement.author))
+        return replace(statement, earlier=tuple(found[:MAX_EARLIER]))
+
+    def _enter(self, statement: Statement) -> None:
+        """Add a statement as it is, unless the same one is there."""
+        key = _key(statement.text)
+        if key in self._entries:
+            return
+        self._insert(key, Entry(statement, subject_of(read_sentence(statement.text))))
 
     def _relation(self, statement: Statement, new: Subject, entry: Entry) -> float:
         """Return how likely a statement changes an older one, 0 where they belong apart."""
@@ -394,5 +413,5 @@ def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:
         mentions=old.mentions + new.mentions if repeats else max(old.mentions, new.mentions),
         updates=first.updates or second.updates,
         is_salient=first.is_salient or second.is_salient,
-        earlier=tuple(dict.fromkeys((*new.earlier, *old.earlier)))[:MAX_EARLIER],
+        earlier=new.earlier,
     )
