@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from app.domain.compaction.summaries.statements.ledger import Entry, StatementLedger
+from app.domain.compaction.summaries.statements.entry_index import Entry
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.segments import Form, segments
 from app.domain.compaction.summaries.statements.statement import (
     AGELESS,
