@@ -96,6 +96,7 @@ _RESULT_WITHOUT_MODEL: dict[str, Any] = {
     "duration_ms": 9,
     "estimated": False,
     "degraded": [],
+    "provider_call": None,
 }
 _RECEIPT: dict[str, Any] = {
     "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
@@ -179,6 +180,7 @@ class DryRun(CompactResult):
             "duration_ms": 0,
             "estimated": True,
             "degraded": [],
+            "provider_call": None,
             "summaries": [],
             "retain": None,
             "note": None,

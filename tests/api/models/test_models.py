@@ -106,6 +106,7 @@ async def test_strategies(client: httpx.AsyncClient) -> None:
         "tree_summary",
         "retain_summary",
         "chain",
+        "provider",
     }
     for name in ("tree_summary", "retain_summary", "chain"):
         assert found[name]["trigger"] == 0.8
