@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
@@ -90,6 +90,7 @@ def test_a_message_without_a_word_of_the_query_is_not_found(
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
+@example("aA\U0001e130")
 def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
     """Lexemes of any text are short, different, and have no other characters than words."""
     found = lexemes(text)

@@ -124,7 +124,7 @@ def _lexemes_of(token: str) -> tuple[str, ...]:
         return (token.lower()[:MAX_LEXEME_BYTES],)
     if SPACELESS.match(token):
         run = normalised(token)
-        return (*map("".join, pairwise(run)), run[-1])
+        return (*map("".join, pairwise(run)), run[-1:]) if run else ()
     lexemes_of_token: list[str] = []
     rest = ""
     for part in reversed(_JOINTS.split(token)):
@@ -137,7 +137,8 @@ def _lexemes_of(token: str) -> tuple[str, ...]:
         rest = after
         if len(part) < MIN_PREFIX:
             lexemes_of_token.append(normalised(part))
-    return tuple(lexemes_of_token)
+    # A word of accents alone has no lexeme.
+    return tuple(filter(None, lexemes_of_token))
 
 
 def _has_humps(part: str) -> bool:
