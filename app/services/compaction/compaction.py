@@ -145,14 +145,20 @@ class CompactionService:
         return (SUMMARISER_UNAVAILABLE,)
 
     async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
-        """Store this smaller view as a compaction, without a model."""
-        view = with_item_sent(view)
+        """Store this smaller view as a compaction, without a model.
+
+        The receipt counts the payloads of the build, whether or not they have a provider's item.
+        """
         run = self.runner.start(
             replace(source, view=with_item_sent(source.view)), Trigger.EMERGENCY
         )
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
-        receipt = self.runner.receipt(run, ExecutedPlan(plan, view))
+        receipt = replace(
+            self.runner.receipt(run, ExecutedPlan(plan, with_item_sent(view))),
+            before_tokens=source.tokens_in(source.view),
+            after_tokens=source.tokens_in(view),
+        )
         return await self.runner.apply(run, receipt)
 
     async def clear_tool_results(

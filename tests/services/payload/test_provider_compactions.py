@@ -482,6 +482,21 @@ async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> N
     assert "Earlier summary, lossy" in other.contents
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_overflow_of_another_family_is_counted_by_its_payloads(
+    harness: Harness, family: Family
+) -> None:
+    """[compaction.emergency] The receipt has the tokens of payloads with the summary."""
+    cid = await compacted(harness, family)
+    for number in range(6):
+        answer = says("because " * 60, family.format)
+        await harness.append(cid, user(f"{number}?", family.format), answer, format=family.format)
+    before = await built(harness, cid, CHAT, MODEL)
+    result, raw = await harness.context.overflow("default", cid, RequestSettings(CHAT, MODEL))
+    assert result.before_tokens >= before["tokens_used"] > Build(raw)["tokens_used"]
+    assert result.compacted and result.after_tokens < result.before_tokens
+
+
 async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> None:
     """[budget.within-window] Where the messages after the item do not fit, some give way."""
     small = {"context_window": 1500, "max_output_tokens": 100, "notice_at": 1.0}
