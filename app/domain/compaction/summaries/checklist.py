@@ -197,7 +197,7 @@ def split_kept(text: str) -> tuple[list[Statement], str]:
 
 
 def read_summary(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
-    """Take up an earlier summary, or several, whoever wrote them."""
+    """Take up an earlier summary, or several, by a model or without one."""
     kept, other = split_kept(text)
     for statement in kept:
         ledger.add_earlier(statement.kind, statement.text, Author.USER, 1, replaces=replaces)

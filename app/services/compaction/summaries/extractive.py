@@ -10,6 +10,7 @@ from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.checklist import read_summary
 from app.domain.compaction.summaries.statements.fitting import RETAINED, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.merging import merged_ledger
 from app.domain.compaction.summaries.statements.statement import Kind
 from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
 from app.domain.conversations.view import Span, View
@@ -107,10 +108,7 @@ def extract_summary(
 
 def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) -> SummaryResult:
     """Return one summary of several, oldest first, in which newer statements replace older."""
-    ledger = StatementLedger()
-    given = (scope.unlisted, *texts, scope.newly_unlisted)
-    for place, text in enumerate(filter(None, given)):
-        read_summary(ledger, text, replaces=place > 0)
+    ledger = merged_ledger((scope.unlisted, *texts, scope.newly_unlisted), read_summary)
     fitted = fit(ledger, max_tokens, scope.count, scope.closing)
     return SummaryResult(fitted.text, unlisted=fitted.unlisted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.statements.fitting import fit
@@ -16,11 +17,19 @@ from app.domain.compaction.summaries.statements.summary_text import (
 from app.domain.models.tokens import CountText
 
 
-def merged_ledger(texts: Sequence[str]) -> StatementLedger:
+class Read(Protocol):
+    """A function that takes up the statements of a summary."""
+
+    def __call__(self, ledger: StatementLedger, text: str, *, replaces: bool) -> None:
+        """Add them; with `replaces` they may replace statements of the ledger."""
+        ...
+
+
+def merged_ledger(texts: Sequence[str], read: Read = read_into) -> StatementLedger:
     """Return the statements of several summaries, oldest first; newer ones replace older ones."""
     ledger = StatementLedger()
     for place, text in enumerate(filter(None, texts)):
-        read_into(ledger, text, replaces=place > 0)
+        read(ledger, text, replaces=place > 0)
     return ledger
 
 
