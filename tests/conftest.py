@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import shutil
 import threading
@@ -38,6 +39,7 @@ from app.adapters.postgres.common.connections import Pooler, Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.migrate import migrate
+from app.logs import JsonLines
 from app.main import create_app
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
@@ -82,6 +84,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.geteuid() == 0 and config.option.basetemp is None and not is_worker:
         config.option.basetemp = mkdtemp(prefix="context-tests-")
         config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
+
+
+class Whole(JsonLines):
+    """A log line as the service writes it, with the traceback and the causes of its error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the traceback below it."""
+        line = super().format(record)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Show the data and the whole error of log lines in the report of a failed test."""
+    plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    plugin.report_handler.setFormatter(Whole())
 
 
 @pytest.fixture(scope="session", autouse=True)

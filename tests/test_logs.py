@@ -117,11 +117,11 @@ def test_every_call_of_a_logger(place: str) -> None:
     (name,) = call.args
     assert isinstance(name, ast.Constant) and isinstance(name.value, str), place
     assert name.value.replace("_", "").isalpha() and name.value.islower(), place
-    assert {keyword.arg for keyword in call.keywords} <= {"extra"}, place
-    for keyword in call.keywords:
-        assert isinstance(keyword.value, ast.Dict), place
-        keys = [key.value for key in keyword.value.keys if isinstance(key, ast.Constant)]
-        assert keys == ["data"] and len(keyword.value.keys) == 1, place
+    assert {keyword.arg for keyword in call.keywords} <= {"extra", "exc_info"}, place
+    for extra in (keyword.value for keyword in call.keywords if keyword.arg == "extra"):
+        assert isinstance(extra, ast.Dict), place
+        keys = [key.value for key in extra.keys if isinstance(key, ast.Constant)]
+        assert keys == ["data"] and len(extra.keys) == 1, place
 
 
 def test_the_calls_are_found() -> None:

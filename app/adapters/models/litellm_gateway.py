@@ -4,7 +4,8 @@
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
 4. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
-   provider's message is only in the cause, since it may quote the conversation.
+   provider's message is only in the cause, since it may quote the conversation. The log has the
+   type of the error and where it was raised.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+
+_log = logging.getLogger("app.adapters.models.litellm_gateway")
 
 _OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -83,7 +86,10 @@ class LiteLLMGateway:
                 )
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
-            raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
+            reason = _reason(exc)
+            facts = {"model": call.model, "reason": reason}
+            _log.warning("model_call_failed", exc_info=exc, extra={"data": facts})
+            raise _unavailable(reason, call.model, _retry_after(exc)) from exc
         return _completion(response, call.model)
 
     async def close(self) -> None:

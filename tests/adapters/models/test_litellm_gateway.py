@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest_asyncio
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.model_calls import ModelCall
+from app.logs import JsonLines
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
 
@@ -161,3 +163,18 @@ def test_litellm_is_not_imported_before_the_first_call() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ})
     assert done.returncode == 0
+
+
+async def test_a_failure_is_logged_without_what_was_said(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has the type and the place of the error, not its message. [operation.logs]"""
+    fake_llm.always(fake.status(401, "the key of condense"))
+    await reason_of(gateway)
+    (record,) = (r for r in caplog.records if r.getMessage() == "model_call_failed")
+    line = json.loads(JsonLines().format(record))
+    assert line["reason"] == "authentication"
+    assert line["model"] == "openai/some-model"
+    assert line["error"] == "AuthenticationError"
+    assert line["places"]
+    assert "condense" not in json.dumps(line)

@@ -9,7 +9,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import (
@@ -160,6 +160,12 @@ def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> No
     assert count_payload_messages(FormatName.ANTHROPIC, merged, words) == expected
 
 
+@example(
+    message=Message(
+        Role.USER, (File(file_id="file-1", name="a.pdf", format=FormatName.OPENAI_CHAT),)
+    ),
+    keep_reasoning=False,
+)
 @given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
     """The items of one message, read back, cost what is shown of it, reasoning too."""

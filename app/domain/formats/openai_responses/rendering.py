@@ -110,9 +110,9 @@ def _with_sent_arguments(call: ToolCall) -> ToolCall:
 def _adapt_file(file: File) -> File | Text:
     if (content := openai_shared.adapt_content(file)) is not None:
         return content
-    is_uploaded = file.file_id is not None and file.format in OPENAI_FORMATS
-    is_sendable = is_uploaded or inline_media.is_web_url(file.url)
-    return file if is_sendable else labels.label_for(file)
+    if file.file_id is not None and file.format in OPENAI_FORMATS:
+        return replace(file, name=None) if file.name else file  # an uploaded file has its own name
+    return file if inline_media.is_web_url(file.url) else labels.label_for(file)
 
 
 def _without_id(part: Part) -> Part:
