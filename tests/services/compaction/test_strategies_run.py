@@ -697,6 +697,26 @@ async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy:
 
 # --- any log, anything that may happen to it ------------------------------------------------
 
+
+async def test_a_sliding_window_shows_nothing_that_is_hidden(harness: Harness) -> None:
+    """The last messages are those that the view shows, also if they are not in one range.
+
+    [strategy.sliding-window]
+    """
+    own = policy(20_000, strategy="sliding_window", sliding_window={"keep_last_n": 20})
+    cid = await harness.conversation(own)
+    for number in range(20):
+        await harness.append(cid, user(f"question {number}"), says(f"answer {number}"))
+    await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    shown = sum(message["role"] == "assistant" for message in (await harness.build(cid)).messages)
+    (seq, *_) = await harness.pin(cid, 4, turn=True)
+    await harness.unpin(cid, seq, turn=True)
+    await harness.set_policy(cid, {"sliding_window": {"keep_last_n": 2 * shown + 1}})
+    build = await harness.build(cid, ASKS[CHAT])
+    assert len(build.messages) <= 2 * shown + 2  # with the note
+    assert (await harness.build(cid, ASKS[CHAT], harness.cold())).text == build.text
+
+
 GATEWAYS = st.sampled_from([None, "<summary>what was said</summary>", "<summary>s</summary>", DOWN])
 OPERATIONS = st.one_of(
     raw_logs(4),

@@ -223,7 +223,7 @@ def _slide(state: BuildState) -> BuildState:
     plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
     if not isinstance(plan, SlidingCut):
         return state
-    spans = spans_beside(Span(1, plan.tail_start), plan.pinned_seqs, state.view.window)
+    spans = spans_beside(Span(1, plan.tail_start), plan.pinned_seqs, state.view.spans)
     if spans == state.view.spans:
         return state
     return state.with_narrower_view(replace(state.view, spans=spans, note=None))
