@@ -41,6 +41,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
+from app.services.payload.build_replay import BuildReplayService
 from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.imports import StaleImports
@@ -79,6 +80,7 @@ class Parts:
     resolver: SettingsResolver
     summariser: Summariser
     active: ActiveWindows
+    build_replay: BuildReplayService
     compaction: CompactionService
     background: BackgroundCompactions
     blob_store: BlobStore
@@ -143,6 +145,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         tokenizer,
         _summariser_settings(settings),
         find_entry=models.find_entry,
+        takes_payload=gateway.takes_payload,
     )
     summariser = Summariser(access)
     leases = Leases(database, new_id)
@@ -166,7 +169,10 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         _days(settings.retention_job_days),
         _days(settings.retention_key_use_days),
     )
-    runner = CompactionRunner(database, resolver, summariser, active, new_id, now_ms, telemetry)
+    build_replay = BuildReplayService(database, resolver)
+    runner = CompactionRunner(
+        database, resolver, summariser, active, new_id, now_ms, build_replay.get, telemetry
+    )
     return Parts(
         telemetry=telemetry,
         store=store,
@@ -179,6 +185,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         resolver=resolver,
         summariser=summariser,
         active=active,
+        build_replay=build_replay,
         compaction=CompactionService(runner, leases),
         background=BackgroundCompactions(runner),
         blob_store=blob_store,

@@ -50,7 +50,6 @@ from app.services.conversations.redactions import RedactionService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
-from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
@@ -246,7 +245,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         usage_totals=UsageTotalService(database, utc_now),
         context=context,
         steps=StepService(log, usage, context),
-        build_replay=BuildReplayService(database, resolver),
+        build_replay=parts.build_replay,
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),

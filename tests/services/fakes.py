@@ -49,6 +49,7 @@ from app.services.conversations.log import LogService
 from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
+from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
@@ -307,6 +308,7 @@ class Harness:
             self.active,
             new_id,
             self.clock.now_ms,
+            BuildReplayService(self.database, self.resolver).get,
         )
         self.compaction = CompactionService(runner, self.leases)
         self.background = BackgroundCompactions(runner)

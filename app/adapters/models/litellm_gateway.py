@@ -3,7 +3,8 @@
 1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
-4. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+4. A request in the provider's own format is sent unchanged; see `native_calls`.
+5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
 """
@@ -20,7 +21,9 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
-from app.domain.common.errors import ServiceUnavailable
+from app.adapters.models import native_calls
+from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 
@@ -74,23 +77,36 @@ class LiteLLMGateway:
         litellm = await asyncio.to_thread(_litellm)
         try:
             async with asyncio.timeout(call.timeout_seconds):
-                response = await litellm.acompletion(
-                    model=call.model,
-                    messages=[dict(message) for message in call.messages],
-                    max_tokens=call.max_tokens,
-                    timeout=call.timeout_seconds,
-                    num_retries=0,
-                    max_retries=0,
-                    api_base=self._api_base,
-                    api_key=self._api_key,
-                )
+                response = await self._send(litellm, call)
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
             reason = _reason(exc)
             facts = {"model": call.model, "reason": reason}
             _log.warning("model_call_failed", exc_info=exc, extra={"data": facts})
             raise _unavailable(reason, call.model, _retry_after(exc)) from exc
-        return _completion(response, call.model)
+        try:
+            return _completion(response, call)
+        except (AttributeError, LookupError, TypeError, ValidationError) as exc:
+            raise _unavailable("bad_answer", call.model) from exc
+
+    async def _send(self, litellm: Any, call: ModelCall) -> Any:
+        options = {
+            "model": call.model,
+            "timeout": call.timeout_seconds,
+            "num_retries": 0,
+            "max_retries": 0,
+            "api_base": self._api_base,
+            "api_key": self._api_key,
+        }
+        if call.native is not None:
+            return await native_calls.send(litellm, call.native, **options)
+        messages = [dict(message) for message in call.messages]
+        return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
+
+    async def takes_payload(self, model: str, format: FormatName) -> bool:
+        """Return whether payloads of a format can be sent to a model unchanged."""
+        litellm = await asyncio.to_thread(_litellm)
+        return native_calls.takes_payload(litellm, model, format)
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -161,29 +177,41 @@ def _retry_after(exc: Exception) -> int | None:
     return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
 
 
-def _completion(response: Any, model: str) -> Completion:
-    try:
-        choice = response.choices[0]
-        message = choice.message
-        finish_reason = str(choice.finish_reason or "stop")
-        # LiteLLM has some fields of providers apart, and maps unknown finish reasons to `stop`.
-        extra = getattr(message, "provider_specific_fields", None) or {}
-        refusal = getattr(message, "refusal", None) or extra.get("refusal")
-        extra = getattr(choice, "provider_specific_fields", None) or {}
-        native_reason = extra.get("native_finish_reason")
-        text = message.content or ""
-        has_tool_calls = bool(message.tool_calls)
-        usage = getattr(response, "usage", None)
-    except (AttributeError, IndexError, TypeError) as exc:
-        raise _unavailable("bad_answer", model) from exc
-    if refusal or finish_reason == "content_filter":
-        raise _unavailable("refused", model)
+def _completion(response: Any, call: ModelCall) -> Completion:
+    """Return what an answer says.
+
+    Raises AttributeError, LookupError, TypeError or ValidationError for one without the fields of
+    its format, and ServiceUnavailable for a refusal.
+    """
+    native_reason = None
+    match call.native.format if call.native is not None else FormatName.OPENAI_CHAT:
+        case FormatName.ANTHROPIC:
+            completion = native_calls.anthropic_completion(response)
+            native_reason = response["stop_reason"]
+        case FormatName.OPENAI_RESPONSES:
+            completion = native_calls.responses_completion(response.model_dump())
+        case _:
+            completion, native_reason = _chat_completion(response)
+    if completion.finish_reason == "content_filter":
+        raise _unavailable("refused", call.model)
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
-        raise _unavailable("context_window", model)
-    return Completion(
-        text=str(text),
-        finish_reason=finish_reason,
-        input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
-        output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
-        has_tool_calls=has_tool_calls,
+        raise _unavailable("context_window", call.model)
+    return completion
+
+
+def _chat_completion(response: Any) -> tuple[Completion, Any]:
+    """Return what an answer in LiteLLM's form says, and the finish reason of its provider."""
+    choice = response.choices[0]
+    message = choice.message
+    # LiteLLM has some fields of providers apart, and maps unknown finish reasons to `stop`.
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    refusal = getattr(message, "refusal", None) or extra.get("refusal")
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    finish_reason = "content_filter" if refusal else str(choice.finish_reason or "stop")
+    has_tool_calls = bool(message.tool_calls)
+    completion = Completion(str(message.content or ""), finish_reason, 0, 0, has_tool_calls)
+    usage = getattr(response, "usage", None)
+    completion = native_calls.with_usage(
+        completion, usage.model_dump() if usage is not None else None, FormatName.OPENAI_CHAT
     )
+    return completion, extra.get("native_finish_reason")

@@ -410,6 +410,8 @@ compactions = sa.Table(
     sa.Column("output_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("degraded", ARRAY(sa.Text), nullable=False, server_default="{}"),
     sa.Column("undone_at", sa.DateTime(timezone=True)),
+    sa.Column("summary_input", sa.Text),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
 )
 

@@ -17,7 +17,7 @@ from app.api.http.fields import (
 )
 from app.api.http.pages import Page
 from app.api.payload.context_schemas import CompactResult
-from app.domain.common.policy import StrategyName
+from app.domain.common.policy import StrategyName, SummaryInput
 from app.domain.conversations.compaction_receipt import Trigger
 
 
@@ -124,6 +124,8 @@ _RECEIPT: dict[str, Any] = {
     "input_tokens": 5310,
     "output_tokens": 24,
     "cost_usd": 0.00081,
+    "summary_input": "transcript",
+    "cached_tokens": 0,
     "duration_ms": 1834,
     "degraded": [],
     "created_at": "2026-01-05T09:31:12.000123+00:00",
@@ -157,6 +159,17 @@ class PlannedCall(ResponseSchema):
     )
     depends_on: list[int] = Field(
         description="The earlier calls whose answers are in the prompt; the first call is 1."
+    )
+    summary_input: SummaryInput = Field(
+        description="`prefix`: the payload of `build_id` comes before `messages`, in its format."
+    )
+    build_id: str | None = Field(
+        description="The payload that is sent first, see `GET …/builds/{build_id}`; else null."
+    )
+    prefix_tokens: int = Field(description="Tokens of that payload, part of `input_tokens`.")
+    cached_cost_usd: float | None = Field(
+        description="Price where all of that payload is read from the provider's cache; null"
+        " without one, or where a price is unknown."
     )
 
 
@@ -195,6 +208,10 @@ class DryRun(CompactResult):
                     "max_output_tokens": 780,
                     "cost_usd": 0.00126,
                     "depends_on": [],
+                    "summary_input": "transcript",
+                    "build_id": None,
+                    "prefix_tokens": 0,
+                    "cached_cost_usd": None,
                 }
             ],
             "planned_calls": 1,
@@ -272,10 +289,18 @@ class Receipt(ResponseSchema):
     calls: int = Field(description="Calls of a model, failed ones included.")
     input_tokens: int = Field(description="Input tokens of the calls, as the provider counts them.")
     output_tokens: int = Field(description="Output tokens of the calls.")
+    summary_input: SummaryInput | None = Field(
+        description="What the model read: a `transcript`, or with `prefix` the newest payload; null"
+        " for the built-in summariser."
+    )
+    cached_tokens: int = Field(
+        description="The part of `input_tokens` that was read from the provider's cache."
+    )
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
     degraded: list[str] = Field(
-        description="What was not available, such as `summariser_unavailable`, or kept the payload"
+        description="What was not available, such as `summariser_unavailable`, why the policy's"
+        " `prefix` was not used (`prefix_not_used:` and the reason), or what kept the payload"
         " over an asked target: `target_exceeded_by_system_and_tools`, `…_by_pinned_messages`,"
         " `…_by_kept_messages`."
     )

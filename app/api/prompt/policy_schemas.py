@@ -57,6 +57,10 @@ DESCRIPTIONS: Mapping[str, str] = {
         "Built-in prompt for summaries by a model: `sections` asks for requests, decisions, state,"
         " files, errors, values, evidence and next step below headings, `brief` for a dense text."
     ),
+    "compaction.summary_input": (
+        "What a model reads: `transcript` is a text made for the summary; `prefix` is the newest"
+        " payload with one instruction, sent to the payload's model, which has it in its cache."
+    ),
     "compaction.summary_prompt": "Prompt for summaries, instead of the built-in one.",
     "compaction.summary_directives": "Additional instructions, added to the prompt as bullets.",
     "compaction.retain_prompt": (

@@ -53,6 +53,13 @@ class SummaryTemplate(StrEnum):
     BRIEF = "brief"
 
 
+class SummaryInput(StrEnum):
+    """What a model reads to summarise: a transcript, or the newest payload with an instruction."""
+
+    TRANSCRIPT = "transcript"
+    PREFIX = "prefix"
+
+
 class CounterName(StrEnum):
     """How tokens are counted."""
 
@@ -147,6 +154,7 @@ class CompactionPolicy:
     threshold_ratio: float = 0.8
     model: str | None = None
     summary_template: SummaryTemplate = SummaryTemplate.SECTIONS
+    summary_input: SummaryInput = SummaryInput.TRANSCRIPT
     summary_prompt: str | None = None
     summary_directives: tuple[str, ...] = ()
     retain_prompt: str | None = None

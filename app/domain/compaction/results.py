@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from app.domain.common.messages import FormatName
+from app.domain.common.policy import SummaryInput
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Summary
 
@@ -61,6 +62,10 @@ class PlannedCall:
     `messages` are exactly what would be sent, except placeholders for the answers of the earlier
     calls in `depends_on`, which count from 1. `cost_usd` is the price of the input and of the
     longest answer, None where a price is unknown.
+
+    With `summary_input` `prefix` the payload of the build `build_id` is sent before the messages.
+    Its `prefix_tokens` are part of the input. `cached_cost_usd` is the price where all of them are
+    read from the provider's cache.
     """
 
     model: str
@@ -69,6 +74,10 @@ class PlannedCall:
     max_output_tokens: int
     cost_usd: float | None
     depends_on: tuple[int, ...]
+    summary_input: SummaryInput = SummaryInput.TRANSCRIPT
+    build_id: str | None = None
+    prefix_tokens: int = 0
+    cached_cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

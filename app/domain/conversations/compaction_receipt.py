@@ -36,7 +36,9 @@ class Compaction:
       or have merged a new one into another.
     - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. A
       view with a provider's item has `provider` instead: it does not depend on the policy.
-    - `model` is None without model calls. `degraded` lists what the compaction did without.
+    - `model` is None without model calls. `summary_input` is what it read last, None for the
+      built-in summariser. Of `input_tokens` it read `cached_tokens` from its provider's cache.
+    - `degraded` lists what the compaction did without.
     - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
     """
 
@@ -64,6 +66,8 @@ class Compaction:
     cost_usd: float | None
     duration_ms: int
     degraded: tuple[str, ...] = ()
+    summary_input: str | None = None
+    cached_tokens: int = 0
     created_at: datetime | None = None
     undone_at: datetime | None = None
 

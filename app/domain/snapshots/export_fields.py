@@ -283,6 +283,8 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "input_tokens": _integer,
         "output_tokens": _integer,
         "degraded": _names,
+        "summary_input": _null_or_name,
+        "cached_tokens": _integer,
         "undone_at": _null_or_time,
         "created_at": _time,
     },

@@ -17,6 +17,7 @@ from app.domain.compaction.summaries.checklist import (
     kept_tokens_of,
     without_replaced_items,
 )
+from app.domain.compaction.summaries.payload_prefix import PrefixProblem
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.merging import merged_unlisted, without_replaced
 from app.domain.compaction.summaries.statements.summary_text import Closing
@@ -50,11 +51,13 @@ from app.services.compaction.runs import (
     merged_summary,
     nothing_done,
 )
+from app.services.compaction.sent_payloads import SentPayloads
 from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import (
     Summariser,
     read_user_messages,
     summarise_paged,
+    summarise_payload,
 )
 from app.services.ports import Database
 
@@ -64,9 +67,10 @@ DRY_RUN = "dry run"
 class PlanExecutor:
     """Carries out plans: makes their summaries, outside any transaction."""
 
-    def __init__(self, database: Database, summariser: Summariser) -> None:
+    def __init__(self, database: Database, summariser: Summariser, payloads: SentPayloads) -> None:
         self._database = database
         self._summariser = summariser
+        self._payloads = payloads
 
     def model(self, source: CompactionInput, request: CompactRequest) -> str | None:
         """Return the model that summarises; raises ValidationError for one not allowed."""
@@ -123,9 +127,9 @@ class PlanExecutor:
             unlisted=await self._unlisted(run),
         )
         max_tokens = run.summary_limit(plan) - LABEL_TOKENS
-        result = await self._summary_of(
-            run, plan, new_spans, previous, max_tokens, scope, retains=True
-        )
+        result = await self._payload_summary(
+            run, plan, new_spans, previous, max_tokens, scope
+        ) or await self._summary_of(run, plan, new_spans, previous, max_tokens, scope, retains=True)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, source.resolved.count)
@@ -146,6 +150,8 @@ class PlanExecutor:
         If a model fails, the summaries made before are used and the hidden range ends there.
         """
         view, resolved = run.source.view, run.source.resolved
+        if run.wants_prefix:
+            run.calls.prefix_problem = PrefixProblem.STRATEGY
         nodes = list(view.summaries)
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
@@ -268,6 +274,44 @@ class PlanExecutor:
             verbatim_seqs=frozenset(plan.unhidden_seqs),
             retained=run.source.view.retain if retains else None,
         )
+
+    async def _payload_summary(
+        self,
+        run: CompactionRun,
+        plan: CompactionPlan,
+        spans: Sequence[Span],
+        previous: str | None,
+        max_tokens: int,
+        scope: SummaryScope,
+    ) -> SummaryResult | None:
+        """Return a summary by the agent's own model that reads its payload, None without one.
+
+        Then `run.calls` has the reason, and a transcript is summarised instead. [summary.prefix]
+        """
+        if not run.wants_prefix:
+            return None
+        found = await self._payloads.find(run.source, spans, run.request.model, self._summariser)
+        if isinstance(found, PrefixProblem):
+            run.calls.prefix_problem = found
+            return None
+        try:
+            return await summarise_payload(
+                self._database,
+                self._summariser,
+                run.conversation_id,
+                found,
+                spans,
+                previous,
+                summary_request(run, retains=True),
+                min(max_tokens, MAX_MODEL_SUMMARY_TOKENS),
+                run.calls,
+                scope,
+                verbatim_seqs=frozenset(plan.unhidden_seqs),
+                retained=run.source.view.retain,
+            )
+        except ServiceUnavailable as error:
+            run.calls.prefix_problem = error.facts["reason"]
+            return None
 
     async def _unlisted(self, run: CompactionRun) -> str:
         """Return the statements that had no room in the current summaries."""

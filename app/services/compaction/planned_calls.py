@@ -5,16 +5,18 @@
 2. A placeholder is half as long as its answer may be, like every expected summary, so that what is
    made of it has the usual size: the tokens of later calls, their chunks, merges of summaries. It
    is shown without its filling.
-3. The prompts of the first calls are kept, up to a number of bytes.
+3. Of a request with a payload the instruction is kept: the payload can be read by its build.
+4. The prompts of the first calls are kept, up to a number of bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.domain.common.messages import FormatName
+from app.domain.common.policy import SummaryInput
 from app.domain.compaction.results import PlannedCall
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.models.tokens import count_payload_messages
@@ -51,6 +53,9 @@ class CallNotes:
         self.count += 1
         prompt = "\n".join(message["content"] for message in call.messages)
         tokens = count_payload_messages(FormatName.OPENAI_CHAT, call.messages, self.tokenizer.count)
+        native = call.native
+        if native is not None:
+            tokens += native.prefix_tokens
         completion = Completion(
             self._answer(call, wants_retain=_RETAIN in prompt),
             "stop",
@@ -70,16 +75,24 @@ class CallNotes:
             len(message["content"].encode("utf-8", "replace")) for message in messages
         )
         if self.max_bytes >= 0:
-            self.calls.append(
-                PlannedCall(
-                    call.model,
-                    messages,
-                    tokens,
-                    call.max_tokens,
-                    completion.cost(call.info),
-                    earlier,
-                )
+            planned = PlannedCall(
+                call.model,
+                messages,
+                tokens,
+                call.max_tokens,
+                completion.cost(call.info),
+                earlier,
             )
+            if native is not None:
+                cached = replace(completion, cached_tokens=native.prefix_tokens)
+                planned = replace(
+                    planned,
+                    summary_input=SummaryInput.PREFIX,
+                    build_id=native.build_id,
+                    prefix_tokens=native.prefix_tokens,
+                    cached_cost_usd=cached.cost(call.info),
+                )
+            self.calls.append(planned)
         return completion
 
     def _answer(self, call: ModelCall, *, wants_retain: bool) -> str:

@@ -25,6 +25,7 @@ from app.domain.compaction.results import (
     dry_run_of,
     result_of,
 )
+from app.domain.compaction.summaries.payload_prefix import NOT_USED
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import (
     kept_seqs,
@@ -42,6 +43,7 @@ from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
 from app.services.compaction.inputs import CompactionInputs
+from app.services.compaction.planned_calls import CallNotes
 from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
@@ -49,6 +51,7 @@ from app.services.compaction.runs import (
     nothing_done,
     over_target,
 )
+from app.services.compaction.sent_payloads import ReadBuild, SentPayloads
 from app.services.compaction.summaries.usage_recording import add_usage, record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
@@ -79,12 +82,14 @@ class CompactionRunner:
         active: ActiveWindows,
         new_id: Callable[[], str],
         now_ms: Callable[[], float],
+        read_build: ReadBuild,
         observer: Observer = UNOBSERVED,
     ) -> None:
         self.inputs = CompactionInputs(database, resolver, active)
         self.summariser = summariser
         self.database = database
-        self._executor = PlanExecutor(database, summariser)
+        self._payloads = SentPayloads(database, read_build)
+        self._executor = PlanExecutor(database, summariser, self._payloads)
         self._new_id = new_id
         self._now_ms = now_ms
         self._observer = observer
@@ -208,18 +213,20 @@ class CompactionRunner:
     ) -> DryRunResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
-        A plan that needs no model is carried out up to the receipt, so its result is exact. Else
-        the calls of the model are noted, and the size of the summary is estimated. The texts in the
-        answer take at most `max_bytes`. [compaction.dry-run]
+        The plan is carried out up to the receipt. Without calls of a model the result is exact;
+        with calls they are noted, and the size of the summary is estimated. The texts in the answer
+        take at most `max_bytes`. [compaction.dry-run]
         """
         run = self.start(source, Trigger.FORCED, request)
         plan = run.plan()
         if isinstance(plan, NoCompaction):
             return dry_run_of(nothing_done(run, plan.reason))
-        needs_model = plan.summarises and self._executor.model(source, request) is not None
-        if plan.hidden is not None and needs_model:
-            return await self._planned_calls(run, plan, plan.hidden, max_bytes)
-        receipt = self.receipt(run, await self._executor.execute(run, plan))
+        summariser, notes = self.summariser.noting(max_bytes)
+        run.calls.min_chars = sys.maxsize
+        executed = await PlanExecutor(self.database, summariser, self._payloads).execute(run, plan)
+        if plan.hidden is not None and notes.count:
+            return _planned_calls(run, plan, plan.hidden, notes)
+        receipt = self.receipt(run, executed)
         if receipt.after_tokens >= receipt.before_tokens:
             return dry_run_of(nothing_done(run, _NOT_SHORTER, plan.steps))
         view = receipt.view
@@ -233,24 +240,6 @@ class CompactionRunner:
             retain=view.retain,
             note=view.note,
             truncated=len(summaries) < len(view.summaries),
-        )
-
-    async def _planned_calls(
-        self, run: CompactionRun, plan: CompactionPlan, hidden: Span, max_bytes: int
-    ) -> DryRunResult:
-        """Return the calls of a plan whose summaries a model writes, with an estimated result."""
-        summariser, notes = self.summariser.noting(max_bytes)
-        run.calls.min_chars = sys.maxsize
-        await PlanExecutor(self.database, summariser).execute(run, plan)
-        return dry_run_of(
-            estimated_result(run, plan, hidden),
-            model=run.calls.model if notes.count else None,
-            cost_usd=run.calls.cost_usd,
-            calls=tuple(notes.calls),
-            planned_calls=notes.count,
-            input_tokens=run.calls.input_tokens,
-            output_tokens=run.calls.output_tokens,
-            truncated=len(notes.calls) < notes.count,
         )
 
     async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
@@ -276,6 +265,7 @@ class CompactionRunner:
                 calls=receipt.calls + calls.calls,
                 input_tokens=receipt.input_tokens + calls.input_tokens,
                 output_tokens=receipt.output_tokens + calls.output_tokens,
+                cached_tokens=receipt.cached_tokens + calls.cached_tokens,
                 cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
             )
             async with self.database.transaction() as session:
@@ -322,11 +312,14 @@ class CompactionRunner:
             input_tokens=calls.input_tokens,
             output_tokens=calls.output_tokens,
             cost_usd=calls.cost_usd,
+            summary_input=calls.summary_input if executed.made else None,
+            cached_tokens=calls.cached_tokens,
             duration_ms=round(self._now_ms() - run.started_ms),
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
                 *over_target(run, view),
                 *((UNAVAILABLE,) if _replaces_provider(run) else ()),
+                *_prefix_not_used(run),
             ),
         )
 
@@ -404,6 +397,29 @@ class CompactionRunner:
             if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _planned_calls(
+    run: CompactionRun, plan: CompactionPlan, hidden: Span, notes: CallNotes
+) -> DryRunResult:
+    """Return the calls of a plan whose summaries a model writes, with an estimated result."""
+    return dry_run_of(
+        estimated_result(run, plan, hidden),
+        model=run.calls.model,
+        cost_usd=run.calls.cost_usd,
+        degraded=tuple(_prefix_not_used(run)),
+        calls=tuple(notes.calls),
+        planned_calls=notes.count,
+        input_tokens=run.calls.input_tokens,
+        output_tokens=run.calls.output_tokens,
+        truncated=len(notes.calls) < notes.count,
+    )
+
+
+def _prefix_not_used(run: CompactionRun) -> Iterator[str]:
+    """Yield why the newest payload was not summarised, although the policy asks for it."""
+    if run.calls.prefix_problem is not None:
+        yield f"{NOT_USED}:{run.calls.prefix_problem}"
 
 
 def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:

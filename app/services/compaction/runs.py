@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from app.domain.common import json_text
-from app.domain.common.policy import StrategyName
+from app.domain.common.policy import StrategyName, SummaryInput
 from app.domain.compaction.planning import (
     CompactionInput,
     CompactionOptions,
@@ -16,6 +16,7 @@ from app.domain.compaction.planning import (
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.thresholds import compaction_threshold
 from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_after
 from app.domain.conversations.compaction_receipt import Trigger
@@ -71,6 +72,13 @@ class CompactionRun:
     def strategy(self) -> StrategyName:
         """The strategy of this run."""
         return self.request.strategy or self.source.resolved.policy.strategy
+
+    @property
+    def wants_prefix(self) -> bool:
+        """Whether the newest payload is to be summarised, unless no model may be called."""
+        policy = self.source.resolved.policy.compaction
+        is_builtin = (self.request.model or policy.model) == EXTRACTIVE
+        return policy.summary_input is SummaryInput.PREFIX and not is_builtin
 
     def plan(self) -> NoCompaction | CompactionPlan:
         """Return what to compact."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import Message, Role, Text
+from app.domain.common.messages import FormatName, Message, Role, Text
 from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.checklist import (
     newest_ledger,
@@ -18,6 +18,7 @@ from app.domain.compaction.summaries.checklist import (
     without_items,
 )
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
+from app.domain.compaction.summaries.payload_prefix import PrefixProblem, SentPayload
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, NOTHING, Closing
@@ -39,6 +40,7 @@ from app.services.compaction.summaries.extractive import (
     write_summary,
 )
 from app.services.compaction.summaries.model_summary import ModelAccess, ModelSummary
+from app.services.compaction.summaries.payload_summary import PayloadSummary
 from app.services.compaction.summaries.run import SummariserRun
 from app.services.ports import Database
 
@@ -90,6 +92,13 @@ class Summariser:
         raise ValidationError.at(
             pointer, f"The model {model!r} may not summarise; these may: {allowed}"
         )
+
+    async def prefix_problem(self, model: str, format: FormatName) -> PrefixProblem | None:
+        """Return why a model may not be sent a payload of this format, None where it may."""
+        if model not in self._allowed:
+            return PrefixProblem.MODEL_NOT_ALLOWED
+        takes = await self._access.takes_payload(model, format)
+        return None if takes else PrefixProblem.FORMAT
 
     def start_run(self, tenant_id: str) -> SummariserRun:
         """Return the run of a new compaction; its deadline begins now."""
@@ -160,6 +169,39 @@ class Summariser:
         )
         return await summary.make()
 
+    async def summarise_payload(
+        self,
+        payload: SentPayload,
+        messages: Sequence[Message],
+        previous: str | None,
+        request: SummaryRequest,
+        max_tokens: int,
+        run: SummariserRun,
+        *,
+        verbatim_indices: frozenset[int] = frozenset(),
+        retained: str | None = None,
+        ledger: StatementLedger | None = None,
+        closing: Closing = NO_CLOSING,
+    ) -> SummaryResult:
+        """Return a summary of `previous` and the messages, which the payload shows, by its model.
+
+        The other arguments are those of `summarise`, which raises alike. [summary.prefix]
+        """
+        summary = PayloadSummary(
+            self._access,
+            await asyncio.to_thread(_groups_of, messages, verbatim_indices, True),
+            request,
+            payload.model,
+            max_tokens,
+            run,
+            previous,
+            retained,
+            ledger=ledger,
+            closing=closing,
+            payload=payload,
+        )
+        return await summary.make()
+
     async def merge(
         self,
         texts: Sequence[str],
@@ -188,6 +230,51 @@ class Summariser:
             kept_tokens=scope.kept_tokens,
         )
         return await summary.make()
+
+
+async def summarise_payload(
+    database: Database,
+    summariser: Summariser,
+    conversation_id: str,
+    payload: SentPayload,
+    spans: Sequence[Span],
+    previous: str | None,
+    request: SummaryRequest,
+    max_tokens: int,
+    run: SummariserRun,
+    scope: SummaryScope,
+    *,
+    verbatim_seqs: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> SummaryResult:
+    """Return one summary of `previous` and the messages in `spans`, which a payload shows.
+
+    The other arguments are those of `summarise_paged`. Raises ServiceUnavailable with
+    `facts["reason"]` when the model gives no usable answer. [summary.prefix]
+    """
+    earlier = [text for text in (retained, previous) if text]
+    read = await _read_ledger(
+        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
+    )
+    rows: list[LogRow] = []
+    for page in _pages(spans):
+        async with database.session() as session:
+            rows += await session.contexts.rows(
+                conversation_id, page.start, page.end, as_chat=False
+            )
+    verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
+    return await summariser.summarise_payload(
+        payload,
+        [_message_of(row, scope.view) for row in rows],
+        previous,
+        request,
+        max_tokens,
+        run,
+        verbatim_indices=verbatim,
+        retained=retained,
+        ledger=read.ledger,
+        closing=scope.closing,
+    )
 
 
 async def summarise_paged(

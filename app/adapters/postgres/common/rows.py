@@ -363,6 +363,8 @@ def compaction_from(row: Any) -> Compaction:
         cost_usd=row["cost_usd"],
         duration_ms=row["duration_ms"],
         degraded=tuple(row["degraded"]),
+        summary_input=row["summary_input"],
+        cached_tokens=row["cached_tokens"],
         created_at=row["created_at"],
         undone_at=row["undone_at"],
     )

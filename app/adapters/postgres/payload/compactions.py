@@ -21,7 +21,7 @@ _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
     span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
     before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
-    input_tokens, output_tokens, cost_usd, duration_ms, degraded
+    input_tokens, output_tokens, cost_usd, duration_ms, degraded, summary_input, cached_tokens
 """
 ADD_COMPACTION = Statement(
     f"""
@@ -37,6 +37,7 @@ ADD_SUMMARY = Statement(
             made = CAST(:made AS text), prompt_hash = CAST(:prompt_hash AS text),
             calls = CAST(:calls AS integer), input_tokens = CAST(:input_tokens AS bigint),
             output_tokens = CAST(:output_tokens AS bigint),
+            cached_tokens = CAST(:cached_tokens AS bigint),
             cost_usd = CAST(:cost_usd AS double precision)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND compaction_id = CAST(:compaction_id AS uuid)
@@ -159,7 +160,8 @@ class CompactionQueries:
         await self._session.run(ADD_COMPACTION, **values)
 
     async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
-        costs = ("prompt_hash", "calls", "input_tokens", "output_tokens", "cost_usd")
+        tokens = ("input_tokens", "output_tokens", "cached_tokens")
+        costs = ("prompt_hash", "calls", *tokens, "cost_usd")
         await self._session.run(
             ADD_SUMMARY,
             conversation_id=conversation_id,

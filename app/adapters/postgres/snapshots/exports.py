@@ -108,6 +108,8 @@ COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
         "input_tokens": "bigint",
         "output_tokens": "bigint",
         "degraded": "text[]",
+        "summary_input": "text",
+        "cached_tokens": "bigint",
         "undone_at": "timestamptz",
         "created_at": "timestamptz",
     },

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from app.domain.common.errors import ServiceUnavailable
+from app.domain.common.messages import FormatName
 from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
 from app.domain.compaction.summaries.checklist import (
     KEPT_SHARE,
@@ -70,11 +71,18 @@ _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
 FindEntry = Callable[[str, str], Awaitable[str | None]]
 """Returns a tenant's own registry entry for a model as JSON text, None without one."""
+TakesPayload = Callable[[str, FormatName], Awaitable[bool]]
+"""Returns whether the gateway sends payloads of a format to a model unchanged."""
 
 
 async def no_entry(_tenant_id: str, _model: str) -> str | None:
     """Return no registry entry: tenants have none of their own."""
     return None
+
+
+async def takes_no_payload(_model: str, _format: FormatName) -> bool:
+    """Return that the gateway sends no payloads."""
+    return False
 
 
 @dataclass(slots=True)
@@ -88,6 +96,7 @@ class ModelAccess:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], float] = time.monotonic
     find_entry: FindEntry = no_entry
+    takes_payload: TakesPayload = takes_no_payload
     secrets: SecretPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,9 +135,7 @@ class ModelSummary:
     async def prepare(self) -> None:
         """Choose the models; mask and shorten what is sent."""
         run = self.run
-        models = [self.model]
-        models += [name for name in self.access.settings.fallback_models if name != self.model]
-        self.models = [name for name in models if name not in run.failed_models] or models[-1:]
+        self.models = self._chosen_models()
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
@@ -145,7 +152,7 @@ class ModelSummary:
     async def make(self) -> SummaryResult:
         """Return the summary; raises ServiceUnavailable."""
         await self.prepare()
-        self.run.prompt_hash = prompt_hash(self.request)
+        self.run.prompt_hash = self._prompt_hash()
         while not await self._summarise_chunk():
             pass
         text = await asyncio.to_thread(
@@ -162,6 +169,15 @@ class ModelSummary:
 
     # --- what is sent ---------------------------------------------------------------------
 
+    def _chosen_models(self) -> list[str]:
+        """Return the models to call, in order."""
+        models = [self.model]
+        models += [name for name in self.access.settings.fallback_models if name != self.model]
+        return [name for name in models if name not in self.run.failed_models] or models[-1:]
+
+    def _prompt_hash(self) -> str:
+        return prompt_hash(self.request)
+
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
         count = self.access.tokenizer.count
@@ -175,18 +191,25 @@ class ModelSummary:
             kept = kept_statements(self.ledger, max(half, self.kept_tokens or 0), count)
             self.checklist = Checklist(kept)
             self.max_tokens += max(0, count(kept_text(kept)) - half)
+        self.remaining_texts = self._texts_of(groups, source_tokens, others_tokens)
+        if self.ledger is not None:
+            texts = (item.text for group in self.remaining_texts for item in group)
+            sent = "\n".join((self.summary, *texts))
+            others = other_statements(self.ledger, sent, others_tokens, count)
+            self.checklist = replace(self.checklist, others=others)
+
+    def _texts_of(
+        self, groups: Sequence[PartGroup], source_tokens: int, others_tokens: int
+    ) -> list[TextGroup]:
+        """Return the texts to summarise, shortened to their share."""
+        count = self.access.tokenizer.count
         fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
         max_tokens = max(
             MIN_TRANSCRIPT_TOKENS,
             int(source_tokens * TRANSCRIPT_SHARE),
             int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
         )
-        self.remaining_texts = shortened_groups(groups, max_tokens, count)
-        if self.ledger is not None:
-            texts = (item.text for group in self.remaining_texts for item in group)
-            sent = "\n".join((self.summary, *texts))
-            others = other_statements(self.ledger, sent, others_tokens, count)
-            self.checklist = replace(self.checklist, others=others)
+        return shortened_groups(groups, max_tokens, count)
 
     def _mask(self, text: str) -> str:
         return mask_secrets(text, self.access.secrets)
@@ -239,13 +262,17 @@ class ModelSummary:
             completion = await self._complete_with_retries(call)
             answer = parse_answer(completion, self.request.wants_retain, source_size)
             if isinstance(answer, SummaryResult):
-                return answer
+                return await asyncio.to_thread(self._accepted, answer)
             rejected = answer
             self.run.failures += 1
             if self.run.failures >= MAX_FAILED_CALLS:
                 break
         detail = "The model's answer cannot be used as a summary"
         raise self._unavailable(detail, "bad_answer", rejected=rejected)
+
+    def _accepted(self, answer: SummaryResult) -> SummaryResult:
+        """Return what of an accepted answer is used."""
+        return answer
 
     # --- calls ----------------------------------------------------------------------------
 
@@ -301,11 +328,16 @@ class ModelSummary:
         exc = state.outcome.exception() if state.outcome else None
         return max(backoff, _retry_after(exc))
 
-    def _call(self, chunk: str, strict: bool) -> ModelCall:
-        max_tokens = self._answer_tokens()
-        # What is put above the answer takes room; an answer that repeats it is not cut off.
+    def _max_words(self) -> int:
+        """Return how many words the answer may have by the prompt.
+
+        What is put above the answer takes room; an answer that repeats it is not cut off.
+        """
         kept_tokens = self.access.tokenizer.count(kept_text(self.checklist.kept))
-        own_tokens = max(MIN_ANSWER_TOKENS, max_tokens - kept_tokens)
+        own_tokens = max(MIN_ANSWER_TOKENS, self._answer_tokens() - kept_tokens)
+        return int(own_tokens * WORDS_PER_TOKEN)
+
+    def _call(self, chunk: str, strict: bool) -> ModelCall:
         messages = summary_messages(
             chunk,
             self.request,
@@ -315,12 +347,12 @@ class ModelSummary:
             has_verbatim=self.has_verbatim,
             of_summaries=self.of_summaries,
             strict=strict,
-            max_words=int(own_tokens * WORDS_PER_TOKEN),
+            max_words=self._max_words(),
         )
         return ModelCall(
             self.models[0],
             messages,
-            max_tokens,
+            self._answer_tokens(),
             self.access.settings.timeout_seconds,
             self.run.tenant_id,
             self.run.infos.get(self.models[0]),
@@ -339,8 +371,8 @@ class ModelSummary:
         model_limit = info.max_output_tokens if info and info.max_output_tokens else window
         return max(1, min(self.max_tokens, model_limit, window // 2))
 
-    def _chunk_tokens(self) -> int:
-        """Return the tokens of a chunk that fit beside the instructions and the answer."""
+    def _room_beside_instructions(self) -> int:
+        """Return the tokens of input that fit beside the instructions and the answer."""
         window, info = self._context_window()
         total = window - self._answer_tokens()
         if info and info.max_input_tokens:
@@ -348,7 +380,11 @@ class ModelSummary:
         call = self._call("", strict=True)
         instructions = "".join(part["content"] for part in call.messages)
         margin = info.margin if info else INEXACT_MARGIN
-        tokens = int(total / (1 + margin)) - self.access.tokenizer.count(instructions) - 16
+        return int(total / (1 + margin)) - self.access.tokenizer.count(instructions) - 16
+
+    def _chunk_tokens(self) -> int:
+        """Return the tokens of a chunk."""
+        tokens = self._room_beside_instructions()
         if self.max_chunk_tokens is not None:
             tokens = min(tokens, self.max_chunk_tokens)
         if tokens < MIN_CHUNK_TOKENS:

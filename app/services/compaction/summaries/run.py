@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.domain.common.policy import SummaryInput
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.models.limits import ModelInfo
@@ -40,7 +41,10 @@ class SummariserRun:
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
     totals have yet. An answer of up to `min_chars` is accepted even if its source is shorter: those
-    of a dry run are placeholders. The object is mutable, and belongs to one compaction.
+    of a dry run are placeholders. Of the input, `cached_tokens` were read from the provider's
+    cache. `summary_input` is that of the last answer, None for the built-in summariser;
+    `prefix_problem` says why the newest payload was not used for it. The object is mutable, and
+    belongs to one compaction.
     """
 
     tenant_id: str
@@ -56,16 +60,27 @@ class SummariserRun:
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
     unrecorded: dict[str, CallTotals] = field(default_factory=dict)
     min_chars: int = 0
+    cached_tokens: int = 0
+    summary_input: SummaryInput | None = None
+    prefix_problem: str | None = None
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
         self.model = call.model
+        self.summary_input = SummaryInput.TRANSCRIPT if call.native is None else SummaryInput.PREFIX
         self.input_tokens += completion.input_tokens
+        self.cached_tokens += completion.cached_tokens
         self.output_tokens += completion.output_tokens
         price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None
         self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
-        totals = call_totals(call.info, completion.input_tokens, completion.output_tokens)
+        totals = call_totals(
+            call.info,
+            completion.uncached_tokens,
+            completion.output_tokens,
+            completion.cache_write_tokens,
+            completion.cached_tokens,
+        )
         self.unrecorded[call.model] = self.unrecorded.get(call.model, CallTotals()).plus(totals)
 
     @property
@@ -78,4 +93,5 @@ class SummariserRun:
 
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
+        self.summary_input = None
         self.model = self.prompt_hash = EXTRACTIVE
