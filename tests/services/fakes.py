@@ -277,7 +277,14 @@ class Harness:
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
         self.resolver = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(
-            ModelAccess(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
+            ModelAccess(
+                self.gateway,
+                MODELS,
+                TOKENIZER,
+                settings,
+                sleep=_no_sleep,
+                takes_payload=_takes_payload,
+            )
         )
         self.outputs = StoredResults(self.database, RowStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
@@ -526,6 +533,11 @@ def asks(*call_ids: str) -> dict[str, Any]:
 def result(call_id: str, content: Any = "done") -> dict[str, Any]:
     """Return a tool message."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+async def _takes_payload(_model: str, format: FormatName) -> bool:
+    """Every model takes every format but Gemini's."""
+    return format is not FormatName.GEMINI
 
 
 async def _no_sleep(_: float) -> None:

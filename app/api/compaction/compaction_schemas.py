@@ -164,7 +164,7 @@ class PlannedCall(ResponseSchema):
         description="`prefix`: the payload of `build_id` comes before `messages`, in its format."
     )
     build_id: str | None = Field(
-        description="The payload that is sent first, see `GET …/builds/{build_id}`; else null."
+        description="The build whose payload is sent first, see `as_of` of `GET …/context`."
     )
     prefix_tokens: int = Field(description="Tokens of that payload, part of `input_tokens`.")
     cached_cost_usd: float | None = Field(

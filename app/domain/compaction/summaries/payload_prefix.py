@@ -1,7 +1,7 @@
 """Payloads as the input of a summary, which a provider reads from its prompt cache.
 
 1. The payload is that of the newest build, with the messages that came since. Nothing in it
-   changes: neither tools nor cache breakpoints. One user message follows, with the instruction.
+   changes: neither tools nor cache breakpoints. What the user's instruction says comes last.
 2. It is used only where it shows what is summarised as the view does. [summary.prefix]
 """
 
@@ -68,20 +68,28 @@ def shows_part(payload_view: View, view: View, spans: Sequence[Span]) -> bool:
 def with_instruction(
     format: FormatName, body: Mapping[str, Any], instruction: str, max_tokens: int
 ) -> dict[str, Any]:
-    """Return a payload with a last user message, for an answer of up to `max_tokens` (rule 1)."""
+    """Return a payload with an instruction of the user, for an answer of up to `max_tokens`.
+
+    It is a last message or, where Anthropic demands it, a last block of the last one (rule 1).
+    """
     match format:
         case FormatName.OPENAI_CHAT:
-            message: dict[str, Any] = {"role": "user", "content": instruction}
-            items, limit = "messages", "max_completion_tokens"
+            message = {"role": "user", "content": instruction}
+            messages = [*body["messages"], message]
+            return {**body, "messages": messages, "max_completion_tokens": max_tokens}
         case FormatName.OPENAI_RESPONSES:
             content = [{"type": "input_text", "text": instruction}]
-            message = {"role": "user", "content": content}
-            items, limit = "input", "max_output_tokens"
+            items = [*body["input"], {"role": "user", "content": content}]
+            return {**body, "input": items, "max_output_tokens": max_tokens}
         case FormatName.ANTHROPIC:
-            message = {"role": "user", "content": [{"type": "text", "text": instruction}]}
-            items, limit = "messages", "max_tokens"
+            *before, last = body["messages"]
+            block = {"type": "text", "text": instruction}
+            if last["role"] == "user":
+                messages = [*before, {**last, "content": [*last["content"], block]}]
+            else:
+                messages = [*before, last, {"role": "user", "content": [block]}]
+            return {**body, "messages": messages, "max_tokens": max_tokens}
         case FormatName.GEMINI:
             raise ValueError("No gateway sends payloads in Gemini's format")
         case _:
             assert_never(format)
-    return {**body, items: [*body[items], message], limit: max_tokens}
