@@ -319,6 +319,15 @@ async def test_without_a_build_a_transcript_is_summarised(chat: Case, fake_llm: 
     assert kinds(fake_llm.requests) == ["transcript"] * 2
 
 
+async def test_what_was_redacted_is_not_sent_again(chat: Case, fake_llm: FakeLLM) -> None:
+    """A payload from before the redaction has the message. [compaction.redaction]"""
+    path = await chat.conversation()
+    await chat.build(path)
+    target = f"{path}/messages/{await message_id(chat, path, 12)}"
+    assert (await chat.client.post(f"{target}/redact", json={})).status_code == 200
+    assert await not_used(chat, path) == "no_build"
+
+
 async def test_another_model_gets_a_transcript(chat: Case, fake_llm: FakeLLM) -> None:
     """The model of one call goes before that of the policy."""
     path = await chat.conversation()
