@@ -23,6 +23,7 @@ from typing import Any
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.models.embeddings import EmbeddingCall, Embeddings
 
 _log = logging.getLogger("app.adapters.models.litellm_gateway")
 
@@ -62,12 +63,20 @@ _DETAILS = {
 }
 
 
+MAX_LENGTH = 16_000
+"""The most numbers of a vector that is accepted, which is the most of pgvector's halfvec."""
+
+
 class LiteLLMGateway:
     """Calls any model that LiteLLM supports; one instance serves the process."""
 
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
         self._api_key = api_key
+
+    def load(self) -> None:
+        """Import LiteLLM now (rule 1)."""
+        _litellm()
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer, or raise ServiceUnavailable with the reason."""
@@ -91,6 +100,30 @@ class LiteLLMGateway:
             _log.warning("model_call_failed", exc_info=exc, extra={"data": facts})
             raise _unavailable(reason, call.model, _retry_after(exc)) from exc
         return _completion(response, call.model)
+
+    async def embed(self, call: EmbeddingCall) -> Embeddings:
+        """Return a vector for each text, or raise ServiceUnavailable with the reason."""
+        litellm = await asyncio.to_thread(_litellm)
+        options: dict[str, Any] = {}
+        if call.dimensions is not None:
+            # LiteLLM would drop it for models of other makers behind OpenAI's protocol.
+            options = {"dimensions": call.dimensions, "allowed_openai_params": ["dimensions"]}
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                response = await litellm.aembedding(
+                    model=call.model,
+                    input=list(call.texts),
+                    encoding_format="float",
+                    timeout=call.timeout_seconds,
+                    num_retries=0,
+                    max_retries=0,
+                    api_base=self._api_base,
+                    api_key=self._api_key,
+                    **options,
+                )
+        except Exception as exc:
+            raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
+        return _embeddings(response, call)
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -187,3 +220,20 @@ def _completion(response: Any, model: str) -> Completion:
         output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
         has_tool_calls=has_tool_calls,
     )
+
+
+def _embeddings(response: Any, call: EmbeddingCall) -> Embeddings:
+    """Return the vectors in the order of the texts; they all have the same length."""
+    try:
+        items = sorted(
+            (item if isinstance(item, Mapping) else vars(item) for item in response.data),
+            key=lambda item: int(item["index"]),
+        )
+        vectors = tuple(tuple(map(float, item["embedding"])) for item in items)
+        usage = getattr(response, "usage", None)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise _unavailable("bad_answer", call.model) from exc
+    lengths = {len(vector) for vector in vectors}
+    if len(vectors) != len(call.texts) or len(lengths) != 1 or not 0 < lengths.pop() <= MAX_LENGTH:
+        raise _unavailable("bad_answer", call.model)
+    return Embeddings(vectors, int(getattr(usage, "prompt_tokens", 0) or 0))

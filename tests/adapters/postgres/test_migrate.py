@@ -305,7 +305,8 @@ SHAPE = """
         SELECT format('%s %s %s', table_name, column_name, data_type)
         FROM information_schema.columns WHERE table_schema = 'public'
         UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
-        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT proname FROM pg_proc p WHERE pronamespace = 'public'::regnamespace
+            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')
         UNION ALL SELECT typname FROM pg_type
             WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
     ) AS parts(part)
