@@ -147,6 +147,7 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
+    litellm.DEFAULT_MAX_RETRIES = 0  # embeddings take it in place of `max_retries=0`
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm

@@ -38,6 +38,8 @@ ADD_VECTORS = """
     DO $$ BEGIN
         CREATE EXTENSION IF NOT EXISTS vector;
         ALTER TABLE message_vectors ADD COLUMN IF NOT EXISTS embedding halfvec;
+        -- In its row: a search reads all vectors of a conversation.
+        ALTER TABLE message_vectors ALTER COLUMN embedding SET STORAGE MAIN;
     EXCEPTION
         WHEN lock_not_available THEN RAISE;
         WHEN OTHERS THEN RAISE NOTICE 'Without pgvector: %', SQLERRM;

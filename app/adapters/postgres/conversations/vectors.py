@@ -109,9 +109,10 @@ ADD = Statement("""
     )
     ON CONFLICT (conversation_id, seq) DO UPDATE SET embedding = excluded.embedding
 """)
-# The vector is read from its text once, in a query of its own. Neighbours count by their distance.
+# The vector is read from its text once, in a query of its own, and each pair is compared once.
+# Neighbours count by their distance.
 NEAREST = Statement("""
-    WITH compared AS (
+    WITH compared AS MATERIALIZED (
         SELECT v.seq,
             -(v.embedding <#> (SELECT CAST(CAST(:vector AS text) AS halfvec))) AS similarity
         FROM message_vectors v
