@@ -354,6 +354,36 @@ def test_every_version_can_be_left_and_reached_again(url: str) -> None:
     assert value(url, SHAPE) == shapes[revisions[-1]]
 
 
+HAS_EMBEDDINGS = """
+    SELECT count(*) FROM information_schema.columns
+    WHERE table_name = 'message_vectors' AND column_name = 'embedding'
+"""
+
+
+def test_a_database_gets_pgvector_later(url: str, server: str) -> None:
+    """A user who may not create the extension migrates without it; the next run finds it."""
+    name = url.partition("?")[0].rpartition("/")[2]
+    value(server, "DROP ROLE IF EXISTS plain_owner")
+    value(server, "CREATE ROLE plain_owner LOGIN")
+    value(server, f"ALTER DATABASE {name} OWNER TO plain_owner")
+    plain = url.replace("//postgres@", "//plain_owner@")
+    assert plain != url
+    try:
+        migrate(plain)
+        assert is_current(plain)
+        assert value(url, HAS_EMBEDDINGS) == 0
+        value(url, "CREATE EXTENSION vector")
+        assert not is_current(plain)
+        migrate(plain)
+        assert is_current(plain)
+        assert value(plain, HAS_EMBEDDINGS) == 1
+    finally:
+        value(url, "REASSIGN OWNED BY plain_owner TO postgres")
+        value(server, f"ALTER DATABASE {name} OWNER TO postgres")
+        value(url, "DROP OWNED BY plain_owner")
+        value(server, "DROP ROLE plain_owner")
+
+
 def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
     """`alembic check` finds nothing to change, and leaves PgQueuer's tables alone."""
     migrate(url)

@@ -23,6 +23,7 @@ from app.adapters.telemetry.recorder import MeasuredEmbeddings, Telemetry
 from app.domain.common.messages import FormatName
 from app.domain.conversations.search.recall import RecallPage
 from app.domain.tenancy.quotas import TenantLimits
+from app.main import create_app
 from app.services.conversations import meaning as meaning_module
 from app.services.conversations.embedding_model import EmbeddingModel, EmbeddingSettings
 from app.services.conversations.meaning import MeaningIndex
@@ -30,8 +31,10 @@ from app.services.conversations.redactions import RedactionService
 from app.services.conversations.search import SearchService
 from app.services.payload.tool_calls import BY_MEANING, ToolCallService
 from app.services.tenancy.embedding_quota import EmbeddingQuota
+from app.settings import Settings
 from tests import fake_llm as fake
-from tests.conftest import execute
+from tests.api.talk import append, new_conversation
+from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
 from tests.services.fakes import (
     MODELS,
@@ -563,3 +566,37 @@ async def test_a_deletion_leaves_no_vector(process: Process, cid: str, fake_llm:
         assert await process.value(f"SELECT count(*) FROM {table}") == 0
     await index.request(cid, 51)
     assert await process.value("SELECT count(*) FROM embedding_progress") == 0
+
+
+# --- the whole service ------------------------------------------------------------------------
+
+
+async def test_a_service_with_an_embedding_model(settings: Settings, fake_llm: FakeLLM) -> None:
+    """Its worker embeds what a background compaction hides, and `recall` finds it by meaning."""
+    configured = settings.model_copy(
+        update={
+            "embedding_model": MODEL,
+            "embedding_api_base": fake_llm.api_base,
+            "embedding_api_key": "test",
+            "embedding_question_seconds": 20.0,
+            "sweep_seconds": 0.05,
+        }
+    )
+    async with started(create_app(configured)) as client:
+        path = await new_conversation(client, policy=POLICY)
+        await append(client, path, user(SAID), says("noted"))
+        await append(client, path, *(user("why " * 300) for _ in range(30)))
+        call = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "recall", "arguments": f'{{"query": "{QUESTION}"}}'},
+        }
+        async with asyncio.timeout(20):
+            while True:
+                answer = await client.post(f"{path}/tool-calls", json={"tool_call": call})
+                assert answer.status_code == 200, answer.text
+                text = answer.json()["message"]["content"]
+                if BY_MEANING in text:
+                    break
+    assert text.startswith("#1 user")
+    assert SAID in text
