@@ -430,10 +430,10 @@ async def test_pauses_grow_and_others_go_on(
         await process.make_due()
         await drained(index)
     pauses = [
-        record.data["retry_seconds"]
+        vars(record)["data"]["retry_seconds"]
         for record in caplog.records
         if record.msg == "embedding_failed"
-    ]  # type: ignore[attr-defined]
+    ]
     assert pauses[:5] == [2.0, 4.0, 8.0, 16.0, 32.0]
     assert pauses[-1] == meaning_module.MAX_PAUSE_SECONDS
     assert fake_llm.calls == len(pauses)  # nothing below retries
@@ -582,7 +582,7 @@ async def test_a_service_with_an_embedding_model(settings: Settings, fake_llm: F
             "sweep_seconds": 0.05,
         }
     )
-    async with started(create_app(configured)) as client:
+    async with started(create_app(configured, with_worker=True)) as client:
         path = await new_conversation(client, policy=POLICY)
         await append(client, path, user(SAID), says("noted"))
         await append(client, path, *(user("why " * 300) for _ in range(30)))
