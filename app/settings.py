@@ -338,7 +338,9 @@ class ModelSettings(BaseModel):
         32_000, description="Context window in tokens of a summarizer that is not in the registry."
     )
     summarizer_breaker_failures: Positive = Field(
-        5, description="Consecutive failures that open a summarizer model's circuit breaker."
+        5,
+        description="Consecutive failures that open the circuit breaker of a summarizer or embedding"
+        " model.",
     )
     summarizer_breaker_seconds: Seconds = Field(
         30.0, description="How long an open circuit breaker stays open before one trial call."
@@ -347,7 +349,7 @@ class ModelSettings(BaseModel):
         1000, ge=0, description="Maximum summarizer calls per tenant and clock hour."
     )
     secret_masking: bool = Field(
-        True, description="Mask secrets in the text that a summarizer receives."
+        True, description="Mask secrets in texts for a summarizer or an embedding model."
     )
     secret_patterns: Patterns | None = Field(
         None,

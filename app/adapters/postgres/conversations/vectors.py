@@ -76,7 +76,7 @@ DELETE = Statement(
     is_long=True,
 )
 RESTART = Statement("""
-    UPDATE embedding_progress SET model = CAST(:model AS text), through_seq = 0, attempts = 1
+    UPDATE embedding_progress SET model = CAST(:model AS text), through_seq = 0
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
 UNEMBEDDED = searched("""
