@@ -339,8 +339,8 @@ class ModelSettings(BaseModel):
     )
     summarizer_breaker_failures: Positive = Field(
         5,
-        description="Consecutive failures that open the circuit breaker of a summarizer or embedding"
-        " model.",
+        description="Consecutive failures that open the circuit breaker of a summarizer or an"
+        " embedding model.",
     )
     summarizer_breaker_seconds: Seconds = Field(
         30.0, description="How long an open circuit breaker stays open before one trial call."

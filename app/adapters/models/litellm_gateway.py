@@ -95,10 +95,7 @@ class LiteLLMGateway:
                 )
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
-            reason = _reason(exc)
-            facts = {"model": call.model, "reason": reason}
-            _log.warning("model_call_failed", exc_info=exc, extra={"data": facts})
-            raise _unavailable(reason, call.model, _retry_after(exc)) from exc
+            raise _failed(exc, call.model) from exc
         return _completion(response, call.model)
 
     async def embed(self, call: EmbeddingCall) -> Embeddings:
@@ -122,7 +119,7 @@ class LiteLLMGateway:
                     **options,
                 )
         except Exception as exc:
-            raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
+            raise _failed(exc, call.model) from exc
         return _embeddings(response, call)
 
     async def close(self) -> None:
@@ -151,6 +148,14 @@ def _litellm() -> Any:
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def _failed(exc: Exception, model: str) -> ServiceUnavailable:
+    """Log why a call failed, and return the error for it."""
+    reason = _reason(exc)
+    data = {"model": model, "reason": reason}
+    _log.warning("model_call_failed", exc_info=exc, extra={"data": data})
+    return _unavailable(reason, model, _retry_after(exc))
 
 
 def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
