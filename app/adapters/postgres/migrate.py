@@ -40,6 +40,8 @@ ADD_VECTORS = """
         ALTER TABLE message_vectors ADD COLUMN IF NOT EXISTS embedding halfvec;
         -- In its row: a search reads all vectors of a conversation.
         ALTER TABLE message_vectors ALTER COLUMN embedding SET STORAGE MAIN;
+        -- What an extension that was dropped has left is not embedded any more.
+        TRUNCATE message_vectors, embedding_progress;
     EXCEPTION
         WHEN lock_not_available THEN RAISE;
         WHEN OTHERS THEN RAISE NOTICE 'Without pgvector: %', SQLERRM;

@@ -220,6 +220,7 @@ class MeaningIndex:
             "retry_seconds": pause,
         }
         _log.warning("embedding_failed", extra={"data": data})
+        self._is_available, self._check_at = False, 0.0  # the extension may have been dropped
         with suppress(ServiceUnavailable):  # then it waits until its claim has ended
             async with self._database.session() as session:
                 await session.vectors.retry_later(claim, pause)

@@ -377,6 +377,14 @@ def test_a_database_gets_pgvector_later(url: str, server: str) -> None:
         migrate(plain)
         assert is_current(plain)
         assert value(plain, HAS_EMBEDDINGS) == 1
+        # What is left of vectors that were dropped is embedded again.
+        done = "INSERT INTO embedding_progress VALUES (gen_random_uuid(), 'm', 5, 5)"
+        value(plain, done)
+        value(url, "DROP EXTENSION vector CASCADE")
+        value(url, "CREATE EXTENSION vector")
+        migrate(plain)
+        assert value(plain, HAS_EMBEDDINGS) == 1
+        assert value(plain, "SELECT count(*) FROM embedding_progress") == 0
     finally:
         value(url, "REASSIGN OWNED BY plain_owner TO postgres")
         value(server, f"ALTER DATABASE {name} OWNER TO postgres")

@@ -231,6 +231,25 @@ async def test_without_pgvector_nothing_changes(
     assert 'context_recalls_total{ranking="words",reason="no_pgvector"} 1.0' in metrics
 
 
+async def test_an_extension_that_is_dropped_costs_no_more_calls(
+    process: Process, cid: str, fake_llm: FakeLLM, database_url: str
+) -> None:
+    """The words answer, and a worker notices with its first failure that nothing can be stored."""
+    index = await process.embed_all(cid)
+    await process.harness.append(cid, user("one more"))
+    await index.request(cid, 51)
+    words = await answer_of(process, None, cid)
+    await execute(database_url, "DROP EXTENSION vector CASCADE")
+    assert await answer_of(process, index, cid) == words
+    assert not await index.work()
+    calls = fake_llm.calls
+    for _ in range(3):
+        await process.make_due()
+        assert not await index.work()
+    assert await answer_of(process, index, cid) == words
+    assert fake_llm.calls == calls
+
+
 async def test_while_the_index_is_behind_the_words_answer(
     process: Process, cid: str, fake_llm: FakeLLM
 ) -> None:
