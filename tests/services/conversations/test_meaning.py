@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from app.adapters.models.circuit_breaker import EmbeddingCircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
@@ -34,6 +35,7 @@ from app.services.tenancy.embedding_quota import EmbeddingQuota
 from app.settings import Settings
 from tests import fake_llm as fake
 from tests.api.talk import append, new_conversation
+from tests.collector import collecting, values
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
 from tests.services.fakes import (
@@ -592,30 +594,41 @@ async def test_a_deletion_leaves_no_vector(process: Process, cid: str, fake_llm:
 
 async def test_a_service_with_an_embedding_model(settings: Settings, fake_llm: FakeLLM) -> None:
     """Its worker embeds what a background compaction hides, and `recall` finds it by meaning."""
-    configured = settings.model_copy(
-        update={
-            "embedding_model": MODEL,
-            "embedding_api_base": fake_llm.api_base,
-            "embedding_api_key": "test",
-            "embedding_question_seconds": 20.0,
-            "sweep_seconds": 0.05,
-        }
-    )
-    async with started(create_app(configured, with_worker=True)) as client:
-        path = await new_conversation(client, policy=POLICY)
-        await append(client, path, user(SAID), says("noted"))
-        await append(client, path, *(user("why " * 300) for _ in range(30)))
-        call = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "recall", "arguments": f'{{"query": "{QUESTION}"}}'},
-        }
-        async with asyncio.timeout(20):
-            while True:
-                answer = await client.post(f"{path}/tool-calls", json={"tool_call": call})
-                assert answer.status_code == 200, answer.text
-                text = answer.json()["message"]["content"]
-                if BY_MEANING in text:
-                    break
+    with collecting() as (collector, address):
+        configured = settings.model_copy(
+            update={
+                "embedding_model": MODEL,
+                "embedding_api_base": fake_llm.api_base,
+                "embedding_api_key": "test",
+                "embedding_question_seconds": 20.0,
+                "sweep_seconds": 0.05,
+                "otlp_endpoint": address,
+            }
+        )
+        async with started(create_app(configured, with_worker=True)) as client:
+            path = await new_conversation(client, policy=POLICY)
+            await append(client, path, user(SAID), says("noted"))
+            await append(client, path, *(user("why " * 300) for _ in range(30)))
+            call = {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "recall", "arguments": f'{{"query": "{QUESTION}"}}'},
+            }
+            async with asyncio.timeout(20):
+                while True:
+                    answer = await client.post(f"{path}/tool-calls", json={"tool_call": call})
+                    assert answer.status_code == 200, answer.text
+                    text = answer.json()["message"]["content"]
+                    if BY_MEANING in text:
+                        break
     assert text.startswith("#1 user")
     assert SAID in text
+    span = collector.named(f"embeddings {MODEL}")[0]
+    assert span.kind == Span.SPAN_KIND_CLIENT
+    attributes = values(span.attributes)
+    assert attributes.pop("gen_ai.usage.input_tokens") > 0
+    assert attributes == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": MODEL,
+    }
