@@ -151,6 +151,7 @@ SCHEMA = """
     SELECT md5(string_agg(part, ' ' ORDER BY part)) FROM (
         SELECT oid || relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
         UNION ALL SELECT oid || tgname FROM pg_trigger
+        UNION ALL SELECT oid || extname FROM pg_extension
         UNION ALL SELECT version_num FROM alembic_version
     ) AS parts(part)
 """

@@ -134,6 +134,7 @@ def test_the_page_has_its_headings() -> None:
         "Several processes",
         "Health and shutdown",
         "Database outages",
+        "Recall by meaning",
         "Retention",
         "Redaction",
         "Keys and limits",

@@ -26,6 +26,7 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.models.embeddings import EmbeddingCall, Embeddings
 
 _log = logging.getLogger("app.adapters.models.litellm_gateway")
 
@@ -65,12 +66,20 @@ _DETAILS = {
 }
 
 
+MAX_LENGTH = 16_000
+"""The most numbers of a vector that is accepted, which is the most of pgvector's halfvec."""
+
+
 class LiteLLMGateway:
     """Calls any model that LiteLLM supports; one instance serves the process."""
 
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
         self._api_key = api_key
+
+    def load(self) -> None:
+        """Import LiteLLM now (rule 1)."""
+        _litellm()
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer, or raise ServiceUnavailable with the reason."""
@@ -80,10 +89,7 @@ class LiteLLMGateway:
                 response = await self._send(litellm, call)
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
-            reason = _reason(exc)
-            facts = {"model": call.model, "reason": reason}
-            _log.warning("model_call_failed", exc_info=exc, extra={"data": facts})
-            raise _unavailable(reason, call.model, _retry_after(exc)) from exc
+            raise _failed(exc, call.model) from exc
         try:
             return _completion(response, call)
         except (AttributeError, LookupError, TypeError, ValidationError) as exc:
@@ -108,6 +114,30 @@ class LiteLLMGateway:
         litellm = await asyncio.to_thread(_litellm)
         return native_calls.takes_payload(litellm, model, format)
 
+    async def embed(self, call: EmbeddingCall) -> Embeddings:
+        """Return a vector for each text, or raise ServiceUnavailable with the reason."""
+        litellm = await asyncio.to_thread(_litellm)
+        options: dict[str, Any] = {}
+        if call.dimensions is not None:
+            # LiteLLM would drop it for models of other makers behind OpenAI's protocol.
+            options = {"dimensions": call.dimensions, "allowed_openai_params": ["dimensions"]}
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                response = await litellm.aembedding(
+                    model=call.model,
+                    input=list(call.texts),
+                    encoding_format="float",
+                    timeout=call.timeout_seconds,
+                    num_retries=0,
+                    max_retries=0,
+                    api_base=self._api_base,
+                    api_key=self._api_key,
+                    **options,
+                )
+        except Exception as exc:
+            raise _failed(exc, call.model) from exc
+        return _embeddings(response, call)
+
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
 
@@ -130,9 +160,18 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
+    litellm.DEFAULT_MAX_RETRIES = 0  # embeddings take it in place of `max_retries=0`
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def _failed(exc: Exception, model: str) -> ServiceUnavailable:
+    """Log why a call failed, and return the error for it."""
+    reason = _reason(exc)
+    data = {"model": model, "reason": reason}
+    _log.warning("model_call_failed", exc_info=exc, extra={"data": data})
+    return _unavailable(reason, model, _retry_after(exc))
 
 
 def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
@@ -215,3 +254,20 @@ def _chat_completion(response: Any) -> tuple[Completion, Any]:
         completion, usage.model_dump() if usage is not None else None, FormatName.OPENAI_CHAT
     )
     return completion, extra.get("native_finish_reason")
+
+
+def _embeddings(response: Any, call: EmbeddingCall) -> Embeddings:
+    """Return the vectors in the order of the texts; they all have the same length."""
+    try:
+        items = sorted(
+            (item if isinstance(item, Mapping) else vars(item) for item in response.data),
+            key=lambda item: int(item["index"]),
+        )
+        vectors = tuple(tuple(map(float, item["embedding"])) for item in items)
+        usage = getattr(response, "usage", None)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise _unavailable("bad_answer", call.model) from exc
+    lengths = {len(vector) for vector in vectors}
+    if len(vectors) != len(call.texts) or len(lengths) != 1 or not 0 < lengths.pop() <= MAX_LENGTH:
+        raise _unavailable("bad_answer", call.model)
+    return Embeddings(vectors, int(getattr(usage, "prompt_tokens", 0) or 0))

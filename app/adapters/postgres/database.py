@@ -18,6 +18,7 @@ from app.adapters.postgres.conversations.redactions import RedactionRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
+from app.adapters.postgres.conversations.vectors import VectorRepository
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
@@ -98,6 +99,10 @@ class PostgresRepositories:
     @property
     def search(self) -> SearchRepository:
         return SearchRepository(self._session)
+
+    @property
+    def vectors(self) -> VectorRepository:
+        return VectorRepository(self._session)
 
     @property
     def tenant_search(self) -> TenantSearchRepository:

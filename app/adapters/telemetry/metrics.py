@@ -84,6 +84,9 @@ class Metrics:
         self.call_cost = counter(
             "llm_cost_usd", "Cost of answered calls whose price is known, in USD", "model"
         )
+        self.recalls = counter(
+            "recalls", "Answers of `recall`, by what ranked the messages", "ranking", "reason"
+        )
         self.jobs = counter("jobs", "Background work, by outcome", "kind", "outcome")
         self.job_seconds = histogram("job_duration_seconds", "Duration of background work", "kind")
         self.pool_size = gauge("pool_size", "Database connections that are open")

@@ -1,4 +1,4 @@
-"""Quotas of a tenant: requests per minute, summariser calls per hour, bytes per day.
+"""Quotas of a tenant: requests per minute, summariser calls per hour, bytes and tokens per day.
 
 1. A rate window has a fixed length and starts at a multiple of it since 1970, so that all processes
    use the same windows.
@@ -23,11 +23,17 @@ class QuotaKind(StrEnum):
     REQUESTS = "requests"
     BYTES = "bytes"
     SUMMARISER_CALLS = "summariser_calls"
+    EMBEDDING_TOKENS = "embedding_tokens"
 
     @property
     def window_seconds(self) -> int:
         """The length of its rate window."""
-        return {"requests": 60, "summariser_calls": 3_600, "bytes": 86_400}[self]
+        return {
+            QuotaKind.REQUESTS: 60,
+            QuotaKind.SUMMARISER_CALLS: 3_600,
+            QuotaKind.BYTES: 86_400,
+            QuotaKind.EMBEDDING_TOKENS: 86_400,
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class TenantLimits:
     bytes_per_day: int | None = None
     summarizer_calls_per_hour: int | None = None
     storage_bytes: int | None = None
+    embedding_tokens_per_day: int | None = None
 
     def with_defaults(self, defaults: TenantLimits) -> TenantLimits:
         """Return these limits, with the defaults in place of None."""
@@ -50,6 +57,7 @@ class TenantLimits:
             QuotaKind.REQUESTS: self.requests_per_minute,
             QuotaKind.BYTES: self.bytes_per_day,
             QuotaKind.SUMMARISER_CALLS: self.summarizer_calls_per_hour,
+            QuotaKind.EMBEDDING_TOKENS: self.embedding_tokens_per_day,
         }[kind]
 
 

@@ -1,21 +1,27 @@
-"""The ranking behind `recall`: from the words of a question to a page of messages.
+"""The ranking behind `recall`: from a question to a page of messages.
 
 1. Candidates come from the index: the newest messages for every word, with a limit. A question
    about a time also reads the newest ones of that time.
 2. The best candidates are read as far as they are small, and ranked by their texts as well.
 3. So the cost has bounds that do not depend on the length of the log, except for the index entries
    of a word, one for each block [search.words].
+4. Where messages are ranked by meaning as well, both rankings are fused. Without that ranking, for
+   any reason, the answer is that of the words.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.excerpts import EXCERPT_CHARS, excerpt
+from app.domain.conversations.search.fusion import ByWords, fused
 from app.domain.conversations.search.question import Question, Word, question_from
 from app.domain.conversations.search.recall import (
+    MAX_RANKED,
     MAX_RANKED_BYTES,
     MAX_RECALLED,
     NOTHING,
@@ -30,7 +36,9 @@ from app.domain.conversations.search.recall import (
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.times import TimeSpan
 from app.domain.conversations.search.words import Term
-from app.services.ports import Database, Repositories
+from app.services.common.observers import UNOBSERVED
+from app.services.conversations.meaning import ByMeaning, MeaningIndex
+from app.services.ports import Database, Observer, Repositories
 
 MAX_POSTINGS = 200
 """Messages per word of a question."""
@@ -39,25 +47,84 @@ READ_BYTES = 2_000_000
 MAX_NEIGHBOUR_BYTES = 65_536
 """The size of a message's body up to which it is shown beside another one."""
 NEIGHBOUR_CHARS = EXCERPT_CHARS // 2
+WORDS, WORDS_AND_MEANING = "words", "words_and_meaning"
+"""What ranked an answer, in metrics and logs."""
+NOT_CONFIGURED = "not_configured"
+"""Why meaning ranked nothing: the service has no embedding model."""
 _ANY_SIZE = 2**62
 
 _Texts = Mapping[int, tuple[SearchedMessage, str]]
 _Raised = tuple[int, int, float]  # the first seq of a time, the one after it, the boost
 
+_log = logging.getLogger("app.recall")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The ranking by words, the weights of the question's words, and the texts that were read."""
+
+    question: Question
+    ranked: ByWords
+    weights: Sequence[float]
+    texts: _Texts
+
 
 class Recall:
     """Ranks the messages of a conversation whose words are indexed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meaning: MeaningIndex | None = None,
+        observer: Observer = UNOBSERVED,
+    ) -> None:
         self._database = database
+        self._meaning = meaning
+        self._observer = observer
 
     async def page(
-        self, conversation_id: str, head_seq: int, question_text: str, offset: int
+        self, tenant_id: str, conversation: Conversation, question_text: str, offset: int
     ) -> RecallPage:
         """Return the messages that answer a question best, after the first `offset` ones."""
         question = question_from(question_text)
-        if not question.words or not head_seq:
+        if not conversation.state.head_seq or (not question.words and self._meaning is None):
             return NOTHING
+        asked = asyncio.create_task(self._by_meaning(tenant_id, conversation, question_text))
+        try:
+            found = await self._by_words(conversation, question)
+            meaning = await asked
+        finally:
+            asked.cancel()
+        ranked: Sequence[int] = found.ranked.seqs
+        if meaning.seqs is not None and self._meaning is not None:
+            ranked = fused(found.ranked, meaning.seqs, self._meaning.trust, MAX_RANKED)
+        self._observe(conversation.conversation_id, meaning)
+        page = ranked[offset : offset + MAX_RECALLED]
+        shown = await self._shown(conversation.conversation_id, page, found)
+        return RecallPage(tuple(shown), offset, len(ranked), meaning.seqs is not None)
+
+    async def _by_meaning(
+        self, tenant_id: str, conversation: Conversation, question_text: str
+    ) -> ByMeaning:
+        if self._meaning is None:
+            return ByMeaning(None, NOT_CONFIGURED)
+        return await self._meaning.rank(tenant_id, conversation, question_text)
+
+    def _observe(self, conversation_id: str, meaning: ByMeaning) -> None:
+        ranking = WORDS if meaning.seqs is None else WORDS_AND_MEANING
+        self._observer.recalled(ranking, meaning.reason)
+        if self._meaning is not None:
+            data = {
+                "conversation_id": conversation_id,
+                "ranking": ranking,
+                "reason": meaning.reason,
+            }
+            _log.info("recalled", extra={"data": data})
+
+    async def _by_words(self, conversation: Conversation, question: Question) -> _Found:
+        conversation_id, head_seq = conversation.conversation_id, conversation.state.head_seq
+        if not question.words:
+            return _Found(question, ByWords((), 0.0), (), {})
         async with self._database.session() as session:
             question, postings, span = await self._postings(
                 session, conversation_id, question, head_seq
@@ -70,11 +137,10 @@ class Recall:
         ranking.add_words(
             {seq: [cut[number] for number in numbers] for seq, numbers in words.items()}
         )
+        coverage = ranking.coverage
         texts = await self._texts(conversation_id, best, MAX_RANKED_BYTES)
         ranked = await asyncio.to_thread(_ranked_by_texts, ranking, texts)
-        page = ranked[offset : offset + MAX_RECALLED]
-        shown = await self._shown(conversation_id, page, texts, question, ranking.weights)
-        return RecallPage(tuple(shown), offset, len(ranked))
+        return _Found(question, ByWords(ranked, coverage), ranking.weights, texts)
 
     async def _postings(
         self, session: Repositories, conversation_id: str, question: Question, head_seq: int
@@ -157,21 +223,17 @@ class Recall:
         return texts
 
     async def _shown(
-        self,
-        conversation_id: str,
-        page: Sequence[int],
-        texts: _Texts,
-        question: Question,
-        weights: Sequence[float],
+        self, conversation_id: str, page: Sequence[int], found: _Found
     ) -> list[Recalled]:
         """Return a page's messages with excerpts, each with the messages around it."""
+        texts = found.texts
         beside = {seq + step for seq in page for step in (-1, 1)}.difference(page)
         known = {
             **await self._texts(conversation_id, set(page).difference(texts), _ANY_SIZE),
             **await self._texts(conversation_id, beside.difference(texts), MAX_NEIGHBOUR_BYTES),
             **texts,
         }
-        return await asyncio.to_thread(_recalled, page, known, question, weights)
+        return await asyncio.to_thread(_recalled, page, known, found.question, found.weights)
 
 
 def _ranked(

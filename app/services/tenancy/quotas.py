@@ -33,12 +33,15 @@ from app.services.ports import Database, Repositories
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to reach an unavailable database."""
 
-_MAX_TENANTS = 10_000
-_LABELS = {
+LABELS = {
     QuotaKind.REQUESTS: "requests of this minute",
     QuotaKind.BYTES: "bytes of this day",
     QuotaKind.SUMMARISER_CALLS: "calls of the summariser of this hour",
+    QuotaKind.EMBEDDING_TOKENS: "tokens of embeddings of this day",
 }
+"""What errors call the use of each kind."""
+
+_MAX_TENANTS = 10_000
 
 
 @dataclass(slots=True)
@@ -195,6 +198,6 @@ class QuotaService:
         elapsed_seconds = (self._now() - share.window).total_seconds()
         retry_after = max(1, int(kind.window_seconds - elapsed_seconds) + 1)
         return RateLimited(
-            f"The {share.limit:,} {_LABELS[kind]} are used up",
+            f"The {share.limit:,} {LABELS[kind]} are used up",
             {"limit": share.limit, "kind": kind.value, "retry_after": retry_after},
         )

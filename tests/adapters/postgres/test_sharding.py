@@ -207,6 +207,7 @@ SPREAD = {
     "tenant_events.FIND_POSITION": "a tenant's stream of events is opened",
     "tenant_events.NEWEST_OF_TENANTS": "one look for all streams that a process holds",
     "tenant_events.PAGE_OF_TENANT": "a page of a tenant's events",
+    "vectors.CLAIM": "a worker's claim: the messages of all conversations that wait longest",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.OF_AGENT": "a page of an agent's transcript",

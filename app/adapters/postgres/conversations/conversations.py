@@ -132,6 +132,8 @@ CONVERSATION_TABLES = (
     "conversation_usage",
     "offloaded_totals",
     "message_words",
+    "message_vectors",
+    "embedding_progress",
     "redactions",
     "snapshot_parts",
     "conversation_labels",

@@ -64,7 +64,7 @@ class SearchRepository:
             limit=limit,
             max_bytes=max_bytes,
         )
-        return [_searched_from(row) for row in rows]
+        return [searched_from(row) for row in rows]
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
         keys = {block: _key(conversation_id, block) for block in {seq // BLOCK for seq in words}}
@@ -141,7 +141,7 @@ class SearchRepository:
             max_bytes=max_bytes,
             max_body_bytes=max_body_bytes,
         )
-        return [_searched_from(row) for row in rows]
+        return [searched_from(row) for row in rows]
 
     async def time_of(self, conversation_id: str, seq: int) -> datetime | None:
         row = await self._session.first(TIME_OF, conversation_id=conversation_id, seq=seq)
@@ -219,7 +219,8 @@ def _by_group(groups: Sequence[Sequence[str]], query: str) -> list[str]:
     return [" | ".join([f"({query.replace(_KEY, key)})" for key in keys]) for keys in groups]
 
 
-def _searched_from(row: Any) -> SearchedMessage:
+def searched_from(row: Any) -> SearchedMessage:
+    """Return a message from a row of a statement of `searched`."""
     tool_name = None
     if row["call_ids"] is not None:
         calls = named_calls(row["calling_ids"], row["calling_names"])

@@ -11,7 +11,7 @@ from app.adapters.postgres.conversations.log_statements import (
 )
 
 
-def _searched(rows: str) -> Statement:
+def searched(rows: str) -> Statement:
     """Return a statement for the first of these messages, up to `:max_bytes` of their bodies.
 
     Each has the calls of the message that it answers, which hold the tool of a result. PostgreSQL
@@ -37,7 +37,7 @@ def _searched(rows: str) -> Statement:
     """)
 
 
-UNINDEXED = _searched(
+UNINDEXED = searched(
     """
     SELECT * FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -50,7 +50,7 @@ UNINDEXED = _searched(
     LIMIT CAST(:limit AS bigint)
     """
 )
-BY_SEQS = _searched(
+BY_SEQS = searched(
     """
     SELECT * FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
