@@ -22,10 +22,11 @@ from app.domain.compaction.summaries.statements.classification import (
     classify_user,
 )
 from app.domain.compaction.summaries.statements.entry_index import (
-    COMPARED,
     MAX_EARLIER,
     Entry,
     EntryIndex,
+    entry_of,
+    key_of,
 )
 from app.domain.compaction.summaries.statements.noise import is_output, is_resumption, without_noise
 from app.domain.compaction.summaries.statements.statement import (
@@ -34,8 +35,6 @@ from app.domain.compaction.summaries.statements.statement import (
     Kind,
     Statement,
 )
-from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
-from app.domain.compaction.summaries.statements.words import WORD, read_sentence
 from app.domain.compaction.summaries.statements.work.state import WorkState
 
 MAX_ENTRIES = 6000
@@ -97,8 +96,7 @@ class StatementLedger:
         for part in message.parts:
             if isinstance(part, Text) and part.text:
                 for statement in classify_user(without_noise(part.text)):
-                    if statement.kind in COMPARED and "\n" not in statement.text:
-                        self._replace_older(statement, subject_of(read_sentence(statement.text)))
+                    self._replace_older(entry_of(statement))
 
     def add_earlier(
         self,
@@ -132,7 +130,7 @@ class StatementLedger:
     def add(self, statement: Statement, *, in_first: bool = False, replaces: bool = True) -> None:
         """Add a statement: to the same one, in the place of an older one, or as a new one."""
         text = _MARKS.sub("", statement.text)
-        key = _key(text)
+        key = key_of(text)
         if not key:
             return
         statement = replace(statement, text=text)
@@ -143,12 +141,11 @@ class StatementLedger:
                 _merged(known.statement, statement, repeats=replaces), known.statement.earlier
             )
             in_first = in_first and known.in_first
-        subject = None
-        if statement.kind in COMPARED and "\n" not in statement.text:
-            subject = subject_of(read_sentence(statement.text))
-            if replaces:
-                statement = self._link(self._replace_older(statement, subject), subject)
-        self._index.insert(key, Entry(statement, subject, in_first))
+        entry = entry_of(statement, in_first=in_first)
+        if replaces:
+            self._replace_older(entry)
+            self._link(entry)
+        self._index.insert(key, entry)
         if len(self._index.entries) > MAX_ENTRIES:
             self._forget()
 
@@ -162,41 +159,35 @@ class StatementLedger:
 
     # --- replacement ----------------------------------------------------------------------
 
-    def _replace_older(self, statement: Statement, subject: Subject) -> Statement:
-        """Remove what a statement replaces; return it, in the section of what it replaces."""
-        for key in self._index.replaced_by(statement, subject):
-            old = self._index.remove(key).statement
+    def _replace_older(self, entry: Entry) -> None:
+        """Remove what a statement replaces; it gets the section of that."""
+        for replaced in self._index.replaced_by(entry):
+            old, statement = replaced.statement, entry.statement
             self.superseded[old.kind] += 1
             self._note_replaced(old.text)
-            statement = self._with_earlier(statement, old.earlier)
             if old.kind in _INHERITED and _PRECEDENCE[old.kind] < _PRECEDENCE[statement.kind]:
                 statement = replace(statement, kind=old.kind)
-        return statement
+            entry.statement = self._with_earlier(statement, old.earlier)
 
-    def _link(self, statement: Statement, subject: Subject) -> Statement:
+    def _link(self, entry: Entry) -> None:
         """Take up the older statement that this one most likely changes, to be shown with it."""
-        key = self._index.likely_changed_by(statement, subject)
-        if key is None:
-            return statement
-        old = self._index.remove(key).statement
+        changed = self._index.likely_changed_by(entry)
+        if changed is None:
+            return
+        old, statement = changed.statement, entry.statement
         kind = min(old.kind, statement.kind, key=lambda kind: _PRECEDENCE[kind])
-        return self._with_earlier(replace(statement, kind=kind), (old.text, *old.earlier))
+        statement = replace(statement, kind=kind)
+        entry.statement = self._with_earlier(statement, (old.text, *old.earlier))
 
     def _with_earlier(self, statement: Statement, texts: Sequence[str]) -> Statement:
-        """Return a statement with older ones beside it; those without room there stand apart."""
+        """Return a statement with older ones beside it; of more than fit the oldest are history."""
         found = [
             text for text in dict.fromkeys((*statement.earlier, *texts)) if text != statement.text
         ]
         for text in found[MAX_EARLIER:]:
-            self._enter(Statement(statement.kind, text, statement.author))
+            self.superseded[statement.kind] += 1
+            self._note_replaced(text)
         return replace(statement, earlier=tuple(found[:MAX_EARLIER]))
-
-    def _enter(self, statement: Statement) -> None:
-        """Add a statement as it is, unless the same one is there."""
-        key = _key(statement.text)
-        if key in self._index.entries:
-            return
-        self._index.insert(key, Entry(statement, subject_of(read_sentence(statement.text))))
 
     def _note_replaced(self, text: str) -> None:
         self._replaced.pop(text, None)
@@ -208,7 +199,9 @@ class StatementLedger:
         """Remove the statements that another ledger does not hold; return how many."""
         keys = set(held._index.entries)
         keys.update(
-            _key(text) for entry in held._index.entries.values() for text in entry.statement.earlier
+            key_of(text)
+            for entry in held._index.entries.values()
+            for text in entry.statement.earlier
         )
         removed = [key for key in self._index.entries if key not in keys]
         for key in removed:
@@ -221,11 +214,11 @@ class StatementLedger:
         """Return what holds, oldest mention first: what was stated, then the state of the work."""
         found = list(self._index.entries.values())
         found += (
-            Entry(statement, None)
+            Entry(statement)
             for statement in self.state.statements()
-            if statement.kind in STATE_KINDS or _key(statement.text) not in self._index.entries
+            if statement.kind in STATE_KINDS or key_of(statement.text) not in self._index.entries
         )
-        found += (Entry(Statement(Kind.REPLACED, text), None) for text in self._replaced)
+        found += (Entry(Statement(Kind.REPLACED, text)) for text in self._replaced)
         return found
 
 
@@ -254,12 +247,6 @@ def _holding(entries: Sequence[Entry]) -> Iterator[Statement]:
     for entry in entries:
         if entry.statement.kind is not Kind.REPLACED:
             yield entry.statement
-
-
-def _key(text: str) -> str:
-    """Return a text without case and punctuation; two statements with the same one are equal."""
-    key = "\0".join(match[0].lower() for match in WORD.finditer(text))
-    return key or text.strip()
 
 
 def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:

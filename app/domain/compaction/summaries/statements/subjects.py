@@ -52,7 +52,7 @@ _SPEAKING_WORDS = """
 """
 _SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""
-_NUMBER_WORDS = frozenset(  # tables of words
+NUMBER_WORDS = frozenset(  # tables of words
     """
     zero one two three four five six seven eight nine ten twelve twenty null eins zwei
     drei vier fünf sechs sieben acht neun zehn deux trois quatre cinq sept huit neuf dix
@@ -90,7 +90,7 @@ def subject_of(sentence: Sentence) -> Subject:
     exact = {
         stem
         for stem in content
-        if any(map(str.isdigit, stem)) or stem in _NUMBER_WORDS or stem in quoted
+        if any(map(str.isdigit, stem)) or stem in NUMBER_WORDS or stem in quoted
     }
     names = _names(sentence, start)
     if split is None:
