@@ -24,6 +24,7 @@ from app.domain.compaction.summaries.statements.subjects import Subject, subject
 from app.domain.compaction.summaries.statements.words import UNSPACED, WORD, read_sentence
 
 MAX_CANDIDATES = 40
+MAX_LIKELY = 20
 UPDATE_SCORE = 0.5
 MIN_VALUE_CHARS = 4
 """Shorter values, such as units, name no particular older statement."""
@@ -44,7 +45,7 @@ SUREST_LINK_SCORE = 0.3
 """What it needs beside an instruction or a remark, and what a request needs beside an instruction.
 """
 USUAL_WEIGHT = 0.7
-"""Shared words count as far as they are rarer than this share of the rarest."""
+"""Shared words count as far as they weigh more than this; the rarest weigh 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class EntryIndex:
     _earlier: dict[str, Entry] = field(default_factory=dict)
     _holders: dict[str, str] = field(default_factory=dict)
     _by_stem: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _removed: dict[str, Entry] = field(default_factory=dict)
     _count: int = 0
 
     def insert(self, key: str, entry: Entry) -> None:
@@ -131,26 +133,30 @@ class EntryIndex:
             older = key_of(text)
             if older in self.entries or older in self._earlier:
                 continue
-            shown = entry_of(replace(entry.statement, text=text, mentions=1, earlier=()))
+            shown = self._removed.get(older)
+            if shown is None:
+                shown = entry_of(replace(entry.statement, text=text, mentions=1, earlier=()))
             self._earlier[older] = shown
             self._holders[older] = key
             self._add_stems(older, shown)
+        self._removed.clear()
 
     def remove(self, key: str) -> Entry:
         """Remove an entry, and return it; one that is shown with another is taken from that."""
         if key in self._earlier:
             return self._detach(key)
-        entry = self.entries.pop(key)
+        entry = self._removed[key] = self.entries.pop(key)
         self._remove_stems(key, entry)
         for older in map(key_of, entry.statement.earlier):
             if self._holders.get(older) == key:
                 del self._holders[older]
-                self._remove_stems(older, self._earlier.pop(older))
+                shown = self._removed[older] = self._earlier.pop(older)
+                self._remove_stems(older, shown)
         return entry
 
     def _detach(self, key: str) -> Entry:
         holder = self.entries[self._holders.pop(key)]
-        entry = self._earlier.pop(key)
+        entry = self._removed[key] = self._earlier.pop(key)
         self._remove_stems(key, entry)
         left = tuple(text for text in holder.statement.earlier if key_of(text) != key)
         holder.statement = replace(holder.statement, earlier=left)
@@ -186,8 +192,8 @@ class EntryIndex:
         if new.subject is None or new.outline is None or is_question(new.statement.text):
             return None
         scores: dict[str, float] = {}
-        weights = {stem: self._weight((stem,)) for stem in new.outline.words}
-        for key in self._candidates(new.subject):
+        weights = self._weights(new.outline)
+        for key in self._candidates(new.subject)[:MAX_LIKELY]:
             score = self._likelihood(new, self._entry(key), weights)
             if score is not None:
                 scores[key] = score
@@ -205,9 +211,7 @@ class EntryIndex:
     def _link_score(self, holder: str, key: str) -> float:
         """Return how likely a statement changes the one that is shown with it."""
         entry = self.entries[holder]
-        weights = (
-            {stem: self._weight((stem,)) for stem in entry.outline.words} if entry.outline else {}
-        )
+        weights = self._weights(entry.outline) if entry.outline is not None else {}
         return self._likelihood(entry, self._earlier[key], weights) or LINK_SCORE
 
     def _entry(self, key: str) -> Entry:
@@ -258,25 +262,16 @@ class EntryIndex:
     def _likelihood(self, new: Entry, old: Entry, weights: Mapping[str, float]) -> float | None:
         """Return how likely a statement changes an older one, None where they belong apart.
 
-        `weights` are those of the newer one's words.
+        `weights` are those of the newer one's words, 1 for the rarest, and of all of them together.
         """
         statement, older = new.statement, old.statement
-        if new.outline is None or old.outline is None or new.subject is None or old.subject is None:
-            return None
-        if older.kind not in _REPLACEABLE or old.in_first or statement.author is not older.author:
-            return None
-        if len(older.text) > MAX_EARLIER_CHARS or new.subject.all == old.subject.all:
-            return None
-        if is_question(older.text):
-            return None
-        if len(older.earlier) >= MAX_EARLIER and not statement.updates:
-            return None  # rather a list than changes
         outline, before = new.outline, old.outline
+        if outline is None or before is None or new.subject is None or old.subject is None:
+            return None
+        if old.in_first or statement.author is not older.author or older.kind is Kind.FINDING:
+            return None
         shared = outline.words & before.words
-        names_value = self._names_value(new.subject, old.subject) or any(
-            self._is_rare(stem) and len(stem) >= MIN_VALUE_CHARS
-            for stem in before.values & new.subject.all
-        )
+        names_value = self._names_value(new.subject, old.subject, before)
         if not shared and not names_value:
             return None
         is_guarded = older.kind in _INSTRUCTIONS and not statement.updates
@@ -285,10 +280,9 @@ class EntryIndex:
         if statement.author is not Author.USER and not is_same_shape:
             return None
         weight = _SAME_SHAPE if is_same_shape else _OTHER
-        most = math.log(1 + (len(self.entries) + 1) / 2)
-        rare = sum(weights[stem] / most - USUAL_WEIGHT for stem in shared)
-        share = sum(weights[stem] for stem in shared) / (sum(weights.values()) or 1.0)
-        score = weight.bias + weight.shared * min(1.0, rare) + weight.share * share
+        rare = sum([weights[stem] for stem in shared])
+        score = weight.bias + weight.shared * min(1.0, rare - USUAL_WEIGHT * len(shared))
+        score += weight.share * rare / (weights[""] or 1.0)
         score += weight.names_value * names_value
         needed = LINK_SCORE
         if older.kind in _INSTRUCTIONS and statement.kind in _MINOR:
@@ -297,19 +291,40 @@ class EntryIndex:
             needed = SURER_LINK_SCORE
         if score < needed:
             return None  # what follows only speaks against it
-        differs_before, differs_after = outline.differs_beside(before, shared)
-        differs_before = differs_before or _name_others(new.subject, old.subject)
-        score += weight.differs_before * differs_before + weight.differs_after * differs_after
-        own_run = min(outline.own_run(shared), before.own_run(shared)) if shared else 0
-        score += weight.own_run * own_run
-        if score >= needed and own_run and outline.is_framed_alike(before, shared):
-            score += weight.framed_alike
+        if len(older.text) > MAX_EARLIER_CHARS or new.subject.all == old.subject.all:
+            return None
+        if is_question(older.text):
+            return None
+        if len(older.earlier) >= MAX_EARLIER and not statement.updates:
+            return None  # rather a list than changes
+        score += self._against(weight, new, old, shared)
         return score if score >= needed else None
 
-    def _names_value(self, new: Subject, old: Subject) -> bool:
+    def _against(self, weight: _Weights, new: Entry, old: Entry, shared: frozenset[str]) -> float:
+        """Return what speaks against a change: 0 or less."""
+        assert new.outline and old.outline and new.subject and old.subject
+        differs_before, differs_after = new.outline.differs_beside(old.outline, shared)
+        differs_before = differs_before or _name_others(new.subject, old.subject)
+        against = weight.differs_before * differs_before + weight.differs_after * differs_after
+        own_run = 0
+        if shared:
+            own_run = min(new.outline.own_run(shared), old.outline.own_run(shared))
+        if own_run and new.outline.is_framed_alike(old.outline, shared):
+            against += weight.framed_alike
+        return against + weight.own_run * own_run
+
+    def _names_value(self, new: Subject, old: Subject, outline: Outline | None = None) -> bool:
         """Whether a statement names the value of an older one, as in `from 30 to 45`."""
         shared = old.exact & new.exact
+        if outline is not None:
+            shared |= outline.values & new.all
         return any(self._is_rare(stem) and len(stem) >= MIN_VALUE_CHARS for stem in shared)
+
+    def _weights(self, outline: Outline) -> dict[str, float]:
+        most = math.log(1 + (len(self.entries) + 1) / 2)
+        weights = {stem: self._weight((stem,)) / most for stem in outline.words}
+        weights[""] = sum(weights.values())
+        return weights
 
     def _weight(self, stems: Iterable[str]) -> float:
         total = len(self.entries) + len(self._earlier) + 1

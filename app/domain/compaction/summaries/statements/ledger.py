@@ -141,7 +141,10 @@ class StatementLedger:
                 _merged(known.statement, statement, repeats=replaces), known.statement.earlier
             )
             in_first = in_first and known.in_first
-        entry = entry_of(statement, in_first=in_first)
+        if known is not None and known.subject is not None:
+            entry = replace(known, statement=statement, in_first=in_first)
+        else:
+            entry = entry_of(statement, in_first=in_first)
         if replaces:
             self._replace_older(entry)
             self._link(entry)

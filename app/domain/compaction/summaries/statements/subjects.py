@@ -66,18 +66,14 @@ NUMBER_WORDS = frozenset(  # tables of words
 class Subject:
     """The stems of a statement: `topic` names what it is about, `value` what it says of it.
 
-    `exact` are the numbers, names and quoted words of the value.
+    `exact` are the numbers, names and quoted words of the value, `all` are topic and value.
     """
 
     topic: frozenset[str]
     value: frozenset[str]
     exact: frozenset[str]
+    all: frozenset[str]
     updates: bool
-
-    @property
-    def all(self) -> frozenset[str]:
-        """All of its stems."""
-        return self.topic | self.value
 
 
 def subject_of(sentence: Sentence) -> Subject:
@@ -108,6 +104,7 @@ def subject_of(sentence: Sentence) -> Subject:
         frozenset(topic),
         frozenset(value),
         frozenset(value & (exact | names)),
+        frozenset(topic | value),
         sentence.has(Marker.UPDATE),
     )
 

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from app.domain.compaction.summaries.statements.languages import (
     de,
@@ -132,6 +133,7 @@ class Sentence:
         return not self.markers.isdisjoint(markers)
 
 
+@lru_cache(maxsize=32)  # a statement is read when it is classified, and when it is compared
 def read_sentence(text: str) -> Sentence:
     """Return a sentence with its words and markers."""
     matches = list(WORD.finditer(text))
