@@ -90,6 +90,10 @@ class Entry:
     in_first: bool = False
     number: int = 0
 
+    def mark_earlier(self) -> None:
+        """Note that something newer, which is shown elsewhere, may change it."""
+        self.statement = replace(self.statement, is_earlier=True)
+
 
 def entry_of(statement: Statement, *, in_first: bool = False) -> Entry:
     """Return the entry of a statement, with its subject if it can be compared."""
@@ -187,8 +191,8 @@ class EntryIndex:
         found.sort(key=lambda key: key in self.entries)  # an entry takes its older ones with it
         return [self.remove(key) for key in found]
 
-    def likely_changed_by(self, new: Entry) -> Entry | None:
-        """Remove what a statement most likely changes (rule 2), and return it; None for nothing."""
+    def likely_changed_by(self, new: Entry) -> str | None:
+        """Return the key of what a statement most likely changes (rule 2), None for nothing."""
         if new.subject is None or new.outline is None or is_question(new.statement.text):
             return None
         scores: dict[str, float] = {}
@@ -200,12 +204,12 @@ class EntryIndex:
         ranked = sorted(scores, key=lambda key: (-round(scores[key], 1), -self._entry(key).number))
         for key in ranked:
             if key in self.entries:
-                return self.remove(key)
+                return key
             holder = self._holders[key]
             if holder in scores:
-                return self.remove(holder)
+                return holder
             if scores[key] > self._link_score(holder, key):
-                return self.remove(key)
+                return key
         return None
 
     def _link_score(self, holder: str, key: str) -> float:

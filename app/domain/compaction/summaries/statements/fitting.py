@@ -53,6 +53,8 @@ RETAINED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.DECISION, Kind.REFERE
 ASSISTANT_FACTOR = {Kind.FACT: 0.9, Kind.DECISION: 0.85}
 USUAL_ASSISTANT_FACTOR = 0.6
 DONE_FACTOR = 0.3
+EARLIER_FACTOR = 0.6
+"""Of a statement that something newer may change."""
 RECENCY_WEIGHT = 14.0
 """What the newest statement of a section that ages has over its oldest."""
 SALIENCE_WEIGHT = 8.0
@@ -231,6 +233,8 @@ def _score(statement: Statement, recency: float) -> float:
         score *= ASSISTANT_FACTOR.get(statement.kind, USUAL_ASSISTANT_FACTOR)
     if statement.kind is Kind.TODO and statement.text.startswith("[x]"):
         score *= DONE_FACTOR
+    if statement.is_earlier:
+        score *= EARLIER_FACTOR
     if statement.kind not in AGELESS:
         score += RECENCY_WEIGHT * recency
     else:

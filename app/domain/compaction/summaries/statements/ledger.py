@@ -42,7 +42,7 @@ MAX_ENTRIES = 6000
 MAX_REPLACED = 60
 MAX_FIRST_CHARS = 12_000
 
-_MARKS = re.compile(r"^(?:assistant: )+|(?: \(\u00d7\d{1,6}\))+$")
+_MARKS = re.compile(r"^(?:assistant: |\(earlier\) )+|(?: \(\u00d7\d{1,6}\))+$")
 """What a summary adds to a statement: a message that has it cannot pass for another statement."""
 _PRECEDENCE = {kind: place for place, kind in enumerate(Kind)}
 _INHERITED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
@@ -90,13 +90,20 @@ class StatementLedger:
             self.add(statement, in_first=is_first)
 
     def replace_by(self, message: Message) -> None:
-        """Remove what a message that stays shown replaces; it is not collected itself."""
+        """Remove what a message that stays shown replaces, and mark what it may change.
+
+        The message is not collected itself.
+        """
         if message.role is not Role.USER:
             return
         for part in message.parts:
             if isinstance(part, Text) and part.text:
                 for statement in classify_user(without_noise(part.text)):
-                    self._replace_older(entry_of(statement))
+                    entry = entry_of(statement)
+                    self._replace_older(entry)
+                    changed = self._index.likely_changed_by(entry)
+                    if changed in self._index.entries and changed != key_of(statement.text):
+                        self._index.entries[changed].mark_earlier()
 
     def add_earlier(
         self,
@@ -106,6 +113,7 @@ class StatementLedger:
         mentions: int,
         earlier: tuple[str, ...] = (),
         *,
+        is_earlier: bool = False,
         replaces: bool = False,
     ) -> None:
         """Take up a statement of an earlier summary, as what it was there.
@@ -122,7 +130,9 @@ class StatementLedger:
         elif kind is Kind.REPLACED:
             self._note_replaced(text)
         else:
-            statement = Statement(kind, text, author, mentions, earlier=earlier)
+            statement = Statement(
+                kind, text, author, mentions, earlier=earlier, is_earlier=is_earlier
+            )
             self.add(statement, replaces=replaces)
 
     # --- one by one -----------------------------------------------------------------------
@@ -177,7 +187,7 @@ class StatementLedger:
         changed = self._index.likely_changed_by(entry)
         if changed is None:
             return
-        old, statement = changed.statement, entry.statement
+        old, statement = self._index.remove(changed).statement, entry.statement
         kind = min(old.kind, statement.kind, key=lambda kind: _PRECEDENCE[kind])
         statement = replace(statement, kind=kind)
         entry.statement = self._with_earlier(statement, (old.text, *old.earlier))
@@ -199,17 +209,24 @@ class StatementLedger:
             del self._replaced[next(iter(self._replaced))]
 
     def keep_only(self, held: StatementLedger) -> int:
-        """Remove the statements that another ledger does not hold; return how many."""
-        keys = set(held._index.entries)
-        keys.update(
-            key_of(text)
-            for entry in held._index.entries.values()
-            for text in entry.statement.earlier
-        )
-        removed = [key for key in self._index.entries if key not in keys]
-        for key in removed:
-            self._index.remove(key)
-        return len(removed)
+        """Remove the statements that another ledger does not hold; return how many changed.
+
+        Those that it shows with newer ones are marked.
+        """
+        entries = held._index.entries
+        earlier = {
+            key_of(text) for entry in entries.values() for text in entry.statement.earlier
+        } - entries.keys()
+        earlier.update(key for key, entry in entries.items() if entry.statement.is_earlier)
+        changed = 0
+        for key, entry in list(self._index.entries.items()):
+            if key in earlier:
+                changed += not entry.statement.is_earlier
+                entry.mark_earlier()
+            elif key not in entries:
+                self._index.remove(key)
+                changed += 1
+        return changed
 
     # --- results --------------------------------------------------------------------------
 
@@ -263,4 +280,5 @@ def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:
         updates=first.updates or second.updates,
         is_salient=first.is_salient or second.is_salient,
         earlier=new.earlier,
+        is_earlier=new.is_earlier if repeats else old.is_earlier or new.is_earlier,
     )
