@@ -187,7 +187,7 @@ class CompactionRunner:
             return nothing_done(run, plan.reason)
         await self._add_event(run, EventType.STARTED, steps=plan.steps)
         try:
-            executed = await self._executor.execute(run, plan)
+            executed = await self._executor.carry_out(run, plan)
         except (ServiceUnavailable, ValidationError) as error:
             await self._record_failure(run, error)
             raise
@@ -219,7 +219,7 @@ class CompactionRunner:
         needs_model = plan.summarises and self._executor.model(source, request) is not None
         if plan.hidden is not None and needs_model:
             return await self._planned_calls(run, plan, plan.hidden, max_bytes)
-        receipt = self.receipt(run, await self._executor.execute(run, plan))
+        receipt = self.receipt(run, await self._executor.carry_out(run, plan))
         if receipt.after_tokens >= receipt.before_tokens:
             return dry_run_of(nothing_done(run, _NOT_SHORTER, plan.steps))
         view = receipt.view

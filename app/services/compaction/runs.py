@@ -72,8 +72,8 @@ class CompactionRun:
         """The strategy of this run."""
         return self.request.strategy or self.source.resolved.policy.strategy
 
-    def plan(self) -> NoCompaction | CompactionPlan:
-        """Return what to compact."""
+    def plan(self, summary_tokens: int | None = None) -> NoCompaction | CompactionPlan:
+        """Return what to compact; with `summary_tokens` its summaries take no more than these."""
         source = self.source
         if not source.entries:
             where = " in its active window" if source.state.head_seq else ""
@@ -93,6 +93,7 @@ class CompactionRun:
                 deep_within_target=not source.is_just_compacted(self.strategy),
                 strategy=self.request.strategy,
                 target_tokens=self.request.target_tokens,
+                summary_tokens=summary_tokens,
             ),
             source.view,
         )
