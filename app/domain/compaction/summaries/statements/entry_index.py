@@ -278,7 +278,7 @@ class EntryIndex:
         names_value = self._names_value(new.subject, old.subject, before)
         if not shared and not names_value:
             return None
-        is_guarded = older.kind in _INSTRUCTIONS and not statement.updates
+        is_guarded = older.kind in _INSTRUCTIONS
         # Rules for several files or people are no rule and its change.
         is_same_shape = outline.has_other_value(before, MEASURES if is_guarded else None)
         if statement.author is not Author.USER and not is_same_shape:
@@ -299,7 +299,7 @@ class EntryIndex:
             return None
         if is_question(older.text):
             return None
-        if len(older.earlier) >= MAX_EARLIER and not statement.updates:
+        if len(older.earlier) >= MAX_EARLIER and (is_guarded or not statement.updates):
             return None  # rather a list than changes
         score += self._against(weight, new, old, shared)
         return score if score >= needed else None
