@@ -258,6 +258,8 @@ class EntryIndex:
             threshold = CONFLICT_SCORE if conflicts and not names_old_value else UPDATE_SCORE
             score += OLD_VALUE_BONUS if names_old_value else 0.0
             return score if is_specific and score >= threshold else 0.0
+        if not (new.ends_in_value and old.ends_in_value):
+            return 0.0  # it may be a list
         differs = bool(new.exact - old.exact and old.exact - new.exact)
         topics = min(len(new.topic), len(old.topic))
         is_same = topics >= 2 and weight / (larger or 1.0) >= SAME_SUBJECT_SCORE
@@ -301,6 +303,10 @@ class EntryIndex:
             return None
         if len(older.earlier) >= MAX_EARLIER and (is_guarded or not statement.updates):
             return None  # rather a list than changes
+        is_list = not (new.subject.ends_in_value and old.subject.ends_in_value)
+        has_same_words = is_same_shape and outline.words == before.words
+        if is_list and has_same_words and not statement.updates:
+            return None
         score += self._against(weight, new, old, shared)
         return score if score >= needed else None
 

@@ -67,6 +67,7 @@ class Subject:
     """The stems of a statement: `topic` names what it is about, `value` what it says of it.
 
     `exact` are the numbers, names and quoted words of the value, `all` are topic and value.
+    With `ends_in_value` the sentence says its value behind a verb, as in `the port is 8080`.
     """
 
     topic: frozenset[str]
@@ -74,6 +75,7 @@ class Subject:
     exact: frozenset[str]
     all: frozenset[str]
     updates: bool
+    ends_in_value: bool
 
 
 def subject_of(sentence: Sentence) -> Subject:
@@ -89,6 +91,7 @@ def subject_of(sentence: Sentence) -> Subject:
         if any(map(str.isdigit, stem)) or stem in NUMBER_WORDS or stem in quoted
     }
     names = _names(sentence, start)
+    ends_in_value = split is not None
     if split is None:
         value = {stem for stem in content if stem in exact or stem in names}
     else:
@@ -97,6 +100,7 @@ def subject_of(sentence: Sentence) -> Subject:
         names_value = bool(head & (exact | names)) and len(head - exact) <= 1
         if names_value and value and not value & (exact | names):
             value = {stem for stem in content if stem in head}  # the value is named first
+            ends_in_value = False
     topic = {stem for stem in content if stem not in value}
     if not topic:
         topic, value = set(content), set()
@@ -106,6 +110,7 @@ def subject_of(sentence: Sentence) -> Subject:
         frozenset(value & (exact | names)),
         frozenset(topic | value),
         sentence.has(Marker.UPDATE),
+        ends_in_value,
     )
 
 
