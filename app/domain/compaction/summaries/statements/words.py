@@ -62,8 +62,10 @@ class PhraseIndex:
                 else:
                     self._by_word[words[0]].append(item)
 
-    def markers(self, words: Sequence[str], starts: Sequence[bool]) -> Iterator[tuple[Marker, int]]:
-        """Yield the markers of a sentence with the index of their first word.
+    def markers(
+        self, words: Sequence[str], starts: Sequence[bool]
+    ) -> Iterator[tuple[Marker, int, int]]:
+        """Yield the markers of a sentence with the indices of their first word and behind the last.
 
         `starts` says of each word whether a clause begins with it.
         """
@@ -74,7 +76,7 @@ class PhraseIndex:
                 if anchored and not starts[at]:
                     continue
                 if _matches(phrase, words, at):
-                    yield marker, at
+                    yield marker, at, at + len(phrase)
 
 
 def _matches(phrase: Sequence[str], words: Sequence[str], at: int) -> bool:
@@ -152,7 +154,14 @@ def read_sentence(text: str) -> Sentence:
         _add_unspaced_habit(text, found)
     for index in _languages(text, words):
         starts = _clause_starts(text, spans, words, index.fillers)
-        for marker, at in index.markers(words, starts):
+        matched = list(index.markers(words, starts))
+        standing = [
+            (at, end) for marker, at, end in matched if marker is Marker.STANDING and end > at + 1
+        ]
+        for marker, at, end in matched:
+            # The `now` of `from now on` says of no update.
+            if marker is Marker.UPDATE and any(a <= at and end <= b for a, b in standing):
+                continue
             found.add(marker)
             if marker is Marker.COPULA and at:
                 copulas.append(spans[at][1])
