@@ -278,7 +278,8 @@ class EntryIndex:
             return None
         shared = outline.words & before.words
         names_value = self._names_value(new.subject, old.subject, before)
-        if not shared and not names_value:
+        says_more = statement.updates or bool(new.subject.exact - old.subject.exact)
+        if not shared and not (names_value and says_more):
             return None
         is_guarded = older.kind in _INSTRUCTIONS
         # Rules for several files or people are no rule and its change.
