@@ -166,8 +166,8 @@ def test_older_statements_give_way_first() -> None:
     messages += [user(f"Never move {name} without papers.") for name in ("pallets", "barrels")]
     whole = summarised(messages, opens=False)
     assert f"- {newer} (earlier: {older})" in whole.text
-    small = summarised(messages, opens=False, tokens=count(whole.text) - 5)
-    assert f"- {newer}\n" in small.text and older not in small.text
+    small = summarised(messages, opens=False, tokens=count(whole.text) - 1)
+    assert f"- {newer}" in small.text.splitlines() and older not in small.text
     assert f"- {newer} (earlier: {older})" in small.unlisted
 
 
