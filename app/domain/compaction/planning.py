@@ -193,7 +193,8 @@ def plan_compaction(
         if not replace(budget, summary=needed).meets_target(shown_tokens):
             break
         plan, reserve = gentler_plan, needed
-    if isinstance(plan, NoCompaction) and is_asked and entries and not is_within_target:
+    can_clear = is_asked and strategy.compacts(policy) and entries and not is_within_target
+    if isinstance(plan, NoCompaction) and can_clear:
         # What cannot be hidden may have old results that can be cleared.
         cleared = _with_cleared_results(
             CompactionPlan((), 0, summarises=False), entries, budget.without_new_summary, policy
