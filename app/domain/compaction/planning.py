@@ -40,7 +40,7 @@ class CompactionOptions:
 
     `forced` accepts any gain. `deep` hides as much as the strategy can; `deep_within_target` does
     so only where the target is met already. `strategy` and `target_tokens` replace those of the
-    policy.
+    policy. `summary_tokens` are reserved for summaries in the place of `room_for_summaries`.
     """
 
     forced: bool = False
@@ -48,6 +48,7 @@ class CompactionOptions:
     deep_within_target: bool = False
     strategy: StrategyName | None = None
     target_tokens: int | None = None
+    summary_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def plan_compaction(
         strategy = STRATEGIES[policy.strategy]
     room = room_for_summaries(strategy.name, entries, state, resolved, options.target_tokens)
     reserve = room if options.target_tokens is not None else max(room, state.summary_tokens)
+    reserve = options.summary_tokens or reserve
     has_placeholders = state.results_cleared_through > 0 or any(item.clearable for item in entries)
     tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=has_placeholders)
     reserve += (
@@ -191,7 +193,14 @@ def plan_compaction(
         if not replace(budget, summary=needed).meets_target(shown_tokens):
             break
         plan, reserve = gentler_plan, needed
-    if isinstance(plan, CompactionPlan) and options.target_tokens is not None:
+    can_clear = is_asked and strategy.compacts(policy) and entries and not is_within_target
+    if isinstance(plan, NoCompaction) and can_clear:
+        # What cannot be hidden may have old results that can be cleared.
+        cleared = _with_cleared_results(
+            CompactionPlan((), 0, summarises=False), entries, budget.without_new_summary, policy
+        )
+        plan = cleared if cleared.freed_tokens > 0 else plan
+    elif isinstance(plan, CompactionPlan) and is_asked:
         left = replace(budget, summary=reserve) if plan.summarises else budget.without_new_summary
         plan = _with_cleared_results(plan, entries, left, policy)
     if isinstance(plan, CompactionPlan) and not accepts_any_gain:

@@ -31,6 +31,7 @@ from app.domain.compaction.views import (
     agent_tools_tokens,
     shown_entries,
     summary_message_tokens,
+    view_summary_tokens,
 )
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import (
@@ -62,6 +63,10 @@ from app.services.compaction.summariser import (
 from app.services.ports import Database
 
 DRY_RUN = "dry run"
+MAX_REPLANNED = 2_000
+"""Of more messages a summary is made once only: reading them takes most of the time."""
+MIN_SPARE = 0.1
+"""The share of an asked target that is worth another plan."""
 
 
 class PlanExecutor:
@@ -78,6 +83,29 @@ class PlanExecutor:
         return self._summariser.choose_model(
             request.model, resolved.policy.compaction.model, resolved.model
         )
+
+    async def carry_out(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
+        """Carry out a plan; where its summary takes less than its room, more messages stay.
+
+        Then the summary is made once more of fewer messages. That is done for an asked target and
+        without a model, of up to `MAX_REPLANNED` messages. [summary.room]
+        """
+        executed = await self.execute(run, plan)
+        source, target = run.source, run.request.target_tokens
+        if target is None or plan.hidden is None or self.model(source, run.request) is not None:
+            return executed
+        view = executed.view
+        used = view_summary_tokens(view, source.resolved.count)
+        spare = (target - source.tokens_in(view)) / source.resolved.factor
+        new = plan.hidden.end - (source.view.hidden.end if source.view.hidden is not None else 1)
+        if not executed.made or new > MAX_REPLANNED or spare < MIN_SPARE * target:
+            return executed
+        gentler = run.plan(used + LABEL_TOKENS)
+        if not isinstance(gentler, CompactionPlan) or not gentler.summarises:
+            return executed
+        again = await self.execute(run, gentler)
+        left = source.tokens_in(again.view)
+        return again if source.tokens_in(view) < left <= target else executed
 
     async def execute(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
         """Carry out a plan; a build uses the fallback plan if no summary can be made."""

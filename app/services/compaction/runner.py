@@ -192,7 +192,7 @@ class CompactionRunner:
             return nothing_done(run, plan.reason)
         await self._add_event(run, EventType.STARTED, steps=plan.steps)
         try:
-            executed = await self._executor.execute(run, plan)
+            executed = await self._executor.carry_out(run, plan)
         except (ServiceUnavailable, ValidationError) as error:
             await self._record_failure(run, error)
             raise
@@ -223,7 +223,8 @@ class CompactionRunner:
             return dry_run_of(nothing_done(run, plan.reason))
         summariser, notes = self.summariser.noting(max_bytes)
         run.calls.min_chars = sys.maxsize
-        executed = await PlanExecutor(self.database, summariser, self._payloads).execute(run, plan)
+        executor = PlanExecutor(self.database, summariser, self._payloads)
+        executed = await executor.carry_out(run, plan)
         if plan.hidden is not None and notes.count:
             return _planned_calls(run, plan, plan.hidden, notes)
         receipt = self.receipt(run, executed)

@@ -80,8 +80,8 @@ class CompactionRun:
         is_builtin = (self.request.model or policy.model) == EXTRACTIVE
         return policy.summary_input is SummaryInput.PREFIX and not is_builtin
 
-    def plan(self) -> NoCompaction | CompactionPlan:
-        """Return what to compact."""
+    def plan(self, summary_tokens: int | None = None) -> NoCompaction | CompactionPlan:
+        """Return what to compact; with `summary_tokens` its summaries take no more than these."""
         source = self.source
         if not source.entries:
             where = " in its active window" if source.state.head_seq else ""
@@ -101,6 +101,7 @@ class CompactionRun:
                 deep_within_target=not source.is_just_compacted(self.strategy),
                 strategy=self.request.strategy,
                 target_tokens=self.request.target_tokens,
+                summary_tokens=summary_tokens,
             ),
             source.view,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,6 +211,24 @@ def test_an_older_summary_of_a_tree_loses_what_a_newer_one_replaces() -> None:
     assert same == newer
     assert changed == older.replace("- The staging port is 8080.\n", "", 1)
     assert without_replaced_items([newer, older.replace("staging", "test")])[0] == newer
+
+
+def test_an_older_summary_of_a_tree_marks_what_a_newer_one_may_change() -> None:
+    """The item stays where it is, marked once. [strategy.tree]"""
+    kept = Statement(Kind.CONSTRAINT, "The crane must lift at most 12 tonnes.")
+    older = with_kept("## Values\n- Put 2200 ms down as the crane timeout.", [kept], CLOSING)
+    newer = with_kept(
+        "## Values\n- Make that 9963 ms for the crane timeout.",
+        [replace(kept, text="Lift at most 20 tonnes with the crane, we checked.")],
+        CLOSING,
+    )
+    changed, same = without_replaced_items([older, newer])
+    assert same == newer
+    assert changed == older.replace("- Put", "- (earlier) Put").replace("- The", "- (earlier) The")
+    assert without_replaced_items([changed, newer]) == [changed, newer]
+    ledger = StatementLedger()
+    read_kept(ledger, changed)
+    assert kept_statements(ledger, 400, count) == (replace(kept, is_earlier=True),)
 
 
 def test_a_newer_message_replaces_items_of_a_tree() -> None:

@@ -307,6 +307,19 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
     assert enough == NoCompaction("already within the target")
 
 
+def test_results_are_cleared_where_no_message_gives_way() -> None:
+    """All messages stay, but not the old results among them, if a target is asked."""
+    turn = [entry(1, U, 10)]
+    for _ in range(4):
+        turn += [entry(len(turn) + 1, A, 5), entry(len(turn) + 2, T, 150)]
+    asked = CompactionOptions(forced=True, target_tokens=500)
+    policy = Policy(strategy=StrategyName.SANDWICH)
+    plan = planned(policy, turn, asked)
+    assert isinstance(plan, CompactionPlan)
+    assert (plan.steps, plan.hidden) == (("clear_tool_results",), None)
+    assert 0 < plan.results_cleared_through < turn[-1].seq
+
+
 # --- when it is due -------------------------------------------------------------------------
 
 

@@ -7,8 +7,8 @@
 3. The next summary reads them back from the sections of the one before. What a model writes below
    the same headings is not taken for them.
 4. The model is sent other statements as well, as far as the text that it is sent lacks them.
-5. What a newer summary of a tree replaces is left out of the older ones. Items about the work are
-   not compared.
+5. What a newer summary of a tree replaces is left out of the older ones, and what it may change is
+   marked there. Items about the work are not compared.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.common.messages import Message
+from app.domain.compaction.summaries.statements.entry_index import key_of
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.statement import Author, Kind, Statement
 from app.domain.compaction.summaries.statements.summary_text import (
+    EARLIER_MARK,
     HEADING,
     LEFT_OUT,
     NOTHING,
@@ -29,7 +31,6 @@ from app.domain.compaction.summaries.statements.summary_text import (
     read_into,
     section_lines,
 )
-from app.domain.compaction.summaries.statements.words import WORD
 from app.domain.models.tokens import CountText
 
 KEPT_SHARE = 0.5
@@ -78,17 +79,21 @@ def kept_statements(
     ledger: StatementLedger, max_tokens: int, count: CountText
 ) -> tuple[Statement, ...]:
     """Return the standing instructions and constraints of users within `max_tokens` (rule 1)."""
-    found = [
-        Statement(entry.statement.kind, text.strip())
-        for entry in ledger.entries()
-        if entry.statement.kind in _KEPT_KINDS and entry.statement.author is Author.USER
-        for text in (*reversed(entry.statement.earlier), entry.statement.text)
-    ]
+    found: list[Statement] = []
+    for statement in (entry.statement for entry in ledger.entries()):
+        if statement.kind in _KEPT_KINDS and statement.author is Author.USER:
+            found += (
+                Statement(statement.kind, text.strip(), is_earlier=True)
+                for text in reversed(statement.earlier)
+            )
+            text, is_earlier = statement.text.strip(), statement.is_earlier
+            found.append(Statement(statement.kind, text, is_earlier=is_earlier))
     chosen: list[int] = []
     remaining = max_tokens
+    newest = sorted(range(len(found)), key=lambda place: (found[place].is_earlier, -place))
     for kind in _KEPT_KINDS:
         is_headed = False
-        for place in reversed(range(len(found))):
+        for place in newest:
             statement = found[place]
             if statement.kind is not kind or not statement.text:
                 continue
@@ -143,7 +148,7 @@ def with_kept(
 
     Of an answer that is too long for `max_tokens` beside them, the last lines are left out.
     """
-    own = without_items(answer, {_words(statement.text) for statement in kept})
+    own = without_items(answer, {key_of(statement.text) for statement in kept})
     text = _joined(kept, own, closing)
     while max_tokens is not None and own and (tokens := count(text)) > max_tokens:
         lines = own.split("\n")
@@ -172,18 +177,21 @@ def kept_text(kept: Sequence[Statement]) -> str:
     return "\n\n".join(sections)
 
 
-def split_kept(text: str) -> tuple[list[Statement], str]:
+def split_kept(summaries: str) -> tuple[list[Statement], str]:
     """Return the kept statements of summaries that a model wrote, and the other text (rule 3)."""
     kept: list[Statement] = []
     other: list[str] = []
     kind: Kind | None = None
     item: list[str] = []
-    for line in (*text.split("\n"), ""):
+    for line in (*summaries.split("\n"), ""):
         if item and line.startswith("  "):
             item.append(line[2:])
             continue
         if item and kind is not None:
-            kept.append(Statement(kind, "\n".join(item)))
+            text = "\n".join(item)
+            is_earlier = text.startswith(EARLIER_MARK)
+            text = text.removeprefix(EARLIER_MARK)
+            kept.append(Statement(kind, text, is_earlier=is_earlier))
         item = []
         if line in _KEPT_HEADINGS:
             kind = _KEPT_HEADINGS[line]
@@ -200,7 +208,14 @@ def read_summary(ledger: StatementLedger, text: str, *, replaces: bool = False) 
     """Take up an earlier summary, or several, by a model or without one."""
     kept, other = split_kept(text)
     for statement in kept:
-        ledger.add_earlier(statement.kind, statement.text, Author.USER, 1, replaces=replaces)
+        ledger.add_earlier(
+            statement.kind,
+            statement.text,
+            Author.USER,
+            1,
+            is_earlier=statement.is_earlier,
+            replaces=replaces,
+        )
     is_extract = HEADING in text and not kept
     read_into(ledger, text if is_extract else other, replaces=replaces)
 
@@ -223,6 +238,7 @@ def read_kept(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
             Author.USER,
             statement.mentions,
             statement.earlier,
+            is_earlier=statement.is_earlier,
             replaces=replaces,
         )
 
@@ -236,7 +252,9 @@ def _items(text: str) -> Iterator[tuple[Kind, str]]:
         if line.startswith("#"):
             kind = _COMPARED_HEADINGS.get(line.strip("# :").lower(), Kind.FACT)
         elif kind is not None and _LIST_MARK.match(line):
-            yield kind, _LIST_MARK.sub("", line).strip()
+            item = _LIST_MARK.sub("", line).strip()
+            if not item.startswith(EARLIER_MARK):
+                yield kind, item
 
 
 def replaced_items(ledger: StatementLedger) -> frozenset[str]:
@@ -245,7 +263,7 @@ def replaced_items(ledger: StatementLedger) -> frozenset[str]:
     current: set[str] = set()
     for entry in ledger.entries():
         is_replaced = entry.statement.kind is Kind.REPLACED
-        (replaced if is_replaced else current).add(_words(entry.statement.text))
+        (replaced if is_replaced else current).add(key_of(entry.statement.text))
     return frozenset(replaced - current)
 
 
@@ -267,21 +285,46 @@ def newest_ledger(texts: Sequence[str], shown: Sequence[Message] = ()) -> Statem
 def without_replaced_items(texts: Sequence[str], shown: Sequence[Message] = ()) -> list[str]:
     """Return summaries, oldest first, without what a later one or a message replaces (rule 5).
 
-    A summary without such an item, or that was made without a model, is returned as it is.
+    What one of these may change is marked. A summary without such an item, or that was made without
+    a model, is returned as it is.
     """
-    replaced = replaced_items(newest_ledger(texts, shown))
-    return [_without(text, replaced) for text in texts]
+    ledger = newest_ledger(texts, shown)
+    replaced, earlier = replaced_items(ledger), _earlier_items(ledger)
+    return [_without(text, replaced, earlier) for text in texts]
 
 
-def _without(text: str, replaced: Set[str]) -> str:
+def _earlier_items(ledger: StatementLedger) -> frozenset[str]:
+    """Return the words of the statements that newer ones may change."""
+    earlier: set[str] = set()
+    current: set[str] = set()
+    for statement in (entry.statement for entry in ledger.entries()):
+        earlier.update(map(key_of, statement.earlier))
+        (earlier if statement.is_earlier else current).add(key_of(statement.text))
+    return frozenset(earlier - current)
+
+
+def _without(text: str, replaced: Set[str], earlier: Set[str]) -> str:
     if HEADING in text:
         return text
     kept, other = split_kept(text)
-    left = [statement for statement in kept if _words(statement.text) not in replaced]
-    own = without_items(other, replaced)
-    if len(left) == len(kept) and own == other:
+    left = [
+        replace(item, is_earlier=item.is_earlier or key_of(item.text) in earlier)
+        for item in kept
+        if key_of(item.text) not in replaced
+    ]
+    own = "\n".join(
+        _marked_earlier(line, earlier) for line in without_items(other, replaced).split("\n")
+    )
+    if left == kept and own == other:
         return text
     return _joined(left, own, closing_of(text).text)
+
+
+def _marked_earlier(line: str, earlier: Set[str]) -> str:
+    mark = _LIST_MARK.match(line)
+    if mark is None or key_of(line[mark.end() :]) not in earlier:
+        return line
+    return f"{line[: mark.end()]}{EARLIER_MARK}{line[mark.end() :]}"
 
 
 def without_items(answer: str, words: Set[str]) -> str:
@@ -294,7 +337,7 @@ def without_items(answer: str, words: Set[str]) -> str:
             if heading is not None and was_removed and not any(lines[heading + 1 :]):
                 del lines[heading:]
             heading, was_removed = len(lines), False
-        elif _words(_LIST_MARK.sub("", line)) in words:
+        elif key_of(_LIST_MARK.sub("", line)) in words:
             was_removed = True
             continue
         lines.append(_unmarked(line))
@@ -310,17 +353,13 @@ def _unmarked(line: str) -> str:
     return f" {line}" if line.startswith(LEFT_OUT) else line
 
 
-def _words(text: str) -> str:
-    words = "\0".join(match[0].lower() for match in WORD.finditer(text))
-    return words or text.strip()
-
-
 def _heading(kind: Kind) -> str:
     return f"## {kind.value}{WORD_FOR_WORD}"
 
 
 def _item(statement: Statement) -> str:
-    return f"- {statement.text}".replace("\n", "\n  ")
+    mark = EARLIER_MARK if statement.is_earlier else ""
+    return f"- {mark}{statement.text}".replace("\n", "\n  ")
 
 
 def _kind_order(statement: Statement) -> int:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.compaction.summaries.statements.fitting import fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.merging import without_replaced
+from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING
 from tests.domain.compaction.statements.messages import (
     assistant,
     count,
@@ -97,6 +99,96 @@ def test_a_likely_update_stands_beside_what_it_may_change(old: str, new: str) ->
     assert line == f"- {new} (earlier: {old})"
     assert summarised([], text, opens=False).text == text
     assert HISTORY not in sections(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Put 2200 ms down as the crane timeout.", "Make that 9963 ms for the crane timeout."),
+        ("Ops told me the crane port would be 7001.", "Crane port? That would be 7405 these days."),
+        ("Our crane image sits at hub.harbor.example.", "Word is: quay.dock.example, crane image."),
+        ("Send crane alarms to stderr.", "Crane alarms belong on stdout after all."),
+    ],
+)
+def test_the_statement_that_an_update_fits_best_is_found(old: str, new: str) -> None:
+    """Among others in the same words it stands beside the right one. [summary.superseded]"""
+    others = [
+        "Put 300 ms down as the winch timeout.",
+        "The winch port is 6001.",
+        "The winch image is at hub.winch.example.",
+        "Send winch mail to Ada.",
+    ]
+    text = summarised([user(each) for each in (*others, old, *others[::-1], new)], opens=False).text
+    (line,) = (line for line in text.splitlines() if old in line)
+    assert new in line
+    held = [line for line in text.splitlines() if line.startswith("- ") and old not in line]
+    assert all(any(other in line.split(" (earlier: ")[0] for line in held) for other in others)
+
+
+def test_an_older_statement_moves_to_the_newer_one_that_it_fits_better() -> None:
+    """A wrong guess is mended by a later statement."""
+    ledger = StatementLedger()
+    for text in (
+        "The winch port is 6001.",
+        "Deploys of the crane happen on Thursdays at noon.",
+        "The crane is green now.",
+        "Deploys of the crane happen on Mondays now, at nine.",
+    ):
+        ledger.add_message(user(text))
+    shown = [entry.statement for entry in ledger.entries()]
+    (newest,) = (item for item in shown if "Mondays" in item.text)
+    assert any("Thursdays" in text for text in newest.earlier) or any(
+        "Thursdays" in item.text and item.kind == HISTORY for item in shown
+    )
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "From now on never touch file{}.py.",
+        "Always cc person{} on mails.",
+        "From now on, never deploy service {} on Fridays.",
+        "Ticket OPS-{} is about the login page.",
+    ],
+)
+def test_a_list_of_statements_stays(form: str) -> None:
+    """The same of several things is no change of one."""
+    stated = [form.format(number) for number in range(100, 140)]
+    text = summarised([user("\n".join(stated))], opens=False).text
+    assert [line[2:] for line in text.splitlines() if line[2:] in stated] == stated
+
+
+def test_older_statements_give_way_first() -> None:
+    """Where room is short a newer statement stands without the older one; that is remembered."""
+    older = "Ops told me the crane port would be 7001."
+    newer = "Crane port? That would be 7405 these days."
+    messages = [user(older), user(newer)]
+    messages += [user(f"Never move {name} without papers.") for name in ("pallets", "barrels")]
+    whole = summarised(messages, opens=False)
+    assert f"- {newer} (earlier: {older})" in whole.text
+    small = summarised(messages, opens=False, tokens=count(whole.text) - 1)
+    assert f"- {newer}" in small.text.splitlines() and older not in small.text
+    assert f"- {newer} (earlier: {older})" in small.unlisted
+
+
+def test_what_a_newer_summary_may_change_is_marked_in_an_older_one() -> None:
+    """In a tree both keep their places. [strategy.tree]"""
+    older = summarised([user("Export as CSV."), user("The winch is red.")], opens=False).text
+    newer = summarised([user("Export has to be Parquet, csv is 9 GB.")], opens=False).text
+    changed, same = without_replaced([older, newer], count)
+    assert same == newer
+    assert changed == older.replace("- Export", "- (earlier) Export")
+    assert without_replaced([changed, newer], count) == [changed, newer]
+
+
+def test_what_a_shown_message_may_change_is_marked() -> None:
+    """A summary says so of what a message beside it may change, and the next reads that back."""
+    ledger = StatementLedger()
+    ledger.add_message(user("Export as CSV."))
+    ledger.replace_by(user("Export has to be Parquet, csv is 9 GB."))
+    text = fit(ledger, 400, count, NO_CLOSING).text
+    assert "- (earlier) Export as CSV." in text
+    assert summarised([], text, opens=False).text == text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 1. A statement replaces an older one with another value for the same subject if its words say that
    something changes, or if both name the same subject in full.
-2. Without being sure of that, a statement may change an older one with which it shares enough.
+2. Without being sure of that, a statement may change the older one with which it shares most: rare
+   words, values of one shape, an old value. Other words directly beside a shared one speak against
+   it. The older one is shown with it then, and may still be found: a later statement that it fits
+   better takes it over.
 3. Words count by how few statements have them. A question replaces and changes nothing.
 """
 
@@ -10,16 +13,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from app.domain.compaction.summaries.statements.classification import is_question
+from app.domain.compaction.summaries.statements.outlines import MEASURES, Outline, outline_of
 from app.domain.compaction.summaries.statements.statement import Author, Kind, Statement
-from app.domain.compaction.summaries.statements.subjects import Subject
-from app.domain.compaction.summaries.statements.words import UNSPACED
+from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
+from app.domain.compaction.summaries.statements.words import UNSPACED, WORD, read_sentence
 
 MAX_CANDIDATES = 40
+MAX_LIKELY = 20
 UPDATE_SCORE = 0.5
 MIN_VALUE_CHARS = 4
 """Shorter values, such as units, name no particular older statement."""
@@ -29,11 +34,34 @@ SAME_SUBJECT_SCORE = 0.85
 OLD_VALUE_BONUS = 0.25
 EQUAL_SCORES = 0.05
 """Scores as close as this to the best one count as the best."""
-LINK_SCORE = 0.28
-"""What a statement whose words say that something changes shares with one that it may change."""
-VALUE_LINK_SCORE = 0.34
-TOPIC_LINK_SCORE = 0.5
-"""The same without such words, where both have a value, and where not."""
+LINK_SCORE = -1.5
+"""What a statement needs to stand beside an older one that it may change.
+
+The score is the logarithm of the odds. Its weights were fitted to the pairs and sessions of the
+benchmark that are for tuning: those of statements with a value of the same shape, and of others.
+"""
+SURER_LINK_SCORE = -0.5
+SUREST_LINK_SCORE = 0.3
+"""What it needs beside an instruction or a remark, and what a request needs beside an instruction.
+"""
+USUAL_WEIGHT = 0.7
+"""Shared words count as far as they weigh more than this; the rarest weigh 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    shared: float
+    share: float
+    names_value: float
+    differs_before: float
+    differs_after: float
+    framed_alike: float
+    own_run: float
+    bias: float
+
+
+_SAME_SHAPE = _Weights(1.9, 1.1, 1.4, -4.1, -2.3, -1.5, -1.3, 0.3)
+_OTHER = _Weights(5.5, -2.0, 2.7, -1.3, -0.9, -1.0, -0.7, -2.6)
 MAX_EARLIER = 3
 MAX_EARLIER_CHARS = 240
 
@@ -46,64 +74,152 @@ COMPARED = frozenset(
 """Kinds of which newer statements may replace older ones."""
 _REPLACEABLE = COMPARED - {Kind.FINDING}
 _INSTRUCTIONS = frozenset({Kind.STANDING, Kind.CONSTRAINT})
+_MINOR = frozenset({Kind.REQUEST, Kind.REMARK})
 
 
 @dataclass(slots=True)
 class Entry:
-    """A statement in the ledger; `in_first` is set where the first request has it."""
+    """A statement in the ledger; `in_first` is set where the first request has it.
+
+    `number` counts the entries in the order of their last mention.
+    """
 
     statement: Statement
-    subject: Subject | None
+    subject: Subject | None = None
+    outline: Outline | None = None
     in_first: bool = False
+    number: int = 0
+
+    def mark_earlier(self) -> None:
+        """Note that something newer, which is shown elsewhere, may change it."""
+        self.statement = replace(self.statement, is_earlier=True)
+
+
+def entry_of(statement: Statement, *, in_first: bool = False) -> Entry:
+    """Return the entry of a statement, with its subject if it can be compared."""
+    if statement.kind not in COMPARED or "\n" in statement.text:
+        return Entry(statement, in_first=in_first)
+    sentence = read_sentence(statement.text)
+    subject = subject_of(sentence)
+    return Entry(statement, subject, outline_of(sentence, subject), in_first)
+
+
+def key_of(text: str) -> str:
+    """Return a text without case and punctuation; two statements with the same one are equal."""
+    key = "\0".join(match[0].lower() for match in WORD.finditer(text))
+    return key or text.strip()
 
 
 @dataclass(slots=True)
 class EntryIndex:
-    """The entries by key, in the order of their last mention, and the keys by stem."""
+    """The entries by key, in the order of their last mention, and the keys by stem.
+
+    Statements that are shown with a newer one have entries apart, and the key of the newer one.
+    """
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    _earlier: dict[str, Entry] = field(default_factory=dict)
+    _holders: dict[str, str] = field(default_factory=dict)
     _by_stem: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _removed: dict[str, Entry] = field(default_factory=dict)
+    _count: int = 0
 
     def insert(self, key: str, entry: Entry) -> None:
-        """Add an entry as the newest."""
+        """Add an entry as the newest, with the older statements that are shown with it."""
+        if key in self._earlier:  # stated again
+            del self._holders[key]
+            self._remove_stems(key, self._earlier.pop(key))
+        self._count += 1
+        entry.number = self._count
         self.entries[key] = entry
+        self._add_stems(key, entry)
+        for text in entry.statement.earlier:
+            older = key_of(text)
+            if older in self.entries or older in self._earlier:
+                continue
+            shown = self._removed.get(older)
+            if shown is None:
+                shown = entry_of(replace(entry.statement, text=text, mentions=1, earlier=()))
+            self._earlier[older] = shown
+            self._holders[older] = key
+            self._add_stems(older, shown)
+        self._removed.clear()
+
+    def remove(self, key: str) -> Entry:
+        """Remove an entry, and return it; one that is shown with another is taken from that."""
+        if key in self._earlier:
+            return self._detach(key)
+        entry = self._removed[key] = self.entries.pop(key)
+        self._remove_stems(key, entry)
+        for older in map(key_of, entry.statement.earlier):
+            if self._holders.get(older) == key:
+                del self._holders[older]
+                shown = self._removed[older] = self._earlier.pop(older)
+                self._remove_stems(older, shown)
+        return entry
+
+    def _detach(self, key: str) -> Entry:
+        holder = self.entries[self._holders.pop(key)]
+        entry = self._removed[key] = self._earlier.pop(key)
+        self._remove_stems(key, entry)
+        left = tuple(text for text in holder.statement.earlier if key_of(text) != key)
+        holder.statement = replace(holder.statement, earlier=left)
+        return entry
+
+    def _add_stems(self, key: str, entry: Entry) -> None:
         if entry.subject is not None:
             for stem in entry.subject.all:
                 self._by_stem[stem][key] = None
 
-    def remove(self, key: str) -> Entry:
-        """Remove an entry, and return it."""
-        entry = self.entries.pop(key)
+    def _remove_stems(self, key: str, entry: Entry) -> None:
         if entry.subject is not None:
             for stem in entry.subject.all:
                 self._by_stem[stem].pop(key, None)
-        return entry
 
-    def replaced_by(self, statement: Statement, subject: Subject) -> list[str]:
-        """Return the keys of what a statement replaces (rule 1)."""
-        if not (subject.updates or subject.exact):
+    def replaced_by(self, new: Entry) -> list[Entry]:
+        """Remove what a statement replaces (rule 1), and return it."""
+        subject = new.subject
+        if subject is None or not (subject.updates or subject.exact):
             return []
-        scores = self._scores(statement, subject, self._certainty)
+        scores = {}
+        for key in self._candidates(subject):
+            score = self._certainty(new.statement, subject, self._entry(key))
+            if score > 0:
+                scores[key] = score
         best = max(scores.values(), default=0.0)
-        return [key for key, score in scores.items() if score >= best - EQUAL_SCORES]
+        found = [key for key, score in scores.items() if score >= best - EQUAL_SCORES]
+        found.sort(key=lambda key: key in self.entries)  # an entry takes its older ones with it
+        return [self.remove(key) for key in found]
 
-    def likely_changed_by(self, statement: Statement, subject: Subject) -> str | None:
+    def likely_changed_by(self, new: Entry) -> str | None:
         """Return the key of what a statement most likely changes (rule 2), None for nothing."""
-        if not (subject.updates or subject.exact or statement.is_salient):
+        if new.subject is None or new.outline is None or is_question(new.statement.text):
             return None
-        scores = self._scores(statement, subject, self._likelihood)
-        return max(scores, key=lambda key: scores[key], default=None)
+        scores: dict[str, float] = {}
+        weights = self._weights(new.outline)
+        for key in self._candidates(new.subject)[:MAX_LIKELY]:
+            score = self._likelihood(new, self._entry(key), weights)
+            if score is not None:
+                scores[key] = score
+        ranked = sorted(scores, key=lambda key: (-round(scores[key], 1), -self._entry(key).number))
+        for key in ranked:
+            if key in self.entries:
+                return key
+            holder = self._holders[key]
+            if holder in scores:
+                return holder
+            if scores[key] > self._link_score(holder, key):
+                return key
+        return None
 
-    def _scores(
-        self,
-        statement: Statement,
-        subject: Subject,
-        score: Callable[[Statement, Subject, Entry], float],
-    ) -> dict[str, float]:
-        found = {
-            key: score(statement, subject, self.entries[key]) for key in self._candidates(subject)
-        }
-        return {key: value for key, value in found.items() if value > 0}
+    def _link_score(self, holder: str, key: str) -> float:
+        """Return how likely a statement changes the one that is shown with it."""
+        entry = self.entries[holder]
+        weights = self._weights(entry.outline) if entry.outline is not None else {}
+        return self._likelihood(entry, self._earlier[key], weights) or LINK_SCORE
+
+    def _entry(self, key: str) -> Entry:
+        return self.entries.get(key) or self._earlier[key]
 
     def _candidates(self, subject: Subject) -> list[str]:
         """Return the statements that share a rare word of the subject, the newest of them."""
@@ -142,52 +258,96 @@ class EntryIndex:
             threshold = CONFLICT_SCORE if conflicts and not names_old_value else UPDATE_SCORE
             score += OLD_VALUE_BONUS if names_old_value else 0.0
             return score if is_specific and score >= threshold else 0.0
+        if not (new.ends_in_value and old.ends_in_value):
+            return 0.0  # it may be a list
         differs = bool(new.exact - old.exact and old.exact - new.exact)
         topics = min(len(new.topic), len(old.topic))
         is_same = topics >= 2 and weight / (larger or 1.0) >= SAME_SUBJECT_SCORE
         return score if differs and is_same else 0.0
 
-    def _likelihood(self, statement: Statement, new: Subject, entry: Entry) -> float:
-        """Return how likely a statement changes an older one, 0 where they belong apart."""
-        old, older = entry.subject, entry.statement
-        if old is None or older.kind not in _REPLACEABLE or entry.in_first:
-            return 0.0
-        if statement.author is not older.author or is_question(statement.text):
-            return 0.0
-        if older.kind in _INSTRUCTIONS and statement.kind not in _INSTRUCTIONS:
-            return 0.0
-        if len(older.text) > MAX_EARLIER_CHARS or len(older.earlier) >= MAX_EARLIER:
-            return 0.0
-        has_other_value = new.exact - old.exact and old.exact - new.exact
-        if statement.author is not Author.USER and not has_other_value:
-            return 0.0
-        shared = frozenset(stem for stem in new.all & old.all if not _is_small_number(stem))
-        if not any(map(self._is_rare, shared)) or not new.all - old.all:
-            return 0.0
-        least = min(self._weight(new.all), self._weight(old.all))
-        score = self._weight(shared) / (least or 1.0)
-        frame = 1 if len(new.topic) == len(old.topic) == 2 else 2
-        shares_topic = len(new.topic & old.topic) >= frame
-        differs = new.topic - old.all and old.topic - new.all
-        if shares_topic and differs and not self._names_value(new, old):
-            return 0.0  # two subjects in the same words
-        if new.updates:
-            return score if score >= LINK_SCORE else 0.0
-        have_values = new.exact and old.exact
-        return score if score >= (VALUE_LINK_SCORE if have_values else TOPIC_LINK_SCORE) else 0.0
+    def _likelihood(self, new: Entry, old: Entry, weights: Mapping[str, float]) -> float | None:
+        """Return how likely a statement changes an older one, None where they belong apart.
 
-    def _names_value(self, new: Subject, old: Subject) -> bool:
+        `weights` are those of the newer one's words, 1 for the rarest, and of all of them together.
+        """
+        statement, older = new.statement, old.statement
+        outline, before = new.outline, old.outline
+        if outline is None or before is None or new.subject is None or old.subject is None:
+            return None
+        if old.in_first or statement.author is not older.author or older.kind is Kind.FINDING:
+            return None
+        shared = outline.words & before.words
+        names_value = self._names_value(new.subject, old.subject, before)
+        says_more = statement.updates or bool(new.subject.exact - old.subject.exact)
+        if not shared and not (names_value and says_more):
+            return None
+        is_guarded = older.kind in _INSTRUCTIONS
+        # Rules for several files or people are no rule and its change.
+        is_same_shape = outline.has_other_value(before, MEASURES if is_guarded else None)
+        if statement.author is not Author.USER and not is_same_shape:
+            return None
+        weight = _SAME_SHAPE if is_same_shape else _OTHER
+        rare = sum([weights[stem] for stem in shared])
+        score = weight.bias + weight.shared * min(1.0, rare - USUAL_WEIGHT * len(shared))
+        score += weight.share * rare / (weights[""] or 1.0)
+        score += weight.names_value * names_value
+        needed = LINK_SCORE
+        if older.kind in _INSTRUCTIONS and statement.kind in _MINOR:
+            needed = SUREST_LINK_SCORE
+        elif older.kind in _INSTRUCTIONS or older.kind is Kind.REMARK:
+            needed = SURER_LINK_SCORE
+        if score < needed:
+            return None  # what follows only speaks against it
+        if len(older.text) > MAX_EARLIER_CHARS or new.subject.all == old.subject.all:
+            return None
+        if is_question(older.text):
+            return None
+        if len(older.earlier) >= MAX_EARLIER and (is_guarded or not statement.updates):
+            return None  # rather a list than changes
+        is_list = not (new.subject.ends_in_value and old.subject.ends_in_value)
+        has_same_words = is_same_shape and outline.words == before.words
+        if is_list and has_same_words and not statement.updates:
+            return None
+        score += self._against(weight, new, old, shared)
+        return score if score >= needed else None
+
+    def _against(self, weight: _Weights, new: Entry, old: Entry, shared: frozenset[str]) -> float:
+        """Return what speaks against a change: 0 or less."""
+        assert new.outline and old.outline and new.subject and old.subject
+        differs_before, differs_after = new.outline.differs_beside(old.outline, shared)
+        differs_before = differs_before or _name_others(new.subject, old.subject)
+        against = weight.differs_before * differs_before + weight.differs_after * differs_after
+        own_run = 0
+        if shared:
+            own_run = min(new.outline.own_run(shared), old.outline.own_run(shared))
+        if own_run and new.outline.is_framed_alike(old.outline, shared):
+            against += weight.framed_alike
+        return against + weight.own_run * own_run
+
+    def _names_value(self, new: Subject, old: Subject, outline: Outline | None = None) -> bool:
         """Whether a statement names the value of an older one, as in `from 30 to 45`."""
         shared = old.exact & new.exact
+        if outline is not None:
+            shared |= outline.values & new.all
         return any(self._is_rare(stem) and len(stem) >= MIN_VALUE_CHARS for stem in shared)
 
-    def _weight(self, stems: frozenset[str]) -> float:
-        total = len(self.entries) + 1
+    def _weights(self, outline: Outline) -> dict[str, float]:
+        most = math.log(1 + (len(self.entries) + 1) / 2)
+        weights = {stem: self._weight((stem,)) / most for stem in outline.words}
+        weights[""] = sum(weights.values())
+        return weights
+
+    def _weight(self, stems: Iterable[str]) -> float:
+        total = len(self.entries) + len(self._earlier) + 1
         return sum(math.log(1 + total / (1 + len(self._by_stem.get(stem, ())))) for stem in stems)
 
     def _is_rare(self, stem: str) -> bool:
         return len(self._by_stem.get(stem, ())) <= max(2, len(self.entries) // 50)
 
 
-def _is_small_number(stem: str) -> bool:
-    return stem[0].isdigit() and len(stem) < MIN_VALUE_CHARS
+def _name_others(one: Subject, other: Subject) -> bool:
+    """Whether two statements are about numbered things: `host1` and `host2`."""
+    return all(
+        any(character.isdigit() for stem in mine for character in stem)
+        for mine in (one.topic - other.all, other.topic - one.all)
+    )

@@ -53,6 +53,8 @@ RETAINED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.DECISION, Kind.REFERE
 ASSISTANT_FACTOR = {Kind.FACT: 0.9, Kind.DECISION: 0.85}
 USUAL_ASSISTANT_FACTOR = 0.6
 DONE_FACTOR = 0.3
+EARLIER_FACTOR, KEPT_EARLIER_FACTOR = 0.6, 0.95
+"""Of a statement that something newer may change; the second of instructions."""
 RECENCY_WEIGHT = 14.0
 """What the newest statement of a section that ages has over its oldest."""
 SALIENCE_WEIGHT = 8.0
@@ -128,31 +130,36 @@ def fit(
             break
         chosen.try_take(statement, place)
     while True:
-        text = _rendered(chosen.kept, ledger.state.root, ending)
+        text = _rendered(chosen.shown, ledger.state.root, ending)
         excess = count(text) - max_tokens
         if excess <= 0 or not chosen.drop_last(excess):
             break
     if not chosen.kept:
         text = ending or NOTHING
     counts = tuple(_section_counts(ledger, entries, chosen, kinds))
-    return FittedSummary(text, counts, _unlisted(ledger, ranked, chosen, kinds))
+    return FittedSummary(text, counts, _unlisted(ledger, entries, ranked, chosen, kinds))
 
 
 def _unlisted(
     ledger: StatementLedger,
+    entries: Sequence[Entry],
     ranked: Sequence[tuple[float, int, Statement]],
     chosen: _Choice,
     kinds: AbstractSet[Kind],
 ) -> str:
-    """Return the statements that were not chosen and may have room in a later summary."""
-    kept = {place for place, _ in chosen.kept}
-    texts = {statement.text for _, statement in chosen.kept}
+    """Return the statements that were not chosen and may have room in a later summary.
+
+    One that was chosen without the older ones beside it is among them, with these.
+    """
+    kept = dict(chosen.shown)
+    texts = {statement.text for statement in kept.values()}
     left: list[tuple[int, Statement]] = []
     if (first := ledger.first_request) and Kind.FIRST_REQUEST in kinds and first not in texts:
         left.append((-1, Statement(Kind.FIRST_REQUEST, first)))
     size = 0
-    for _, place, statement in ranked:
-        if place in kept or statement.kind not in REMEMBERED:
+    for place in dict.fromkeys(place for _, place, _ in ranked):
+        statement = entries[place].statement
+        if kept.get(place) == statement or statement.kind not in REMEMBERED:
             continue
         size += len(statement.text)
         if size > MAX_UNLISTED_CHARS or len(left) >= MAX_UNLISTED:
@@ -162,7 +169,7 @@ def _unlisted(
 
 
 class _Choice:
-    """The statements chosen so far, by place in the ledger."""
+    """The statements chosen so far, by place in the ledger; of the same place the last counts."""
 
     def __init__(self, tokens: int, count: CountText) -> None:
         self.remaining = tokens
@@ -170,6 +177,12 @@ class _Choice:
         self.kept: list[tuple[int, Statement]] = []
         self._count = count
         self._sections: set[Kind] = set()
+        self._alone: set[tuple[int, Statement]] = set()
+
+    @property
+    def shown(self) -> list[tuple[int, Statement]]:
+        """The statements as they are shown."""
+        return list(dict(self.kept).items())
 
     def take(self, statement: Statement, place: int = -1) -> None:
         """Choose a statement, however many tokens it takes."""
@@ -178,11 +191,18 @@ class _Choice:
         self.kept.append((place, statement))
 
     def try_take(self, statement: Statement, place: int) -> None:
-        """Choose a statement if it fits."""
+        """Choose a statement if it fits; one with older ones only if it was chosen alone."""
+        alone = replace(statement, earlier=())
+        if statement.earlier:
+            if (place, alone) not in self._alone:
+                return
+            self.remaining += self._cost(alone)
         if self.remaining <= 0 or self._cost(statement) > self.remaining:
             self.misses += 1
+            self.remaining -= self._cost(alone) if statement.earlier else 0
             return
         self.take(statement, place)
+        self._alone.add((place, alone))
 
     def drop_last(self, tokens: int) -> bool:
         """Drop the least important statements that take so many tokens; false without any."""
@@ -206,7 +226,10 @@ class _Choice:
 def _ranked(
     entries: Sequence[Entry], shown_first: str, first_request: str | None
 ) -> Iterator[tuple[float, int, Statement]]:
-    """Yield each statement that the first request does not show, with its score and place."""
+    """Yield each statement that the first request does not show, with its score and place.
+
+    One with older ones beside it is yielded without and with them.
+    """
     is_whole = bool(shown_first) and shown_first == first_request
     totals = Counter(entry.statement.kind for entry in entries)
     left = Counter((entry.statement.kind, entry.statement.author) for entry in entries)
@@ -222,7 +245,11 @@ def _ranked(
         if entry.in_first and is_shown and statement.kind is not Kind.STANDING:
             continue
         recency = seen[statement.kind] / totals[statement.kind]
-        yield _score(statement, recency), place, statement
+        score = _score(statement, recency)
+        yield score, place, replace(statement, earlier=())
+        if statement.earlier:
+            is_kept = statement.kind in (Kind.STANDING, Kind.CONSTRAINT)
+            yield score * (KEPT_EARLIER_FACTOR if is_kept else EARLIER_FACTOR), place, statement
 
 
 def _score(statement: Statement, recency: float) -> float:
@@ -231,6 +258,8 @@ def _score(statement: Statement, recency: float) -> float:
         score *= ASSISTANT_FACTOR.get(statement.kind, USUAL_ASSISTANT_FACTOR)
     if statement.kind is Kind.TODO and statement.text.startswith("[x]"):
         score *= DONE_FACTOR
+    if statement.is_earlier:
+        score *= EARLIER_FACTOR
     if statement.kind not in AGELESS:
         score += RECENCY_WEIGHT * recency
     else:
@@ -294,7 +323,7 @@ def _section_counts(
     kinds: AbstractSet[Kind],
 ) -> Iterator[SectionCount]:
     listed = _counted(entry.statement for entry in entries)
-    kept = _counted(statement for _, statement in chosen.kept)
+    kept = _counted(statement for _, statement in chosen.shown)
     if ledger.first_request and Kind.FIRST_REQUEST in kinds:
         listed[Kind.FIRST_REQUEST] = 1
     for kind in Kind:

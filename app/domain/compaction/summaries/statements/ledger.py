@@ -22,10 +22,11 @@ from app.domain.compaction.summaries.statements.classification import (
     classify_user,
 )
 from app.domain.compaction.summaries.statements.entry_index import (
-    COMPARED,
     MAX_EARLIER,
     Entry,
     EntryIndex,
+    entry_of,
+    key_of,
 )
 from app.domain.compaction.summaries.statements.noise import is_output, is_resumption, without_noise
 from app.domain.compaction.summaries.statements.statement import (
@@ -34,8 +35,6 @@ from app.domain.compaction.summaries.statements.statement import (
     Kind,
     Statement,
 )
-from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
-from app.domain.compaction.summaries.statements.words import WORD, read_sentence
 from app.domain.compaction.summaries.statements.work.state import WorkState
 
 MAX_ENTRIES = 6000
@@ -43,7 +42,7 @@ MAX_ENTRIES = 6000
 MAX_REPLACED = 60
 MAX_FIRST_CHARS = 12_000
 
-_MARKS = re.compile(r"^(?:assistant: )+|(?: \(\u00d7\d{1,6}\))+$")
+_MARKS = re.compile(r"^(?:assistant: |\(earlier\) )+|(?: \(\u00d7\d{1,6}\))+$")
 """What a summary adds to a statement: a message that has it cannot pass for another statement."""
 _PRECEDENCE = {kind: place for place, kind in enumerate(Kind)}
 _INHERITED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
@@ -91,14 +90,20 @@ class StatementLedger:
             self.add(statement, in_first=is_first)
 
     def replace_by(self, message: Message) -> None:
-        """Remove what a message that stays shown replaces; it is not collected itself."""
+        """Remove what a message that stays shown replaces, and mark what it may change.
+
+        The message is not collected itself.
+        """
         if message.role is not Role.USER:
             return
         for part in message.parts:
             if isinstance(part, Text) and part.text:
                 for statement in classify_user(without_noise(part.text)):
-                    if statement.kind in COMPARED and "\n" not in statement.text:
-                        self._replace_older(statement, subject_of(read_sentence(statement.text)))
+                    entry = entry_of(statement)
+                    self._replace_older(entry)
+                    changed = self._index.likely_changed_by(entry)
+                    if changed in self._index.entries and changed != key_of(statement.text):
+                        self._index.entries[changed].mark_earlier()
 
     def add_earlier(
         self,
@@ -108,6 +113,7 @@ class StatementLedger:
         mentions: int,
         earlier: tuple[str, ...] = (),
         *,
+        is_earlier: bool = False,
         replaces: bool = False,
     ) -> None:
         """Take up a statement of an earlier summary, as what it was there.
@@ -124,7 +130,9 @@ class StatementLedger:
         elif kind is Kind.REPLACED:
             self._note_replaced(text)
         else:
-            statement = Statement(kind, text, author, mentions, earlier=earlier)
+            statement = Statement(
+                kind, text, author, mentions, earlier=earlier, is_earlier=is_earlier
+            )
             self.add(statement, replaces=replaces)
 
     # --- one by one -----------------------------------------------------------------------
@@ -132,7 +140,7 @@ class StatementLedger:
     def add(self, statement: Statement, *, in_first: bool = False, replaces: bool = True) -> None:
         """Add a statement: to the same one, in the place of an older one, or as a new one."""
         text = _MARKS.sub("", statement.text)
-        key = _key(text)
+        key = key_of(text)
         if not key:
             return
         statement = replace(statement, text=text)
@@ -143,12 +151,14 @@ class StatementLedger:
                 _merged(known.statement, statement, repeats=replaces), known.statement.earlier
             )
             in_first = in_first and known.in_first
-        subject = None
-        if statement.kind in COMPARED and "\n" not in statement.text:
-            subject = subject_of(read_sentence(statement.text))
-            if replaces:
-                statement = self._link(self._replace_older(statement, subject), subject)
-        self._index.insert(key, Entry(statement, subject, in_first))
+        if known is not None and known.subject is not None:
+            entry = replace(known, statement=statement, in_first=in_first)
+        else:
+            entry = entry_of(statement, in_first=in_first)
+        if replaces:
+            self._replace_older(entry)
+            self._link(entry)
+        self._index.insert(key, entry)
         if len(self._index.entries) > MAX_ENTRIES:
             self._forget()
 
@@ -162,41 +172,35 @@ class StatementLedger:
 
     # --- replacement ----------------------------------------------------------------------
 
-    def _replace_older(self, statement: Statement, subject: Subject) -> Statement:
-        """Remove what a statement replaces; return it, in the section of what it replaces."""
-        for key in self._index.replaced_by(statement, subject):
-            old = self._index.remove(key).statement
+    def _replace_older(self, entry: Entry) -> None:
+        """Remove what a statement replaces; it gets the section of that."""
+        for replaced in self._index.replaced_by(entry):
+            old, statement = replaced.statement, entry.statement
             self.superseded[old.kind] += 1
             self._note_replaced(old.text)
-            statement = self._with_earlier(statement, old.earlier)
             if old.kind in _INHERITED and _PRECEDENCE[old.kind] < _PRECEDENCE[statement.kind]:
                 statement = replace(statement, kind=old.kind)
-        return statement
+            entry.statement = self._with_earlier(statement, old.earlier)
 
-    def _link(self, statement: Statement, subject: Subject) -> Statement:
+    def _link(self, entry: Entry) -> None:
         """Take up the older statement that this one most likely changes, to be shown with it."""
-        key = self._index.likely_changed_by(statement, subject)
-        if key is None:
-            return statement
-        old = self._index.remove(key).statement
+        changed = self._index.likely_changed_by(entry)
+        if changed is None:
+            return
+        old, statement = self._index.remove(changed).statement, entry.statement
         kind = min(old.kind, statement.kind, key=lambda kind: _PRECEDENCE[kind])
-        return self._with_earlier(replace(statement, kind=kind), (old.text, *old.earlier))
+        statement = replace(statement, kind=kind)
+        entry.statement = self._with_earlier(statement, (old.text, *old.earlier))
 
     def _with_earlier(self, statement: Statement, texts: Sequence[str]) -> Statement:
-        """Return a statement with older ones beside it; those without room there stand apart."""
+        """Return a statement with older ones beside it; of more than fit the oldest are history."""
         found = [
             text for text in dict.fromkeys((*statement.earlier, *texts)) if text != statement.text
         ]
         for text in found[MAX_EARLIER:]:
-            self._enter(Statement(statement.kind, text, statement.author))
+            self.superseded[statement.kind] += 1
+            self._note_replaced(text)
         return replace(statement, earlier=tuple(found[:MAX_EARLIER]))
-
-    def _enter(self, statement: Statement) -> None:
-        """Add a statement as it is, unless the same one is there."""
-        key = _key(statement.text)
-        if key in self._index.entries:
-            return
-        self._index.insert(key, Entry(statement, subject_of(read_sentence(statement.text))))
 
     def _note_replaced(self, text: str) -> None:
         self._replaced.pop(text, None)
@@ -205,15 +209,24 @@ class StatementLedger:
             del self._replaced[next(iter(self._replaced))]
 
     def keep_only(self, held: StatementLedger) -> int:
-        """Remove the statements that another ledger does not hold; return how many."""
-        keys = set(held._index.entries)
-        keys.update(
-            _key(text) for entry in held._index.entries.values() for text in entry.statement.earlier
-        )
-        removed = [key for key in self._index.entries if key not in keys]
-        for key in removed:
-            self._index.remove(key)
-        return len(removed)
+        """Remove the statements that another ledger does not hold; return how many changed.
+
+        Those that it shows with newer ones are marked.
+        """
+        entries = held._index.entries
+        earlier = {
+            key_of(text) for entry in entries.values() for text in entry.statement.earlier
+        } - entries.keys()
+        earlier.update(key for key, entry in entries.items() if entry.statement.is_earlier)
+        changed = 0
+        for key, entry in list(self._index.entries.items()):
+            if key in earlier:
+                changed += not entry.statement.is_earlier
+                entry.mark_earlier()
+            elif key not in entries:
+                self._index.remove(key)
+                changed += 1
+        return changed
 
     # --- results --------------------------------------------------------------------------
 
@@ -221,11 +234,11 @@ class StatementLedger:
         """Return what holds, oldest mention first: what was stated, then the state of the work."""
         found = list(self._index.entries.values())
         found += (
-            Entry(statement, None)
+            Entry(statement)
             for statement in self.state.statements()
-            if statement.kind in STATE_KINDS or _key(statement.text) not in self._index.entries
+            if statement.kind in STATE_KINDS or key_of(statement.text) not in self._index.entries
         )
-        found += (Entry(Statement(Kind.REPLACED, text), None) for text in self._replaced)
+        found += (Entry(Statement(Kind.REPLACED, text)) for text in self._replaced)
         return found
 
 
@@ -256,12 +269,6 @@ def _holding(entries: Sequence[Entry]) -> Iterator[Statement]:
             yield entry.statement
 
 
-def _key(text: str) -> str:
-    """Return a text without case and punctuation; two statements with the same one are equal."""
-    key = "\0".join(match[0].lower() for match in WORD.finditer(text))
-    return key or text.strip()
-
-
 def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:
     """Return one statement for two of the same text; with `repeats` the new one counts as well."""
     first, second = sorted((old, new), key=lambda item: _PRECEDENCE[item.kind])
@@ -273,4 +280,5 @@ def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:
         updates=first.updates or second.updates,
         is_salient=first.is_salient or second.is_salient,
         earlier=new.earlier,
+        is_earlier=new.is_earlier if repeats else old.is_earlier or new.is_earlier,
     )

@@ -43,7 +43,8 @@ def without_replaced(
 ) -> list[str]:
     """Return the summaries without what a later one of them, or a message shown after, replaces.
 
-    A summary without such a statement, or that a model wrote, is returned as it is.
+    What one of these may change is marked. A summary without such a statement, or that a model
+    wrote, is returned as it is.
     """
     held = merged_ledger(texts)
     for message in shown:
@@ -53,6 +54,6 @@ def without_replaced(
         own = StatementLedger()
         if text.startswith(HEADING):
             read_into(own, text)
-        removed = own.keep_only(held)
-        kept.append(fit(own, 2 * count(text), count, closing_of(text)).text if removed else text)
+        changed = own.keep_only(held)
+        kept.append(fit(own, 2 * count(text), count, closing_of(text)).text if changed else text)
     return kept

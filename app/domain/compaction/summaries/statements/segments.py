@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.domain.compaction.summaries.statements.words import is_common
+
 MAX_SENTENCE_CHARS = 600
 """A longer sentence of prose is left out: it would have to be cut."""
 
@@ -34,6 +36,10 @@ _REASON = re.compile(
     r"|der grund|grund:|weil\b|denn\b|la raison|parce que|car\b|la razón|porque\b|a razão"
     r"|o motivo|el motivo"
     r"|причина|потому что|так как|理由|なぜなら|原因|因为|因為|이유|왜냐",
+    re.IGNORECASE,
+)
+_TOPIC = re.compile(
+    r"(?:(?:the|der|die|das|le|la|el|o)\s)?((?:[^\W\d_][\w-]*\s){0,4}[^\W\d_][\w-]*)\?$",
     re.IGNORECASE,
 )
 _CODE_START = re.compile(
@@ -149,13 +155,16 @@ def _is_abbreviated(text: str, start: int, end: int) -> bool:
 
 
 def with_reasons(units: Iterable[Segment]) -> Iterator[Segment]:
-    """Yield units, a sentence that gives a reason together with the sentence before it."""
+    """Yield units, a sentence that gives a reason together with the sentence before it.
+
+    What follows a question of a few words, as in `The port? That is 8080 now.`, belongs to it.
+    """
     last: Segment | None = None
     for unit in units:
         if (
             last is not None
             and unit.form is last.form is Form.SENTENCE
-            and _REASON.match(unit.text)
+            and (_REASON.match(unit.text) or _names_topic(last.text))
             and len(last.text) + len(unit.text) < MAX_SENTENCE_CHARS
         ):
             last = Segment(f"{last.text} {unit.text}", last.form)
@@ -165,6 +174,12 @@ def with_reasons(units: Iterable[Segment]) -> Iterator[Segment]:
         last = unit
     if last is not None:
         yield last
+
+
+def _names_topic(text: str) -> bool:
+    """Whether a question names something and asks nothing of it."""
+    match = _TOPIC.match(text)
+    return match is not None and not any(map(is_common, match[1].lower().split()))
 
 
 def is_code(text: str) -> bool:

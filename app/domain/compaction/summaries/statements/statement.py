@@ -51,6 +51,7 @@ class Statement:
     `mentions` counts how often it was made. `updates` is set where its words say that it changes
     something that held before. `is_salient` is set where it names a value, a name or a number.
     `earlier` are older statements that it may change, newest first: they are shown with it.
+    `is_earlier` is set where something newer that is shown elsewhere may change it.
     """
 
     kind: Kind
@@ -60,3 +61,4 @@ class Statement:
     updates: bool = False
     is_salient: bool = False
     earlier: tuple[str, ...] = ()
+    is_earlier: bool = False

@@ -52,7 +52,7 @@ _SPEAKING_WORDS = """
 """
 _SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""
-_NUMBER_WORDS = frozenset(  # tables of words
+NUMBER_WORDS = frozenset(  # tables of words
     """
     zero one two three four five six seven eight nine ten twelve twenty null eins zwei
     drei vier fünf sechs sieben acht neun zehn deux trois quatre cinq sept huit neuf dix
@@ -66,18 +66,16 @@ _NUMBER_WORDS = frozenset(  # tables of words
 class Subject:
     """The stems of a statement: `topic` names what it is about, `value` what it says of it.
 
-    `exact` are the numbers, names and quoted words of the value.
+    `exact` are the numbers, names and quoted words of the value, `all` are topic and value.
+    With `ends_in_value` the sentence says its value behind a verb, as in `the port is 8080`.
     """
 
     topic: frozenset[str]
     value: frozenset[str]
     exact: frozenset[str]
+    all: frozenset[str]
     updates: bool
-
-    @property
-    def all(self) -> frozenset[str]:
-        """All of its stems."""
-        return self.topic | self.value
+    ends_in_value: bool
 
 
 def subject_of(sentence: Sentence) -> Subject:
@@ -90,9 +88,10 @@ def subject_of(sentence: Sentence) -> Subject:
     exact = {
         stem
         for stem in content
-        if any(map(str.isdigit, stem)) or stem in _NUMBER_WORDS or stem in quoted
+        if any(map(str.isdigit, stem)) or stem in NUMBER_WORDS or stem in quoted
     }
     names = _names(sentence, start)
+    ends_in_value = split is not None
     if split is None:
         value = {stem for stem in content if stem in exact or stem in names}
     else:
@@ -101,6 +100,7 @@ def subject_of(sentence: Sentence) -> Subject:
         names_value = bool(head & (exact | names)) and len(head - exact) <= 1
         if names_value and value and not value & (exact | names):
             value = {stem for stem in content if stem in head}  # the value is named first
+            ends_in_value = False
     topic = {stem for stem in content if stem not in value}
     if not topic:
         topic, value = set(content), set()
@@ -108,7 +108,9 @@ def subject_of(sentence: Sentence) -> Subject:
         frozenset(topic),
         frozenset(value),
         frozenset(value & (exact | names)),
+        frozenset(topic | value),
         sentence.has(Marker.UPDATE),
+        ends_in_value,
     )
 
 

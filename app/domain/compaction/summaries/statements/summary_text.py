@@ -29,6 +29,8 @@ _CLOSING = re.compile(
 )
 _BY_ASSISTANT = "assistant: "
 _EARLIER = " (earlier: "
+EARLIER_MARK = "(earlier) "
+"""Before a statement that something newer, shown elsewhere, may change."""
 _KINDS = {kind.value: kind for kind in Kind}
 _PATH_KINDS = (Kind.EDITED, Kind.READ)
 
@@ -84,7 +86,8 @@ def statement_line(statement: Statement) -> str:
     is_counted = statement.mentions > 1 and "\n" not in text
     mentions = f" (×{statement.mentions})" if is_counted else ""
     earlier = "".join(f"{_EARLIER}{older})" for older in statement.earlier)
-    return f"- {author}{text}{mentions}{earlier}"
+    mark = EARLIER_MARK if statement.is_earlier else ""
+    return f"- {author}{mark}{text}{mentions}{earlier}"
 
 
 def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
@@ -104,12 +107,14 @@ def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
         counted = _MENTIONS.search(said) if is_line else None
         said = said[: counted.start()] if counted else said
         author = Author.ASSISTANT if said.startswith(_BY_ASSISTANT) else Author.USER
+        said = said.removeprefix(_BY_ASSISTANT)
         ledger.add_earlier(
             kind,
-            said.removeprefix(_BY_ASSISTANT),
+            said.removeprefix(EARLIER_MARK),
             author,
             int(counted[1]) if counted else 1,
             earlier,
+            is_earlier=said.startswith(EARLIER_MARK),
             replaces=replaces,
         )
 

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from app.domain.compaction.summaries.statements.languages import (
     de,
@@ -30,6 +31,8 @@ _PREFIX_CHARS = 3
 
 WORD = re.compile(r"[^\W_](?:[\w]|[./:@'\u2019+#&-](?=\w))*%?|[$€£¥]\d[\d.,]*\w?")
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uff66-\uff9f]+")
+_HANGUL = re.compile("[\uac00-\ud7af]")
+_HIRAGANA = re.compile("(?=([\u3040-\u309f]{2}))")
 _UNSPACED_WORD = re.compile(rf"{UNSPACED.pattern}|[A-Za-z0-9](?:[\w./:@-]*[A-Za-z0-9])?", re.ASCII)
 _EDGES = " \t\r\n.!?~,\u3002\uff01\uff1f\u3001\uff0c"
 """What surrounds a sentence: blanks, and the stops and commas of Latin and CJK text."""
@@ -59,8 +62,10 @@ class PhraseIndex:
                 else:
                     self._by_word[words[0]].append(item)
 
-    def markers(self, words: Sequence[str], starts: Sequence[bool]) -> Iterator[tuple[Marker, int]]:
-        """Yield the markers of a sentence with the index of their first word.
+    def markers(
+        self, words: Sequence[str], starts: Sequence[bool]
+    ) -> Iterator[tuple[Marker, int, int]]:
+        """Yield the markers of a sentence with the indices of their first word and behind the last.
 
         `starts` says of each word whether a clause begins with it.
         """
@@ -71,7 +76,7 @@ class PhraseIndex:
                 if anchored and not starts[at]:
                     continue
                 if _matches(phrase, words, at):
-                    yield marker, at
+                    yield marker, at, at + len(phrase)
 
 
 def _matches(phrase: Sequence[str], words: Sequence[str], at: int) -> bool:
@@ -130,6 +135,7 @@ class Sentence:
         return not self.markers.isdisjoint(markers)
 
 
+@lru_cache(maxsize=32)  # a statement is read when it is classified, and when it is compared
 def read_sentence(text: str) -> Sentence:
     """Return a sentence with its words and markers."""
     matches = list(WORD.finditer(text))
@@ -148,7 +154,14 @@ def read_sentence(text: str) -> Sentence:
         _add_unspaced_habit(text, found)
     for index in _languages(text, words):
         starts = _clause_starts(text, spans, words, index.fillers)
-        for marker, at in index.markers(words, starts):
+        matched = list(index.markers(words, starts))
+        standing = [
+            (at, end) for marker, at, end in matched if marker is Marker.STANDING and end > at + 1
+        ]
+        for marker, at, end in matched:
+            # The `now` of `from now on` says of no update.
+            if marker is Marker.UPDATE and any(a <= at and end <= b for a, b in standing):
+                continue
             found.add(marker)
             if marker is Marker.COPULA and at:
                 copulas.append(spans[at][1])
@@ -218,9 +231,38 @@ def stems(sentence: Sentence, start: int, end: int) -> Iterator[str]:
                 yield run
         return
     for word, (first, last) in zip(sentence.words, sentence.spans, strict=True):
-        if first < start or last > end or is_common(word):
-            continue
-        stem = word.removesuffix("'s")
-        stem = stem.rpartition("'")[2].strip(".:/#&+-@")
-        if stem and stem not in STOPS:
-            yield stem if any(map(str.isdigit, stem)) else stem[:STEM_CHARS]
+        if first >= start and last <= end and (stem := stem_of(word)) is not None:
+            yield stem
+
+
+def unspaced_frame(sentence: Sentence) -> frozenset[str]:
+    """Return the stems of text without spaces that name nothing: in phrases, or of hiragana alone.
+
+    Of a word in Hangul, all but its beginning is one.
+    """
+    if not sentence.is_unspaced:
+        return frozenset()
+    found: set[str] = set()
+    for pattern in _UNSPACED_PHRASES.values():
+        for match in pattern.finditer(sentence.text):
+            found.update(stems(sentence, *match.span()))
+    starts: set[str] = set()
+    for match in UNSPACED.finditer(sentence.text):
+        run = match[0]
+        if _HANGUL.match(run):
+            starts.add(run[:2])
+            found.update(run[at : at + 2] for at in range(1, len(run) - 1))
+        else:
+            found.update(pair[1] for pair in _HIRAGANA.finditer(run))
+    return frozenset(found - starts)
+
+
+def stem_of(word: str) -> str | None:
+    """Return the stem of a word in lower case, None of one that names no subject."""
+    if is_common(word):
+        return None
+    stem = word.removesuffix("'s")
+    stem = stem.rpartition("'")[2].strip(".:/#&+-@")
+    if not stem or stem in STOPS:
+        return None
+    return stem if any(map(str.isdigit, stem)) else stem[:STEM_CHARS]
