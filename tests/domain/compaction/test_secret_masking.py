@@ -235,6 +235,7 @@ PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ",
 
 
 @settings(max_examples=25)
+@example("0123456789:a aaaaaa a0000a")
 @given(secret=PHRASES)
 def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
     """Blanks and signs do not end a quoted password, or a block of YAML."""

@@ -25,7 +25,11 @@ from app.domain.conversations.view import Span, union
 MASK = "[secret masked]"
 
 _QUOTES = b"\"'`\\"
-_LEAD = re.compile(rb"(?:[ \t]*[0-9]+(?:\xe2\x86\x92|[:|\t]))?[+-]?( *)")
+_LEAD = re.compile(rb"[+-]?( *)")
+_NUMBERED_LEAD = re.compile(rb"(?:[ \t]*[0-9]+(?:\xe2\x86\x92|[:|\t]))?[+-]?( *)")
+"""What stands before a line of YAML, with line numbers or without."""
+_NUMBERED = re.compile(rb"(?:\\[nr]|\")?[ \t]*[0-9]")
+"""The beginning of a match in a text with line numbers."""
 _BLOCK = "block"
 _CALLED = "call"
 _MASKED = re.compile(re.escape(MASK.encode()))
@@ -77,6 +81,7 @@ def _end_of_block(text: bytes, match: Any) -> int:
     Inside a JSON string the lines end in `\\n`, and the last one with the string's quote.
     """
     indent = len(match[_BLOCK])
+    lead = _NUMBERED_LEAD if _NUMBERED.match(match[0]) else _LEAD
     line_end: bytes = match["block_line"]
     position: int = match.end()
     end = position
@@ -88,8 +93,8 @@ def _end_of_block(text: bytes, match: Any) -> int:
         closed = quote.search(text, position, after) if quote else None
         last = closed.start() if closed else after
         if text[position:last].strip():
-            lead = _LEAD.match(text, position, last)
-            if lead is None or len(lead[1]) <= indent:
+            margin = lead.match(text, position, last)
+            if margin is None or len(margin[1]) <= indent:
                 break
             end = last
         if closed:
