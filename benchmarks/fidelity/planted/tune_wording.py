@@ -253,7 +253,7 @@ WORDING = Wording(
          "The release notes are now to be written for end users.", "for end users"),
         ("Send debug output to stderr.", "stderr",
          "Debug output belongs on stdout after all.", "stdout"),
-        ("Answer me in bullet points.", "bullet points",
+        ("Answer me in numbered lists.", "numbered lists",
          "I can't read lists on my phone, so answer me in running prose.", "running prose"),
         ("Keep functions below 40 lines.", "40 lines",
          "Functions may grow to 80 lines if it helps.", "80 lines"),
