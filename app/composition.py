@@ -23,7 +23,7 @@ from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import FREQUENT, PostgresDatabase
 from app.adapters.telemetry.recorder import MeasuredEmbeddings, MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
@@ -104,7 +104,7 @@ class Parts:
         """Connect during the block; a process also starts while its database is unavailable."""
         Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         try:
-            await self.store.open()
+            await self.store.open(FREQUENT)
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         async with AsyncExitStack() as closing:

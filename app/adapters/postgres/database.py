@@ -10,6 +10,7 @@ from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
+from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.listing import ConversationListRepository
@@ -19,6 +20,7 @@ from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.conversations.vectors import VectorRepository
+from app.adapters.postgres.payload.build_reads import READ
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
@@ -34,6 +36,9 @@ from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
+
+FREQUENT = (READ, APPENDS[True, False, False], APPENDS[False, False, False])
+"""The large statements of builds and appends, which do nothing without values."""
 
 
 class PostgresRepositories:

@@ -22,6 +22,7 @@ import pytest_asyncio
 
 from app.adapters.postgres import embedded_cluster
 from app.adapters.postgres.common.connections import Statement, Store, Timeouts
+from app.adapters.postgres.database import FREQUENT
 from app.adapters.postgres.readiness import READY_SECONDS, Readiness
 from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
 from tests.conftest import Server, execute, in_thread
@@ -199,6 +200,29 @@ async def test_a_database_that_was_never_there(proxy: DatabaseProxy) -> None:
         await fails(store.open(), QUICK.connection)
         await proxy.heal()
         await store.open()
+
+
+async def test_frequent_statements_are_planned_at_the_start(database_url: str) -> None:
+    """Each of the first connections has run them, and nothing was written.
+
+    [performance.first-build]
+    """
+    planned = Statement("""
+        SELECT pg_backend_pid() AS pid,
+            ARRAY(SELECT statement FROM pg_prepared_statements WHERE generic_plans > 0) AS plans,
+            (SELECT count(*) FROM messages) + (SELECT count(*) FROM conversations) AS rows
+    """)
+    store = Store(database_url, min_size=2, max_size=2)
+    try:
+        await store.open(FREQUENT)
+        async with store.session() as one, store.session() as two:
+            found = [await one.first(planned), await two.first(planned)]
+    finally:
+        await store.close()
+    assert len({row["pid"] for row in found if row}) == 2
+    for row in filter(None, found):
+        assert {statement.sql for statement in FREQUENT} <= set(row["plans"])
+        assert row["rows"] == 0
 
 
 async def test_more_wait_than_there_are_connections(database_url: str) -> None:

@@ -229,10 +229,22 @@ class Store:
         self._pool: Any = None
         self._creating: asyncio.Task[Any] | None = None
 
-    async def open(self) -> None:
-        """Connect; raises ServiceUnavailable when the database does not answer."""
+    async def open(self, statements: Sequence[Statement] = ()) -> None:
+        """Connect; raises ServiceUnavailable when the database does not answer.
+
+        The first run of a statement on a connection takes ten times as long as the next ones. So
+        that no request waits for it, `statements` run on the first connections without values,
+        with which they must do nothing.
+        """
         async with self.session():
             pass
+        await asyncio.gather(*(self._run_once(statements) for _ in range(self._sizes[0])))
+
+    async def _run_once(self, statements: Sequence[Statement]) -> None:
+        with suppress(asyncpg.PostgresError):  # of an older schema: the process is not ready then
+            async with self.session() as session:
+                for statement in statements:
+                    await session.all(statement, **dict.fromkeys(statement.names))
 
     async def close(self) -> None:
         """Wait for running statements, then disconnect."""
