@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
+from app.adapters.postgres.conversations import append_statements
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
-from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.listing import ConversationListRepository
@@ -20,7 +20,7 @@ from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.conversations.vectors import VectorRepository
-from app.adapters.postgres.payload.build_reads import READ
+from app.adapters.postgres.payload import build_reads
 from app.adapters.postgres.payload.contexts import ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
@@ -37,7 +37,11 @@ from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
-FREQUENT = (READ, APPENDS[True, False, False], APPENDS[False, False, False])
+FREQUENT = (
+    build_reads.READ,
+    append_statements.APPENDS[True, False, False],
+    append_statements.APPENDS[False, False, False],
+)
 """The large statements of builds and appends, which do nothing without values."""
 
 
