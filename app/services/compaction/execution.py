@@ -92,11 +92,11 @@ class PlanExecutor:
         """
         executed = await self.execute(run, plan)
         source, target = run.source, run.request.target_tokens
-        if target is None or plan.hidden is None or self.model(source, run.request) is not None:
+        if target is None or plan.hidden is None or run.calls.calls:
             return executed
         view = executed.view
         used = view_summary_tokens(view, source.resolved.count)
-        spare = (target - source.tokens_in(view)) / source.resolved.factor
+        spare = target - source.tokens_in(view)
         new = plan.hidden.end - (source.view.hidden.end if source.view.hidden is not None else 1)
         if not executed.made or new > MAX_REPLANNED or spare < MIN_SPARE * target:
             return executed

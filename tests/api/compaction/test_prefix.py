@@ -162,6 +162,15 @@ def kinds(requests: list[Request]) -> list[str]:
 # --- what is sent ---------------------------------------------------------------------------
 
 
+async def test_a_target_makes_one_call(chat: Case, fake_llm: FakeLLM) -> None:
+    """A summary by a model is made once, also if only the build's model may summarise."""
+    path = await chat.conversation(model="openai/not-allowed")
+    await chat.build(path, model=MODEL)
+    receipt = await chat.compact(path, target_tokens=2_200)
+    assert kinds(fake_llm.requests) == ["prefix"]
+    assert (receipt["calls"], receipt["summary_input"]) == (1, "prefix")
+
+
 async def test_the_request_is_the_newest_payload_and_one_instruction(
     case: Case, provider: FakeProviders
 ) -> None:

@@ -18,7 +18,14 @@ from app.domain.compaction.summaries.prompt import (
     payload_instruction,
     prompt_hash,
 )
-from app.domain.conversations.view import ENDLESS, ProviderItem, Span, Summary, View
+from app.domain.conversations.view import (
+    ENDLESS,
+    ProviderItem,
+    ShortenedMessage,
+    Span,
+    Summary,
+    View,
+)
 
 SUMMARY = Summary(Span(1, 6), "Tea.")
 VIEW = View(spans=(Span(6, ENDLESS),), summaries=(SUMMARY,))
@@ -46,6 +53,13 @@ def test_a_payload_serves_if_it_shows_what_is_summarised(
 ) -> None:
     """The messages, the same summaries, and no result as a placeholder that is shown whole."""
     assert shows_part(replace(VIEW, **changes), VIEW, [Span(6, 20)]) is shows
+
+
+def test_a_shortened_message_is_not_summarised_from_the_payload() -> None:
+    """The payload has only its beginning and its end."""
+    short = replace(VIEW, shortened=(ShortenedMessage(9, 100, 100, 60),))
+    assert not shows_part(short, VIEW, [Span(6, 20)])
+    assert shows_part(short, VIEW, [Span(10, 20)])
 
 
 def test_cleared_results_may_be_whole_in_the_payload() -> None:

@@ -56,6 +56,8 @@ def shows_part(payload_view: View, view: View, spans: Sequence[Span]) -> bool:
     """Return whether a payload shows the messages in these spans as another view does (rule 2)."""
     if payload_view.sent_item is not None or view.sent_item is not None:
         return False
+    if any(span.holds(message.seq) for message in payload_view.shortened for span in spans):
+        return False
     cleared = (payload_view.results_cleared_through, payload_view.uncleared_results)
     return (
         bool(spans)

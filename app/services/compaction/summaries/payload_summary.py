@@ -104,5 +104,5 @@ class PayloadSummary(ModelSummary):
         )
 
     def _quote(self, part: TranscriptPart) -> str:
-        text = self._mask(part.full_text)
+        text = self._mask(part.text or part.full_text)
         return text if len(text) <= QUOTE_CHARS else f"{text[:QUOTE_CHARS].rstrip()}…"
