@@ -19,6 +19,7 @@ from app.services.ports import EmbeddingGateway, Models, Tokenizer
 
 _MAX_TOKEN_CHARS = 8
 """Characters of a token, of which hardly a text has more on average."""
+_MAX_SECRET_CHARS = 1_000
 _ANSWER_SHARE = 0.8  # of the time of a question; the rest is for the search
 
 
@@ -67,7 +68,11 @@ class EmbeddingModel:
         """Return what is sent of a text: masked, and cut to the model's limit (rules 1, 2)."""
         limit = self.settings.max_tokens
         chars = limit * _MAX_TOKEN_CHARS
-        masked = mask_secrets(text[: 2 * chars], self._patterns)[:chars].strip()
+        most = 2 * chars + _MAX_SECRET_CHARS
+        masked = mask_secrets(text[:most], self._patterns)
+        if len(text) > most:
+            masked = masked[:-_MAX_SECRET_CHARS]  # half of a secret is not recognised
+        masked = masked[:chars].strip()
         while (tokens := self._tokenizer.count(masked)) > limit:
             masked = masked[: min(len(masked) * limit // tokens, len(masked) - 1)]
         return masked

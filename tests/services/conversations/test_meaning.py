@@ -354,6 +354,21 @@ async def test_a_conversation_that_is_shown_whole_costs_nothing(
 # --- what is sent -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [1_600, 2_600])
+async def test_no_half_of_a_secret_is_sent(process: Process, fake_llm: FakeLLM, limit: int) -> None:
+    """A text is cut before it is masked as well, and masked secrets move that cut to the front."""
+    token = "ghp_" + "a1B2c3D4e5F6" * 3
+    key = f"-----BEGIN PRIVATE KEY-----{'a1B2c3D4' * (limit // 10)}-----END PRIVATE KEY-----"
+    start = f"{key} "
+    text = start + "information " * ((limit - 20 - len(start)) // 12)
+    text = text.ljust(limit - 20, ".") + f" {token} {'The medic drives. ' * 200}"
+    assert text.index(token) < limit < text.index(token) + len(token)
+    made = await process.harness.conversation()
+    await process.harness.append(made, user(text))
+    await process.embed_all(made, max_tokens=100)
+    assert token[:12] not in str([request.inputs for request in fake_llm.requests])
+
+
 async def test_secrets_are_masked_and_long_texts_cut(process: Process, fake_llm: FakeLLM) -> None:
     """What leaves for the model has no secret, at most the tokens of the settings, and a batch."""
     key = "sk-proj-" + "a1B2c3D4e5F6" * 4

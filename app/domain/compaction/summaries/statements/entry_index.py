@@ -62,6 +62,8 @@ class _Weights:
 
 _SAME_SHAPE = _Weights(1.9, 1.1, 1.4, -4.1, -2.3, -1.5, -1.3, 0.3)
 _OTHER = _Weights(5.5, -2.0, 2.7, -1.3, -0.9, -1.0, -0.7, -2.6)
+MAX_COMPARED_CHARS = 1_000
+"""A longer text, such as an item of a model's summary, is compared with nothing."""
 MAX_EARLIER = 3
 MAX_EARLIER_CHARS = 240
 
@@ -97,7 +99,8 @@ class Entry:
 
 def entry_of(statement: Statement, *, in_first: bool = False) -> Entry:
     """Return the entry of a statement, with its subject if it can be compared."""
-    if statement.kind not in COMPARED or "\n" in statement.text:
+    text = statement.text
+    if statement.kind not in COMPARED or "\n" in text or len(text) > MAX_COMPARED_CHARS:
         return Entry(statement, in_first=in_first)
     sentence = read_sentence(statement.text)
     subject = subject_of(sentence)
