@@ -174,6 +174,11 @@ class WatchedDatabase:
         """Return the conversation that the real database has cached."""
         return self._database.cached_conversation(tenant_id, conversation_id)
 
+    async def append_to_known(self, *arguments: Any) -> Conversation | None:
+        """Append by a known state, as the real database does."""
+        with _counted(), self._numbered():
+            return await self._database.append_to_known(*arguments)
+
     @contextmanager
     def _numbered(self) -> Iterator[None]:
         self.opened += 1

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
-from app.adapters.postgres.conversations import append_statements
+from app.adapters.postgres.conversations import append_statements, group_commit
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
+from app.adapters.postgres.conversations.group_commit import GroupCommit
 from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.redactions import RedactionRepository
@@ -35,12 +38,16 @@ from app.adapters.postgres.tenancy.tenant_data import TenantDataRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.log.state_change import StateChange, state_after
 from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
 FREQUENT = (
     build_reads.READ,
+    build_reads.SINCE,
     append_statements.APPENDS[True, False, False],
     append_statements.APPENDS[False, False, False],
+    *group_commit.STATEMENTS,
 )
 """The large statements of builds and appends, which do nothing without values."""
 
@@ -165,9 +172,32 @@ class PostgresDatabase:
         self._store = store
         self._settings_cache = SettingsCache(window_defaults)
         self._window_defaults = window_defaults
+        self._group_commit = GroupCommit(store)
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._settings_cache.get(tenant_id, conversation_id).conversation
+
+    async def append_to_known(
+        self,
+        tenant_id: str,
+        known: Conversation,
+        format: str,
+        drafts: Sequence[Draft],
+        ids: Sequence[str],
+        change: StateChange,
+        now: datetime,
+        expected_seq: int | None,
+    ) -> Conversation | None:
+        stored = await self._group_commit.append(
+            tenant_id, known.conversation_id, format, drafts, ids, change, now, expected_seq
+        )
+        if stored is None:
+            return None
+        after = replace(known, state=state_after(known.state, change, stored.totals))
+        if stored.settings_version != known.settings_version:
+            return replace(after, settings_version=stored.settings_version)
+        self._settings_cache.put(tenant_id, after)
+        return after
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:

@@ -33,6 +33,7 @@ class ConversationState:
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
       attempts in a row; `is_resting` is set until the next attempt.
     - `redacted_version` is the view version of the last redaction, 0 without any.
+    - `version` counts all changes except appends.
     """
 
     head_seq: int = 0
@@ -64,6 +65,7 @@ class ConversationState:
     cleared_seq: int = 0
     oldest_at: datetime | None = None
     redacted_version: int = 0
+    version: int = 0
 
     @property
     def shown_messages(self) -> int:
@@ -88,7 +90,8 @@ class Conversation:
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
-    None if that is `conversation_id`.
+    None if that is `conversation_id`. `settings_version` counts the changes of the tenant's agents,
+    models and calibrations.
     """
 
     conversation_id: ConversationId
@@ -107,6 +110,7 @@ class Conversation:
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
     expires_at: datetime | None = None
+    settings_version: int = 0
 
     @property
     def public_id(self) -> str:

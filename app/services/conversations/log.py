@@ -13,8 +13,10 @@ from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable,
 from app.domain.common.pages import Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.log.state_change import state_change
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
@@ -41,7 +43,7 @@ from app.services.conversations.batches import (
 )
 from app.services.conversations.provider_compactions import ProviderCompactions
 from app.services.ports import Database, Observer, Repositories
-from app.services.prompt.budget_status import read_budget
+from app.services.prompt.budget_status import OpenSession, read_budget, within
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 
@@ -50,15 +52,17 @@ _MAX_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _AppendResult:
+class AppendResult:
     """A finished append: the conversation after it, and its answer.
 
-    `stored` are the new messages. The answer also has those that were stored before.
+    `stored` are the new messages. The answer also has those that were stored before. `appended` is
+    for a build in the same request, None where that has to read the conversation.
     """
 
     conversation: Conversation
     answer: AppendAnswer
     stored: Sequence[AppendedMessage] = ()
+    appended: Appended | None = None
 
 
 class _SettingsChanged(Exception):
@@ -99,6 +103,13 @@ class LogService:
         Returns the stored answer when the idempotency key was used before. When it raises
         NotFound, Conflict, UnpairedToolResult or ValidationError, nothing is stored.
         """
+        result = await self.append_for_build(tenant_id, conversation_id, request)
+        return result.answer if isinstance(result, AppendResult) else result
+
+    async def append_for_build(
+        self, tenant_id: str, conversation_id: str, request: Append
+    ) -> AppendResult | dict[str, Any]:
+        """Do what `append` does, and return what a build after it need not read again."""
         if not 1 <= len(request.messages) <= self._max_messages:
             raise ValidationError.at(
                 "/messages",
@@ -125,7 +136,7 @@ class LogService:
                 self._observer.appended(len(result.stored), tokens)
             result = await self._with_current_window(tenant_id, result)
             await self._notify(result.conversation, settings.threshold)
-            return result.answer
+            return result
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -166,7 +177,7 @@ class LogService:
             conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
         )
 
-    async def _with_current_window(self, tenant_id: str, result: _AppendResult) -> _AppendResult:
+    async def _with_current_window(self, tenant_id: str, result: AppendResult) -> AppendResult:
         """Recompute the answer if the active window has to move.
 
         The batch is stored already. If the window cannot be moved now, a later read moves it.
@@ -176,11 +187,12 @@ class LogService:
         stored = result.answer
         try:
             conversation = await self._active.updated(tenant_id, result.conversation)
-            async with self._database.session() as session:
-                answer = await self._answer(session, conversation, stored.messages, stored.warnings)
+            answer = await self._answer(
+                self._database.session, conversation, stored.messages, stored.warnings
+            )
         except ServiceUnavailable:
             return result
-        return _AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
+        return AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
 
     async def _notify(self, after: Conversation, threshold: CompactionThreshold) -> None:
         """Notify the workers when the batch made a compaction due.
@@ -202,10 +214,13 @@ class LogService:
 
     async def _stored(
         self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> _AppendResult | dict[str, Any]:
+    ) -> AppendResult | dict[str, Any]:
         newest = _newest_compaction(batch.request, batch.drafts)
         is_plain = newest is None and not batch.attached_blob_ids
         if batch.request.idempotency_key is None and is_plain:
+            result = await self._append_to_known(tenant_id, conversation_id, batch)
+            if result is not None:
+                return result
             async with self._database.session() as session:
                 result = await self._append(
                     session,
@@ -218,6 +233,40 @@ class LogService:
                 return result
         return await self._append_locked(tenant_id, conversation_id, batch)
 
+    async def _append_to_known(
+        self, tenant_id: str, conversation_id: str, batch: Batch
+    ) -> AppendResult | None:
+        """Append by the state that this process knows; None if that is not enough."""
+        known = self._database.cached_conversation(tenant_id, conversation_id)
+        if known is None or known.counter != batch.settings.counter:
+            return None
+        request, drafts, now = batch.request, batch.drafts, self._active.now()
+        if batch.has_results and (await self._settings(known)).output != batch.settings.output:
+            return None  # the settings changed while the batch was prepared
+        change = state_change(known, drafts, batch_shape(drafts), batch.settings.threshold, now)
+        if change is None:
+            return None
+        ids = [draft.id or self._new_id() for draft in drafts]
+        after = await self._database.append_to_known(
+            tenant_id, known, request.format, drafts, ids, change, now, request.expected_seq
+        )
+        if after is None:
+            return None
+        positions = positions_of_drafts(after, drafts, ids)
+        appended: Appended | None = Appended(after, request.format, drafts, ids, positions[0].seq)
+        if after.settings_version != known.settings_version:
+            appended = None
+            async with self._database.session() as session:
+                after = (
+                    await session.log.refresh(
+                        tenant_id, conversation_id, self._resolver.default_model
+                    )
+                    or after
+                )
+        answer = await self._answer(self._database.session, after, positions, batch.warnings)
+        answer = replace(answer, head_seq=positions[-1].seq)
+        return AppendResult(after, answer, positions, appended)
+
     async def _append(
         self,
         session: Repositories,
@@ -226,7 +275,7 @@ class LogService:
         batch: Batch,
         *,
         if_unchanged: bool,
-    ) -> _AppendResult | None:
+    ) -> AppendResult | None:
         request, settings, drafts = batch.request, batch.settings, batch.drafts
         ids = [draft.id or self._new_id() for draft in drafts]
         if if_unchanged:
@@ -251,22 +300,23 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
+        appended: Appended | None = Appended(after, request.format, drafts, ids, positions[0].seq)
         if (newest := _newest_compaction(request, drafts)) is not None:
+            appended = None
             after = await self._provider_compactions.apply(
                 session, after, drafts[newest], positions[newest].seq, request.format
             )
-        return _AppendResult(
-            after, await self._answer(session, after, positions, batch.warnings), positions
-        )
+        answer = await self._answer(within(session), after, positions, batch.warnings)
+        return AppendResult(after, answer, positions, appended)
 
     async def _answer(
         self,
-        session: Repositories,
+        open_session: OpenSession,
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
     ) -> AppendAnswer:
-        status = await read_budget(self._resolver, session, conversation)
+        status = await read_budget(self._resolver, open_session, conversation)
         pressure = status.pressure if status else None
         return AppendAnswer(
             messages=messages,
@@ -281,7 +331,7 @@ class LogService:
 
     async def _append_locked(
         self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> _AppendResult | dict[str, Any]:
+    ) -> AppendResult | dict[str, Any]:
         """Append under the lock of the conversation's state, which determines the error."""
         key, request_hash = batch.request.idempotency_key, ""
         if key is not None:
@@ -308,7 +358,7 @@ class LogService:
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
-    ) -> _AppendResult:
+    ) -> AppendResult:
         conversation_id = current.conversation_id
         drafts = {draft.id: draft for draft in batch.drafts if draft.id is not None}
         stored_before: dict[str, AppendedMessage] = {}
@@ -320,8 +370,9 @@ class LogService:
             stored_before[stored.id] = position_of(stored)
         new = [draft for draft in batch.drafts if draft.id is None or draft.id not in stored_before]
         if stored_before and not new:
-            return _AppendResult(
-                current, await self._answer(session, current, list(stored_before.values()))
+            return AppendResult(
+                current,
+                await self._answer(within(session), current, list(stored_before.values())),
             )
         check_position(current, batch.request, batch_shape(new))
         await attach_blobs(session, conversation_id, batch, new)

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult, unchanged
+from app.domain.conversations.log.appended import Appended
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
 from app.services.payload.pipeline.loading import LoadedConversation, load
@@ -51,8 +52,7 @@ class ContextService:
         async with database.session() as session:
             conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
         conversation = await self._deps.active.updated(tenant_id, conversation)
-        async with database.session() as session:
-            return await read_budget(resolver, session, conversation)
+        return await read_budget(resolver, database.session, conversation)
 
     async def build(
         self,
@@ -60,13 +60,17 @@ class ContextService:
         conversation_id: str,
         settings: RequestSettings,
         known: KnownPayload | None = None,
+        appended: Appended | None = None,
     ) -> dict[str, Any]:
         """Return the payload of the next model call, or a delta to the known payload.
+
+        `appended` was stored in the same request: where it is all that is new, nothing is read.
 
         Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
         ContextOverflow with the budget when no valid payload fits.
         """
-        _, body = await self._run(Attempt(tenant_id, conversation_id, settings, known))
+        first = Attempt(tenant_id, conversation_id, settings, known, appended=appended)
+        _, body = await self._run(first)
         return body
 
     async def overflow(

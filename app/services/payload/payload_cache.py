@@ -12,6 +12,7 @@ from operator import attrgetter
 from cachetools import LRUCache
 
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
@@ -26,7 +27,8 @@ class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
     `output_tokens` counts the shown tool output. `tool_names` maps the seqs of results up to
-    `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail.
+    `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail. `input` is
+    what the newest build read, without rows, None where a build has to read all of it.
     """
 
     epoch_id: str
@@ -38,6 +40,7 @@ class CachedPayload:
     tool_names: dict[int, str] = field(default_factory=dict)
     tool_names_through: int = 0
     tail_hash: str = ""
+    input: BuildInput | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -52,6 +52,7 @@ from app.services.prompt.budget_status import (
     read_reported,
     read_visible_tokens,
     usage_of,
+    within,
 )
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -177,7 +178,7 @@ class UsageService:
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
-                visible_tokens = await read_visible_tokens(session, resolved, conversation)
+                visible_tokens = await read_visible_tokens(within(session), resolved, conversation)
             if new is not None:
                 entry = await self._entry(session, conversation, resolved, new, visible_tokens)
                 await session.usage_totals.add_to_conversation(conversation_id, [entry])

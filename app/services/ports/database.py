@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.log.state_change import StateChange
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -165,6 +169,26 @@ class Database(Protocol):
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
+        ...
+
+    async def append_to_known(
+        self,
+        tenant_id: str,
+        known: Conversation,
+        format: str,
+        drafts: Sequence[Draft],
+        ids: Sequence[str],
+        change: StateChange,
+        now: datetime,
+        expected_seq: int | None,
+    ) -> Conversation | None:
+        """Store a batch if the state is still the known one, and return the conversation after it.
+
+        Batches of concurrent callers are committed together. The result has the version of the
+        current settings; where that is not the known one, its settings are outdated. None means
+        that nothing was stored; `LogRepository.append` may store the batch. Raises
+        ServiceUnavailable.
+        """
         ...
 
     def session(self) -> AbstractAsyncContextManager[Repositories]:

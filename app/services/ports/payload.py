@@ -8,6 +8,7 @@ from typing import Protocol
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, ViewState
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
@@ -56,12 +57,33 @@ class ContextRepository(Protocol):
         """
         ...
 
-    async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
-    ) -> bool:
-        """Store an epoch.
+    async def read_since(
+        self,
+        tenant_id: str,
+        known: Conversation,
+        model: str | None,
+        through_seq: int,
+        *,
+        as_chat: bool,
+    ) -> tuple[Conversation, list[LogRow]] | None:
+        """Return the conversation with all messages after a seq, if it was only appended to.
 
-        False when another build stored it first, the conversation is gone, or a message was
+        `model` is the effective one of the request. None if anything else has changed since `known`
+        was read.
+        """
+        ...
+
+    async def add_epoch(
+        self,
+        tenant_id: str,
+        conversation: Conversation,
+        epoch: Epoch,
+        view: View,
+        texts: Mapping[str, str],
+    ) -> int | None:
+        """Store an epoch, and return the version of the conversation's state with it.
+
+        None when another build stored it first, the conversation is gone, or a message was
         redacted since.
         """
         ...

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from app.domain.common.errors import ContextError
@@ -45,10 +47,22 @@ class BudgetStatus:
     pressure: PressureStatus
 
 
+OpenSession = Callable[[], AbstractAsyncContextManager[Repositories]]
+"""Opens a session, or returns one that is open."""
+
+
+def within(session: Repositories) -> OpenSession:
+    """Return what answers with this session, which stays open."""
+    return lambda: nullcontext(session)
+
+
 async def read_budget(
-    resolver: SettingsResolver, session: Repositories, conversation: Conversation
+    resolver: SettingsResolver, open_session: OpenSession, conversation: Conversation
 ) -> BudgetStatus | None:
-    """Return the status for the stored settings, None if the context window is unknown."""
+    """Return the status for the stored settings, None if the context window is unknown.
+
+    A session is opened only for a strategy whose budget is not in the state.
+    """
     try:
         resolved = await resolver.of(conversation)
     except ContextError:
@@ -56,7 +70,7 @@ async def read_budget(
     if resolved.limits is None:
         return None
     usage = usage_of(
-        resolved, conversation, await read_visible_tokens(session, resolved, conversation)
+        resolved, conversation, await read_visible_tokens(open_session, resolved, conversation)
     )
     return BudgetStatus(
         measure(usage, resolved.limits), pressure_status(usage.total, resolved.limits)
@@ -64,7 +78,7 @@ async def read_budget(
 
 
 async def read_visible_tokens(
-    session: Repositories, resolved: ResolvedSettings, conversation: Conversation
+    open_session: OpenSession, resolved: ResolvedSettings, conversation: Conversation
 ) -> int:
     """Return the tokens of the log in the next build, before the factor.
 
@@ -78,7 +92,8 @@ async def read_visible_tokens(
     if newest.start <= window[0].start:
         return state.shown_tokens
     visible = overlap(window, (newest,))
-    tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
+    async with open_session() as session:
+        tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
     return min(tokens, state.shown_tokens)
 
 

@@ -227,6 +227,7 @@ VALUES = {
     "text": "'{row}'",
     "timestamp with time zone": "now()",
     "tsvector": "''",
+    "USER-DEFINED": "'[{row}]'",
     "uuid": "gen_random_uuid()",
 }
 

@@ -20,6 +20,7 @@ import pytest_asyncio
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tables import metadata
 from app.domain.conversations.view import View
+from app.domain.tenancy.api_keys import DEFAULT_TENANT
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
@@ -358,6 +359,9 @@ async def test_what_read_before_a_redaction_stores_nothing_after_it(
     assert (await client.post(f"{path}/messages/m/redact")).status_code == 200
     stale = replace(epoch, epoch=9, epoch_id=str(uuid4()))
     async with database.transaction() as session:
-        assert not await session.contexts.add_epoch(conversation_id, stale, View(), {})
+        known = database.cached_conversation(DEFAULT_TENANT, conversation_id)
+        assert known is not None
+        version = await session.contexts.add_epoch(DEFAULT_TENANT, known, stale, View(), {})
+        assert version is None
         await session.search.add(conversation_id, {1: [CANARY]})
     assert CANARY not in await dump(database_url)

@@ -3,44 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
-from app.adapters.postgres.common.rows import SettingsCache, epoch_from, log_rows_from
-from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
+from app.adapters.postgres.common.rows import (
+    SettingsCache,
+    calibration_from,
+    epoch_from,
+    log_rows_from,
+)
+from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS, SINCE
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
 from app.domain.payload.epochs import requested_window
 from app.domain.prompt.resolved_settings import RequestSettings
 
-# The lock orders it with a deletion, so that no row stays for a later conversation with this id.
 _EPOCH_COLUMNS = """
     conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq, view_version,
     top_start, top_end, tail_start, kept, trimmed_through, frame, sections_hash, tools_hash,
     policy_hash
 """
+# The update orders it with a deletion, so that no row stays for a later conversation with this id.
+# Other processes read the new epoch, because the version of the state is another one.
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            SELECT conversation_id FROM heads
+            UPDATE heads SET state_version = state_version + 1
             WHERE conversation_id = CAST(:conversation_id AS uuid)
                 AND redacted_version <= CAST(:view_version AS bigint)
-            FOR KEY SHARE
+            RETURNING conversation_id, state_version
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body
             FROM alive, unnest(CAST(:hashes AS text[]), CAST(:texts AS text[])) AS item (hash, body)
             ON CONFLICT (conversation_id, hash) DO NOTHING
+        ), added AS (
+            INSERT INTO epochs ({_EPOCH_COLUMNS})
+            SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
+            ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
+            RETURNING conversation_id
         )
-        INSERT INTO epochs ({_EPOCH_COLUMNS})
-        SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-        ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
+        SELECT state_version FROM alive JOIN added USING (conversation_id)
         """
 )
 
@@ -151,9 +162,48 @@ class ContextRepository(CompactionQueries, PinQueries):
         )
         return log_rows_from(row)
 
+    async def read_since(
+        self,
+        tenant_id: str,
+        known: Conversation,
+        model: str | None,
+        through_seq: int,
+        *,
+        as_chat: bool,
+    ) -> tuple[Conversation, list[LogRow]] | None:
+        row = await self._session.first(
+            SINCE,
+            tenant_id=tenant_id,
+            conversation_id=known.conversation_id,
+            counter=known.counter,
+            model=model,
+            state_version=known.state.version,
+            settings_version=known.settings_version,
+            through_seq=through_seq,
+            as_chat=as_chat,
+        )
+        if row is None:
+            return None
+        state = replace(
+            known.state,
+            head_seq=row["head_seq"],
+            turns=row["turns"],
+            tokens=row["tokens"],
+            open_calls=tuple(row["open_calls"]),
+            is_due=row["is_due"],
+        )
+        conversation = replace(known, state=state, calibration=calibration_from(row))
+        return conversation, log_rows_from(row)
+
     async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
-    ) -> bool:
+        self,
+        tenant_id: str,
+        conversation: Conversation,
+        epoch: Epoch,
+        view: View,
+        texts: Mapping[str, str],
+    ) -> int | None:
+        conversation_id, version = conversation.conversation_id, conversation.state.version
         top_start, hidden = _bounds(view)
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
@@ -167,8 +217,12 @@ class ContextRepository(CompactionQueries, PinQueries):
             "hashes": [*texts],
             "texts": [*texts.values()],
         }
-        added = await self._session.run(ADD_EPOCH, **values)
-        return added == 1
+        row = await self._session.first(ADD_EPOCH, **values)
+        if row is None:
+            return None
+        if row["state_version"] == version + 1:
+            self._settings_cache.change_version(tenant_id, conversation_id, version, version + 1)
+        return int(row["state_version"])
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.epoch import Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
     PROVIDER_COMPACTED,
@@ -169,21 +169,51 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     rendered, items = state.rendered, state.items
     assert rendered is not None and items is not None
     is_new = choice.last_epoch is None or choice.break_reason is not None
-    epoch = choice.last_epoch
+    epoch, version = choice.last_epoch, state.input.conversation.state.version
     if epoch is None or choice.break_reason is not None:
         epoch = _new_epoch(deps, state, choice)
         async with deps.database.session() as session:
-            if not await session.contexts.add_epoch(
-                state.attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
-            ):
-                raise state.restart()
+            new_version = await session.contexts.add_epoch(
+                state.attempt.tenant_id,
+                state.input.conversation,
+                epoch,
+                choice.start.view,
+                _texts_by_hash(state),
+            )
+        if new_version is None:
+            raise state.restart()
+        version = new_version
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
+    rendered.input = _input_after(state.input, epoch, version)
     deps.cache.put(state.attempt.cache_key, rendered)
     epoch = replace(epoch, reason=choice.break_reason)
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
     tail_hash = await _record_tail(deps, state, rendered)
     build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
     return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
+
+
+def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildInput | None:
+    """Return what a build would read next, without messages; None where that is not known.
+
+    `version` is the version of the state with this epoch. A new epoch changes it by one: with any
+    other difference something else has changed.
+    """
+    conversation = build_input.conversation
+    is_new = int(epoch is not build_input.epoch)
+    if build_input.window_epoch is not None or conversation.state.failures:
+        return None
+    if version - conversation.state.version != is_new:
+        return None
+    state = replace(conversation.state, version=version, became_due=False)
+    return replace(
+        build_input,
+        conversation=replace(conversation, state=state),
+        epoch=epoch,
+        other_streams=(),
+        has_rows=True,
+        rows=[],
+    )
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import NotFound, ValidationError
+from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import is_shown_with
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.models.budget import Limits
@@ -89,6 +90,10 @@ async def _read(
     """
     cached = deps.cache.find(attempt.cache_key)
     cached_epoch_id = cached.epoch_id if cached else ""
+    if cached is not None and attempt.is_first:
+        known_input = await _known_input(deps, attempt, cached)
+        if known_input is not None:
+            return cached, cached_epoch_id, known_input
     async with deps.database.session() as session:
         build_input = await session.contexts.read_build_input(
             attempt.tenant_id,
@@ -103,6 +108,45 @@ async def _read(
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
     return cached, cached_epoch_id, build_input
+
+
+async def _known_input(
+    deps: BuildDependencies, attempt: Attempt, cached: CachedPayload
+) -> BuildInput | None:
+    """Return what the newest build read, with what was appended since, if nothing else changed.
+
+    Nothing is read where this request has appended all that is new; else the versions, and the rows
+    that are new.
+    """
+    build_input, through = cached.input, cached.assembler.rendered_through
+    if build_input is None:
+        return None
+    known, appended = build_input.conversation, attempt.appended
+    if known.expires_at is not None and known.expires_at <= deps.active.now():
+        return None
+    as_chat = attempt.settings.format is FormatName.OPENAI_CHAT
+    if appended is not None and appended.first_seq == through + 1:
+        current = appended.conversation
+        if (current.state.version, current.settings_version) == (
+            known.state.version,
+            known.settings_version,
+        ):
+            conversation = replace(known, state=current.state)
+            return replace(
+                build_input, conversation=conversation, rows=appended.rows(as_chat=as_chat)
+            )
+    async with deps.database.session() as session:
+        since = await session.contexts.read_since(
+            attempt.tenant_id,
+            known,
+            attempt.settings.model or known.model or deps.resolver.default_model,
+            through,
+            as_chat=as_chat,
+        )
+    if since is None:
+        return None
+    conversation, rows = since
+    return replace(build_input, conversation=conversation, rows=rows)
 
 
 def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:

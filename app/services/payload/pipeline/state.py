@@ -23,6 +23,7 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
+from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
@@ -91,7 +92,10 @@ class KnownPayload:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One pass through the pipeline: the request, and what earlier passes of the build did."""
+    """One pass through the pipeline: the request, and what earlier passes of the build did.
+
+    `appended` was stored in the same request. Only the first pass uses it, and what is in memory.
+    """
 
     tenant_id: str
     conversation_id: str
@@ -100,13 +104,18 @@ class Attempt:
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
+    appended: Appended | None = None
+    is_first: bool = True
 
     @property
     def cache_key(self) -> tuple[str, ...]:
-        """The key of the payload cache: the payload stream and the requested context window."""
+        """The key of the payload cache: the payload stream and the requested context window.
+
+        The tenant is part of it: what is in the cache is not checked against the tenant again.
+        """
         settings = self.settings
         window = str(requested_window(settings))
-        return self.conversation_id, settings.format, settings.model or "", window
+        return self.tenant_id, self.conversation_id, settings.format, settings.model or "", window
 
 
 class Restart(Exception):  # not an error: the pipeline starts over
@@ -114,7 +123,7 @@ class Restart(Exception):  # not an error: the pipeline starts over
 
     def __init__(self, attempt: Attempt) -> None:
         super().__init__()
-        self.attempt = attempt
+        self.attempt = replace(attempt, appended=None, is_first=False)
 
 
 @dataclass(frozen=True, slots=True)
