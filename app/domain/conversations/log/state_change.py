@@ -110,5 +110,5 @@ def state_after(
         tokens=totals.tokens,
         open_calls=change.open_calls,
         is_due=totals.is_due,
-        became_due=totals.became_due,
+        became_due=totals.became_due and not state.is_due,
     )
