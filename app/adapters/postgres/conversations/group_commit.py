@@ -124,7 +124,7 @@ _STORE = f"""
             conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
             total_tokens, call_ids, call_names, has_media, continues, body, fragment, output, at
         )
-        SELECT moved.conversation_id, moved.head_before + message.position, message.id,
+        SELECT {{key}}, moved.head_before + message.position, message.id,
             moved.turns_before + message.turn, message.role, moved.format,
             message.message_tokens, message.reasoning_tokens,
             moved.tokens_before + message.total_tokens, message.call_ids, message.call_names,
@@ -139,7 +139,9 @@ _STORE = f"""
     FROM moved
 """
 _FOR_ONE = _with_parameters(
-    _STORE.format(batches="", unlocked="", number="1", messages="{messages}"),
+    _STORE.format(
+        batches="", unlocked="", number="1", key="batch.conversation_id", messages="{messages}"
+    ),
     "batch",
     _APPEND_COLUMNS,
 )
@@ -164,6 +166,7 @@ GROUP = Statement(
         batches=f"FROM {_arrays('batch', _APPEND_COLUMNS, 'WITH ORDINALITY ')}, number)",
         unlocked="AND h.conversation_id IN (SELECT conversation_id FROM unlocked)",
         number="batch.number",
+        key="moved.conversation_id",
         messages=_MESSAGES,
     )
 )
