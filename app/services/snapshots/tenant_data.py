@@ -30,7 +30,9 @@ _EXPORTED = (
 )
 _DELETED = (
     *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-    *("creations", "summariser_calls", "allowances", "tenant_usage", "events", "tenants"),
+    *("creations", "summariser_calls", "allowances", "tenant_usage", "events"),
+    # Deleting agents and models counts a version.
+    *("settings_versions", "tenants"),
 )
 _CONVERSATIONS_PER_PAGE = 100
 _ROWS_PER_DELETION = 1_000

@@ -14,6 +14,7 @@ KEPT = {
     # What is the tenant's own, not an agent's or a conversation's.
     "models",
     "calibrations",
+    "settings_versions",
     "creations",
     "summariser_calls",
     "tenants",

@@ -359,7 +359,7 @@ async def test_what_read_before_a_redaction_stores_nothing_after_it(
     assert (await client.post(f"{path}/messages/m/redact")).status_code == 200
     stale = replace(epoch, epoch=9, epoch_id=str(uuid4()))
     async with database.transaction() as session:
-        known = database.cached_conversation(DEFAULT_TENANT, conversation_id)
+        known = await session.conversations.find(DEFAULT_TENANT, conversation_id, None)
         assert known is not None
         version = await session.contexts.add_epoch(DEFAULT_TENANT, known, stale, View(), {})
         assert version is None
