@@ -2,7 +2,8 @@
 
 Floor A is asyncpg on one connection. Floor B (`floor_server`) is the same two statements behind
 bare FastAPI. Both write a head row and a message with its token count and running sum, and read
-the newest messages that fit a number of tokens, oldest first. Neither counts, checks, pairs,
+the newest messages that fit a number of tokens, oldest first. Floor B also does both in one
+request, with the window of each conversation cached in its process. Neither counts, checks, pairs,
 budgets or renders.
 """
 
@@ -69,6 +70,7 @@ WINDOW = """
         ), 0)
     ORDER BY seq
 """
+WINDOW_ROWS = WINDOW.replace("SELECT body", "SELECT seq, tokens, body", 1)
 
 
 async def create(url: str) -> None:
