@@ -70,6 +70,7 @@ async def _measure(data_dir: Path, url: str, log: Path, rounds: int) -> dict[str
         lane = Lane(Kind.FULL, SIZE, ours, served, UUID(create_conversation(ours)))
         floor = Lane(Kind.FLOOR_A, SIZE, filling, None)
         report(f"first_build: filling {SIZE} messages")
+        await filling.start(floor.conversation_id)
         await fill(lane, filling, [floor], islice(conversation(seed=1), SIZE))
     async with copying(url) as copies:
         await settle(copies)

@@ -54,6 +54,8 @@ async def _measure(data_dir: Path, url: str, log: Path, floor: Served, steps: in
                 ),
             ]
             report(f"one_request: filling {SIZE} messages")
+            for lane in floors:
+                await floor_a.start(lane.conversation_id)
             await fill(full, floor_a, floors, islice(conversation(seed=1), SIZE))
         async with copying(url) as copies:
             made = await copy_conversations(copies, full.conversation_id, 2)

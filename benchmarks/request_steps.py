@@ -119,10 +119,8 @@ async def fill(
 ) -> None:
     """Append messages over HTTP in batches, with a build after each, and copy them to the floors.
 
-    The service's conversation exists already, the others do not.
+    All conversations exist already.
     """
-    for lane in floors:
-        await floor_a.start(lane.conversation_id)
     stream = iter(messages)
     while batch := list(islice(stream, BATCH)):
         body = orjson.dumps({"messages": batch})
