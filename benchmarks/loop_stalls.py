@@ -87,6 +87,10 @@ class LoopStalls:
         ticks, deadline = self._figures()[2], time.monotonic() + START_SECONDS
         while self._figures()[2] < ticks + 2 and time.monotonic() < deadline:
             time.sleep(0.002)
+        return self.longest()
+
+    def longest(self) -> Stall:
+        """Return the longest stall since the last reset."""
         longest, spent, _ = self._figures()
         return Stall(longest, spent)
 

@@ -203,9 +203,9 @@ class CpuMeter:
     def read(self, *servers: Served | None) -> CpuTimes:
         """Return the CPU times so far; of no server, those of PostgreSQL alone."""
         server = sum(_cpu_seconds(each.process.pid) for each in servers if each is not None)
-        database = self.postgres.pid
-        children = Path(f"/proc/{database}/task/{database}/children").read_text().split()
-        return CpuTimes(server, sum(_cpu_seconds(int(child)) for child in (database, *children)))
+        first = self.postgres.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return CpuTimes(server, sum(_cpu_seconds(pid) for pid in (first, *map(int, children))))
 
     def since(self, before: CpuTimes, *servers: Served | None) -> CpuTimes:
         """Return the CPU times after a reading."""

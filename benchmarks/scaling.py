@@ -24,7 +24,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -172,13 +171,13 @@ def _run(
     seconds: int,
 ) -> Run:
     waits = Waits()
-    rows = asyncio.run(_fetch(url, database_name, _ROWS))[0]
+    rows = asyncio.run(_rows_read(url, database_name))
     before = meter.read(*servers)
     with _sampled(url, waits):
         found = _load(loads, meter, seconds)
     spent = meter.since(before, *servers)
     time.sleep(STATISTICS_SECONDS)
-    read = asyncio.run(_fetch(url, database_name, _ROWS))[0] - rows
+    read = asyncio.run(_rows_read(url, database_name)) - rows
     requests = sum(entry.requests for entry in found)
     return Run(
         per_second=sum(entry.per_second for entry in found),
@@ -209,10 +208,10 @@ def _sampled(url: str, waits: Waits) -> Iterator[None]:
     async def sample() -> None:
         connection = await asyncpg.connect(url)
         while not stop.is_set():
-            locks, latches, active = await connection.fetchrow(_WAITING)
-            waits.locks += locks
-            waits.latches += latches
-            waits.active += active
+            for locks, latches, active in await connection.fetch(_WAITING):
+                waits.locks += locks
+                waits.latches += latches
+                waits.active += active
             await asyncio.sleep(SAMPLE_SECONDS)
         await connection.close()
 
@@ -225,11 +224,10 @@ def _sampled(url: str, waits: Waits) -> Iterator[None]:
         thread.join()
 
 
-async def _fetch(url: str, database_name: str | None, query: str) -> Any:
-    options = {} if database_name is None else {"database": database_name}
-    connection = await asyncpg.connect(url, **options)
+async def _rows_read(url: str, database_name: str | None) -> int:
+    connection = await asyncpg.connect(url, database=database_name)
     try:
-        return await connection.fetchrow(query)
+        return int(await connection.fetchval(_ROWS) or 0)
     finally:
         await connection.close()
 
@@ -283,13 +281,13 @@ def _section(rows: Sequence[Row], seconds: int, rounds: int) -> Section:
     section.add_text(
         f"{CONNECTIONS} connections in all, {CONVERSATIONS} conversations, messages of 1 KB;"
         f" medians of {rounds} rounds of {seconds} s; CPU in ms per step. Waits are shares of the"
-        " samples of active backends: for a lock, and for an inner lock of PostgreSQL, which is mostly"
-        " that of the log file while it is flushed."
+        " samples of active backends: for a lock, and for an inner lock of PostgreSQL, mostly while"
+        " the log file is flushed."
     )
     single = {row.system: row for row in rows if row.processes == 1}
     heads = ("system", "requests of a conversation", "processes", "steps/s", "of one", "p50 ms")
-    heads += ("p95", "p99", "server CPU", "PostgreSQL CPU", "CPU, of one", "rows read per step")
-    section.add_table((*heads, "lock", "inner lock"), (_cells(row, single) for row in rows))
+    cpu = ("p95", "p99", "server CPU", "PostgreSQL CPU", "CPU, of one", "rows read per step")
+    section.add_table((*heads, *cpu, "lock", "inner lock"), (_cells(row, single) for row in rows))
     for row in rows:
         if row.processes == 1 or row.system == FLOOR:
             continue
