@@ -38,7 +38,7 @@ COMPACTIONS, QUICK_COMPACTIONS = 8, 2
 COMPACTED = 1000
 IDLE_SECONDS = 5.0
 GOAL_BYTES = 180 * 2**20
-AT_ONCE = 8
+AT_ONCE, QUICK_AT_ONCE = 8, 2
 HOSTILE = (
     "32 MB of `[]`",
     "32 MB of `[]` to validate",
@@ -125,21 +125,22 @@ def _loads(names: Sequence[UUID], quick: bool) -> dict[str, Callable[[Served], N
     steps = QUICK_STEPS if quick else STEPS
     compactions = QUICK_COMPACTIONS if quick else COMPACTIONS
     hostile = QUICK_HOSTILE if quick else HOSTILE
+    at_once = QUICK_AT_ONCE if quick else AT_ONCE
     loads: dict[str, Callable[[Served], None]] = {
         f"{steps} steps in each": lambda served: _steps(served, names, steps),
         f"{compactions} extractive compactions": lambda served: _compactions(served, compactions),
         "one message of 10 MB": lambda served: _post(served, *_message(10_000_000)),
-        f"{AT_ONCE} messages of 10 MB at once": lambda served: _post_at_once(
-            served, [_message(10_000_000)] * AT_ONCE
+        f"{at_once} messages of 10 MB at once": lambda served: _post_at_once(
+            served, [_message(10_000_000)] * at_once
         ),
     }
-    for name in hostile:
-        path, body = bodies()[name]
+    sent = {name: each for name, each in bodies().items() if name in hostile}
+    for name, (path, body) in sent.items():
         loads[name] = lambda served, path=path, body=body: _post(  # type: ignore[misc]
             served, path, body
         )
-    loads[f"{AT_ONCE} bodies of 32 MB of `[]` at once"] = lambda served: _post_at_once(
-        served, [bodies()[HOSTILE[0]]] * AT_ONCE
+    loads[f"{at_once} bodies of 32 MB of `[]` at once"] = lambda served: _post_at_once(
+        served, [sent[HOSTILE[0]]] * at_once
     )
     loads["steps again"] = lambda served: _steps(served, names, steps // 4)
     return loads
