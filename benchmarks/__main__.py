@@ -16,6 +16,12 @@ MEASUREMENTS = {
     "session": "benchmarks.session",
     "append": "benchmarks.append",
     "steps": "benchmarks.steps",
+    "one_request": "benchmarks.one_request",
+    "first_build": "benchmarks.first_build",
+    "new_epochs": "benchmarks.new_epochs",
+    "large_logs": "benchmarks.large_logs",
+    "scaling": "benchmarks.scaling",
+    "memory": "benchmarks.memory",
     "start": "benchmarks.start",
     "stall": "benchmarks.stall",
     "io": "benchmarks.database_work",
@@ -36,13 +42,22 @@ MEASUREMENTS = {
     "hostile": "benchmarks.hostile",
 }
 
+LARGE = {"large_database": "benchmarks.large_database"}
+"""Those that run only when they are named."""
+
 
 def main() -> None:
     """Run the selected measurements, and write the results after each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer sizes, steps and rounds")
     parser.add_argument(
-        "--only", action="append", choices=MEASUREMENTS, help="measure this alone; repeatable"
+        "--only",
+        action="append",
+        choices=[*MEASUREMENTS, *LARGE],
+        help="measure this alone; repeatable",
+    )
+    parser.add_argument(
+        "--messages", type=int, help="messages in the database of large_database (10 000 000)"
     )
     parser.add_argument(
         "--out",
@@ -54,7 +69,9 @@ def main() -> None:
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     for name in arguments.only or MEASUREMENTS:
         load = os.getloadavg()[0]
-        section = import_module(MEASUREMENTS[name]).measure(quick=arguments.quick)
+        options = {"messages": arguments.messages} if name in LARGE else {}
+        module = import_module((MEASUREMENTS | LARGE)[name])
+        section = module.measure(quick=arguments.quick, **options)
         text = section.text(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", load)
         write(arguments.out, [(name, text)])
         print(text, flush=True)

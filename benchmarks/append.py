@@ -46,10 +46,10 @@ request = function()
 end
 done = function(summary, latency, requests)
   io.write(string.format(
-    "\\nFIGURES %%d %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration,
+    "\\nFIGURES %%d %%d %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration,
     summary.errors.status,
     summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
-    latency:percentile(50), latency:percentile(99)))
+    latency:percentile(50), latency:percentile(95), latency:percentile(99)))
 end
 """
 
@@ -61,6 +61,7 @@ class Round:
     requests: int
     per_second: float
     p50_ms: float
+    p95_ms: float
     p99_ms: float
     server_cpu_ms: float
     postgres_cpu_ms: float
@@ -103,7 +104,7 @@ class Load:
             text=True,
         ).stdout
         _, _, figures = printed.partition("FIGURES ")
-        requests, micros, refused, broken, middle, slow = map(int, figures.split())
+        requests, micros, refused, broken, middle, slow, slowest = map(int, figures.split())
         if refused or broken or not requests:
             raise RuntimeError(f"{refused} refused, {broken} broken: {printed}")
         messages = requests * messages_each
@@ -111,7 +112,8 @@ class Load:
             requests=requests,
             per_second=messages / (micros / 1e6),
             p50_ms=middle / 1000,
-            p99_ms=slow / 1000,
+            p95_ms=slow / 1000,
+            p99_ms=slowest / 1000,
             server_cpu_ms=(self._server.cpu_seconds - server) * 1000 / messages,
             postgres_cpu_ms=(database.cpu_seconds - postgres) * 1000 / messages,
         )
@@ -143,9 +145,9 @@ def measure(quick: bool) -> Section:
         ratio = p50(ratios)
         section.goal(
             "performance.append",
-            "against floor B under the same load ≥ 0.5x",
+            "against floor B under the same load ≥ 0.75x",
             times(ratio),
-            ratio >= 0.5,
+            ratio >= 0.75,
         )
         batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
         section.add_text(f"{BATCH} messages per request, 4 connections:")
@@ -153,9 +155,9 @@ def measure(quick: bool) -> Section:
         speed = _median(batches["ours"], "per_second")
         section.goal(
             "performance.append",
-            "batches of 100 ≥ 10 000 messages/s",
+            "batches of 100 ≥ 20 000 messages/s",
             f"{speed:.0f}/s",
-            speed >= 10_000,
+            speed >= 20_000,
         )
         section.add_text(
             f"Memory of the service process: {running.service.memory_bytes >> 20} MiB."
@@ -243,6 +245,7 @@ def _table(section: Section, rounds_by_server: dict[str, list[Round]]) -> None:
             "system",
             "messages/s",
             "latency p50 ms",
+            "p95 ms",
             "p99 ms",
             "server CPU",
             "PostgreSQL CPU",
@@ -253,6 +256,7 @@ def _table(section: Section, rounds_by_server: dict[str, list[Round]]) -> None:
                 name,
                 f"{_median(rounds, 'per_second'):.0f}",
                 f"{_median(rounds, 'p50_ms'):.1f}",
+                f"{_median(rounds, 'p95_ms'):.1f}",
                 f"{_median(rounds, 'p99_ms'):.1f}",
                 f"{_median(rounds, 'server_cpu_ms'):.3f}",
                 f"{_median(rounds, 'postgres_cpu_ms'):.3f}",

@@ -20,6 +20,13 @@ _ORDER = (
     "session",
     "append",
     "steps",
+    "one_request",
+    "first_build",
+    "new_epochs",
+    "large_logs",
+    "large_database",
+    "scaling",
+    "memory",
     "start",
     "stall",
     "io",
@@ -36,6 +43,7 @@ _ORDER = (
     "resume",
     "load",
     "faults",
+    "page_memory",
     "hostile",
 )
 
@@ -104,6 +112,40 @@ def p50(values: Sequence[float]) -> float:
 def p95(values: Sequence[float]) -> float:
     """Return the 95th percentile."""
     return percentile(values, 0.95)
+
+
+def p99(values: Sequence[float]) -> float:
+    """Return the 99th percentile."""
+    return percentile(values, 0.99)
+
+
+@dataclass(slots=True)
+class Samples:
+    """Operations of one kind: their times, and CPU times of the server and of PostgreSQL."""
+
+    seconds: list[float] = field(default_factory=list)
+    server_cpu: list[float] = field(default_factory=list)
+    postgres_cpu: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, server_cpu: float, postgres_cpu: float) -> None:
+        """Add one operation."""
+        self.seconds.append(seconds)
+        self.server_cpu.append(max(0.0, server_cpu))
+        self.postgres_cpu.append(max(0.0, postgres_cpu))
+
+    @property
+    def cpu(self) -> list[float]:
+        """The CPU times of server and PostgreSQL together."""
+        return [sum(pair) for pair in zip(self.server_cpu, self.postgres_cpu, strict=True)]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells under `SAMPLE_HEADS`."""
+        ways = (p50, p95, p99)
+        cpu = (p50(self.server_cpu), p50(self.postgres_cpu))
+        return tuple(ms(value) for value in (*(way(self.seconds) for way in ways), *cpu))
+
+
+SAMPLE_HEADS = ("p50", "p95", "p99", "server CPU p50", "PostgreSQL CPU p50")
 
 
 def ms(seconds: float) -> str:

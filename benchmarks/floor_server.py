@@ -13,7 +13,8 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
-from benchmarks.floors import APPEND, APPEND_BATCH, CONNECTION, DATABASE, WINDOW
+from benchmarks.floor_window import Window
+from benchmarks.floors import APPEND, APPEND_BATCH, CONNECTION, DATABASE, WINDOW, WINDOW_ROWS
 
 URL_VARIABLE = "FLOOR_DATABASE_URL"
 
@@ -23,6 +24,18 @@ class Append(BaseModel):
 
     messages: list[dict[str, Any]]
     tokens: list[int]
+
+
+class Step(BaseModel):
+    """One message with its token count, and the window to answer with.
+
+    With `known_seq` the answer has only the messages after it.
+    """
+
+    message: dict[str, Any]
+    tokens: int
+    window_tokens: int
+    known_seq: int | None = None
 
 
 async def _skip_reset(_connection: object) -> None:
@@ -40,6 +53,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         server_settings=CONNECTION,
     ) as pool:
         app.state.pool = pool
+        app.state.windows = {}
         yield
 
 
@@ -72,3 +86,26 @@ async def context(conversation_id: UUID, tokens: int, request: Request) -> Respo
         rows = await connection.fetch(WINDOW, conversation_id, tokens)
     joined = ",".join([row[0] for row in rows])
     return Response(f"[{joined}]".encode(), media_type="application/json")
+
+
+@app.post("/conversations/{conversation_id}/step")
+async def step(conversation_id: UUID, body: Step, request: Request) -> Response:
+    """Store a message and answer with the window, or with what is new in it.
+
+    The window is read from the database only if the cached one is not current.
+    """
+    windows: dict[UUID, Window] = request.app.state.windows
+    stored = orjson.dumps(body.message)
+    async with request.app.state.pool.acquire() as connection:
+        seq = await connection.fetchval(APPEND, conversation_id, body.tokens, stored.decode())
+        window = windows.get(conversation_id)
+        if window is None or not window.append(seq, body.tokens, stored):
+            rows = await connection.fetch(WINDOW_ROWS, conversation_id, body.window_tokens)
+            window = Window((row[0], row[1], row[2].encode()) for row in rows)
+            windows[conversation_id] = window
+    window.cut(body.window_tokens)
+    new = None if body.known_seq is None else window.after(body.known_seq)
+    kind = b"false" if new is None else b"true"
+    joined = b",".join(window.all() if new is None else new)
+    answer = b'{"seq":%d,"delta":%b,"messages":[%b]}' % (seq, kind, joined)
+    return Response(answer, media_type="application/json")

@@ -2,7 +2,8 @@
 
 Floor A is asyncpg on one connection. Floor B (`floor_server`) is the same two statements behind
 bare FastAPI. Both write a head row and a message with its token count and running sum, and read
-the newest messages that fit a number of tokens, oldest first. Neither counts, checks, pairs,
+the newest messages that fit a number of tokens, oldest first. Floor B also does both in one
+request, with the window of each conversation cached in its process. Neither counts, checks, pairs,
 budgets or renders.
 """
 
@@ -69,6 +70,15 @@ WINDOW = """
         ), 0)
     ORDER BY seq
 """
+WINDOW_ROWS = WINDOW.replace("SELECT body", "SELECT seq, tokens, body", 1)
+
+REPEAT = """
+    INSERT INTO messages (conversation_id, seq, tokens, total_tokens, body)
+    SELECT m.conversation_id, m.seq + n * $2::bigint, m.tokens, m.total_tokens + n * $3::bigint,
+        m.body
+    FROM generate_series(1, $4::bigint) AS n, messages m
+    WHERE m.conversation_id = $1 AND m.seq <= $2::bigint ORDER BY n, m.seq
+"""
 
 
 async def create(url: str) -> None:
@@ -121,9 +131,22 @@ class FloorA:
                 total,
             )
 
+    async def repeat(self, conversation_id: UUID, size: int, tokens: int, count: int) -> None:
+        """Repeat the whole log, of `size` messages with so many tokens, behind its end."""
+        async with self._connection.transaction():
+            await self._connection.execute(REPEAT, conversation_id, size, tokens, count)
+            await self._connection.execute(
+                "UPDATE heads SET head_seq = $2, tokens = $3 WHERE conversation_id = $1",
+                *(conversation_id, size * (count + 1), tokens * (count + 1)),
+            )
+
     async def analyze(self) -> None:
         """Update the planner's statistics, so that the floor is as fast as possible."""
         await self._connection.execute("ANALYZE")
+
+    async def settle(self) -> None:
+        """Vacuum and analyse, as autovacuum does after so many rows."""
+        await self._connection.execute("VACUUM (ANALYZE)")
 
     async def append(self, conversation_id: UUID, tokens: int, body: str) -> None:
         """Store one message durably."""

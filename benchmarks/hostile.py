@@ -228,7 +228,7 @@ def _message(extra: bytes) -> bytes:
     return b'{"messages":[{"role":"user","content":"hi","x":' + extra + b"}]}"
 
 
-def _bodies() -> dict[str, tuple[str, bytes]]:
+def bodies() -> dict[str, tuple[str, bytes]]:
     """Return the hostile bodies by name, each with its path."""
     append = "/v1/conversations/{id}/messages"
     size = BODY_BYTES
@@ -387,7 +387,7 @@ def _head_of(*lines: bytes) -> Send:
 
 
 def _cases(quick: bool) -> Sequence[Case]:
-    cases = [Case(name, _posted(path, body)) for name, (path, body) in _bodies().items()]
+    cases = [Case(name, _posted(path, body)) for name, (path, body) in bodies().items()]
     cases += [
         Case("200 messages of 9,000 values, read", _stored_then_read),
         Case("200 MB of one header", _endless(_HEAD + b"X: ", b"a")),

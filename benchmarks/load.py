@@ -154,6 +154,7 @@ def _compare(
         " wrk; CPU in ms per request, of the server and of PostgreSQL."
     )
     rows, answered = [], 0
+    goals: list[tuple[int, list[Round], list[Round]]] = []
     for kind in KINDS:
         names = [name for name in (f"ours {kind}", f"floor B {kind}") if name in loads]
         for connections in CONNECTIONS:
@@ -165,10 +166,31 @@ def _compare(
                 for name, results in found.items():
                     results.append(loads[name].run(postgres, connections, seconds))
             answered += sum(entry.requests for entry in found[names[0]])
+            if kind == "append" and connections > 1:
+                goals.append((connections, found["ours append"], found["floor B append"]))
             rows += [_row(kind, connections, name, found, names[0]) for name in names]
-    heads = ("request", "connections", "system", "requests/s", "p50 ms", "p99 ms")
+    heads = ("request", "connections", "system", "requests/s", "p50 ms", "p95 ms", "p99 ms")
     section.add_table((*heads, "CPU", "PostgreSQL CPU", "ours / it"), rows)
+    for connections, ours, floor in goals:
+        _add_goals(section, connections, ours, floor)
     return answered
+
+
+def _add_goals(
+    section: Section, connections: int, ours: Sequence[Round], floor: Sequence[Round]
+) -> None:
+    pairs = zip(ours, floor, strict=True)
+    ratio = p50([one.per_second / other.per_second for one, other in pairs])
+    goal = f"appends on {connections} connections, everything on, against floor B ≥ 0.75x"
+    section.goal("performance.append", goal, times(ratio), ratio >= 0.75)
+    spent = p50([entry.postgres_cpu_ms for entry in ours])
+    beside = p50([entry.postgres_cpu_ms for entry in floor])
+    section.goal(
+        "performance.append",
+        f"appends on {connections} connections, PostgreSQL's CPU per message ≤ 0.25 ms",
+        f"{spent:.2f} ms (floor B {beside:.2f})",
+        spent <= 0.25,
+    )
 
 
 def _row(
@@ -183,6 +205,7 @@ def _row(
         name.removesuffix(f" {kind}"),
         f"{middle(name, 'per_second'):.0f}",
         f"{middle(name, 'p50_ms'):.2f}",
+        f"{middle(name, 'p95_ms'):.2f}",
         f"{middle(name, 'p99_ms'):.2f}",
         f"{middle(name, 'server_cpu_ms'):.3f}",
         f"{middle(name, 'postgres_cpu_ms'):.3f}",

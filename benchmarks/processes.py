@@ -40,6 +40,18 @@ class Served:
         """Resident memory of the process."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most resident memory since the start or since `forget_peak`."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return self.memory_bytes
+
+    def forget_peak(self) -> None:
+        """Let `peak_memory_bytes` begin again."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
 
 @contextmanager
 def service(
@@ -155,13 +167,57 @@ class PostgresProcesses:
     data_dir: Path
 
     @property
+    def pid(self) -> int:
+        """The process that starts all others."""
+        return int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time of the server and all its living backends."""
-        pid = int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
-        server = psutil.Process(pid)
+        server = psutil.Process(self.pid)
         total = 0.0
         for process in (server, *server.children()):
             with suppress(psutil.NoSuchProcess):
                 spent = process.cpu_times()
                 total += spent.user + spent.system
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """CPU seconds of a server, and of PostgreSQL."""
+
+    server: float
+    postgres: float
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMeter:
+    """CPU times fine enough for one request, in nanoseconds.
+
+    Processes that end between two readings are left out.
+    """
+
+    postgres: PostgresProcesses
+
+    def read(self, *servers: Served | None) -> CpuTimes:
+        """Return the CPU times so far; of no server, those of PostgreSQL alone."""
+        server = sum(_cpu_seconds(each.process.pid) for each in servers if each is not None)
+        first = self.postgres.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return CpuTimes(server, sum(_cpu_seconds(pid) for pid in (first, *map(int, children))))
+
+    def since(self, before: CpuTimes, *servers: Served | None) -> CpuTimes:
+        """Return the CPU times after a reading."""
+        now = self.read(*servers)
+        return CpuTimes(
+            max(0.0, now.server - before.server), max(0.0, now.postgres - before.postgres)
+        )
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Read the clock of a process, which includes the threads that have ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid returns
+    except OSError:
+        return 0.0

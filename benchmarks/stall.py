@@ -1,148 +1,209 @@
-"""The longest time the event loop stands still while 10 MB is counted and stored.
+"""The longest stall of the event loop while large bodies are taken or refused, over HTTP.
 
-A task that sleeps 1 ms again and again runs beside the append; the longest it overslept is the
-stall. The append is the service's own, given the body already parsed, over a real PostgreSQL.
+1. The served process measures itself (`loop_stalls`), without its worker. The baseline is the same
+   process without a request, for as long.
+2. A message of 10 MB of every kind of text is appended, each to a conversation of its own.
+3. Bodies of 32 MB: those of `hostile`, most of which are refused, and some that are taken.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import json
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
 
-import uuid_utils
-import uvloop
+import orjson
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.migrate import migrate
-from app.composition import utc_now
-from app.domain.conversations.settings import StoredSettings
-from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.batches import Append
-from app.services.conversations.log import LogService
-from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import StoredResults
+from benchmarks.connection import Connection, request
 from benchmarks.figures import Section, ms, p50
-from benchmarks.stage import MODEL, database, report
+from benchmarks.hostile import BODY_BYTES, bodies
+from benchmarks.loop_stalls import LoopStalls, Stall, loop_stalls
+from benchmarks.processes import Served, service
+from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import pool
 
 SIZE_BYTES = 10_000_000
-TICK_SECONDS = 0.001
-TENANT = "default"
+MESSAGE_SECONDS, BODY_SECONDS = 0.010, 0.100
+QUICK_TEXTS = ("English", "one letter", "emoji", "base64")
+QUICK_BODIES = ("32 MB of `[]`", "32 MB of digits", "100,000 unknown keys", "1,000 messages taken")
+_APPEND = "/v1/conversations/{id}/messages"
+
+Row = tuple[str, str, list[Stall], list[Stall], list[float]]
+"""Name, answer, stalls, baselines and times."""
 
 
 def measure(quick: bool) -> Section:
-    """Append each text several times and report the longest stalls."""
-    rounds = 3 if quick else 5
-    with database() as (_, url, _):
-        migrate(url)
-        return uvloop.run(_measure(url, rounds))
-
-
-async def _measure(url: str, rounds: int) -> Section:
-    section = Section("stall", "longest stall of the event loop while 10 MB is appended")
+    """Send each text and each body several times and report the longest stalls."""
+    section = Section("stall", "longest stall of the event loop with large bodies")
+    rounds = 1 if quick else 3
+    texts = {
+        name: b'{"messages":[{"role":"user","content":%b}]}' % text
+        for name, text in _texts().items()
+        if not quick or name in QUICK_TEXTS
+    }
+    large = {
+        name: body
+        for name, body in (_taken() | bodies()).items()
+        if not quick or name in QUICK_BODIES
+    }
+    with (
+        loop_stalls() as stalls,
+        database() as (data_dir, _, log),
+        service(data_dir, "--no-worker", environ=stalls.environ, log=log) as served,
+    ):
+        _send(served, _APPEND, b'{"messages":[{"role":"user","content":"Hello."}]}')
+        paths = {name: (_APPEND, body) for name, body in texts.items()}
+        messages = _rows(served, stalls, paths, rounds)
+        refused = _rows(served, stalls, large, rounds)
     section.add_text(
-        f"One message of {SIZE_BYTES // 10**6} MB (UTF-8) given to the service's append with the"
-        f" body already parsed; a task that sleeps 1 ms beside it; {rounds} rounds. The baseline"
-        " is the same task beside nothing, for as long."
+        f"One message of {SIZE_BYTES // 10**6} MB of text; {rounds} rounds, times in ms. Of the"
+        " longest stall also the CPU time that the thread of the loop used in it."
     )
-    store = Store(url)
-    await store.open()
-    rows, worst = [], 0.0
-    try:
-        for name, text in _texts().items():
-            report(f"stall: {name}")
-            stalls, baselines, spent = [], [], []
-            for _ in range(rounds):
-                log, conversation_id = await _log(store)
-                request = Append([{"role": "user", "content": text}])
-
-                append = partial(log.append, TENANT, conversation_id, request)
-                stall, seconds = await _longest_gap(append)
-                baseline, _ = await _longest_gap(partial(asyncio.sleep, min(seconds, 1.0)))
-                stalls.append(stall)
-                baselines.append(baseline)
-                spent.append(seconds)
-            worst = max(worst, p50(stalls))
-            rows.append(
-                (name, ms(p50(stalls)), ms(max(stalls)), ms(p50(baselines)), ms(p50(spent)))
-            )
-    finally:
-        await store.close()
-    section.add_table(
-        ("text", "longest stall, median ms", "worst round", "baseline", "append takes"), rows
-    )
-    section.goal("performance.no-stall", "longest stall ≤ 20 ms", f"{ms(worst)} ms", worst <= 0.020)
+    _add_table(section, messages)
+    section.add_text(f"Bodies of up to {BODY_BYTES >> 20} MiB:")
+    _add_table(section, refused)
+    for rows, goal, most in (
+        (messages, "a message of 10 MB of any text", MESSAGE_SECONDS),
+        (refused, "any body of 32 MB", BODY_SECONDS),
+    ):
+        worst = max(p50([stall.seconds for stall in row[2]]) for row in rows)
+        section.goal(
+            "performance.no-stall",
+            f"{goal}: longest stall, median of the rounds ≤ {ms(most)} ms",
+            f"{ms(worst)} ms",
+            worst <= most,
+        )
     return section
 
 
-def _texts() -> dict[str, str]:
+def _rows(
+    served: Served, stalls: LoopStalls, sent: Mapping[str, tuple[str, bytes]], rounds: int
+) -> list[Row]:
+    rows: list[Row] = []
+    for name, (path, body) in sent.items():
+        report(f"stall: {name}")
+        found: list[Stall] = []
+        idle: list[Stall] = []
+        spent: list[float] = []
+        answer = ""
+        for _ in range(rounds):
+            stalls.reset()
+            began = time.perf_counter()
+            answer = _send(served, path, body)
+            spent.append(time.perf_counter() - began)
+            found.append(stalls.read())
+            stalls.reset()
+            time.sleep(min(spent[-1], 1.0))
+            idle.append(stalls.read())
+        rows.append((name, answer, found, idle, spent))
+    return rows
+
+
+def _send(served: Served, path: str, body: bytes) -> str:
+    """Send a body for a new conversation, and return the status of the answer."""
+    with Connection(served.port) as connection:
+        where = path.format(id=create_conversation(connection))
+    with Connection(served.port) as connection:
+        try:
+            return str(connection.exchange(request("POST", where, body))[0])
+        except OSError as error:  # refused before the whole body was read
+            return type(error).__name__
+
+
+def _add_table(section: Section, rows: Sequence[Row]) -> None:
+    section.add_table(
+        ("body", "answer", "stall, median", "worst round", "CPU in it", "baseline", "request"),
+        (
+            (
+                name,
+                answer,
+                ms(p50([stall.seconds for stall in found])),
+                ms(max(stall.seconds for stall in found)),
+                ms(max(found, key=lambda stall: stall.seconds).loop_cpu_seconds),
+                ms(p50([stall.seconds for stall in idle])),
+                ms(p50(spent)),
+            )
+            for name, answer, found, idle, spent in rows
+        ),
+    )
+
+
+def _texts() -> dict[str, bytes]:
+    """Return each kind of text as a JSON string."""
     rng = Random(7)
-    english = pool("prose")
-    chinese = "".join(chr(rng.randrange(0x4E00, 0x9FA5)) for _ in range(100_000))
-    return {
-        "English": (english * (SIZE_BYTES // len(english) + 1))[:SIZE_BYTES],
-        "spaces": " " * SIZE_BYTES,
-        "one letter": "a" * SIZE_BYTES,
-        "emoji": "😀" * (SIZE_BYTES // 4),
-        "base64": base64.b64encode(rng.randbytes(SIZE_BYTES * 3 // 4)).decode(),
-        "Chinese": (chinese * (SIZE_BYTES // 300_000 + 1))[: SIZE_BYTES // 3],
+
+    def letters(first: int, last: int) -> str:
+        return "".join(chr(rng.randrange(first, last)) for _ in range(100_000))
+
+    repeated = {
+        "English": pool("prose"),
+        "code": pool("code"),
+        "log lines": pool("log"),
+        "JSON": pool("json"),
+        "spaces": " ",
+        "line breaks": "\n",
+        "one letter": "a",
+        "one digit": "7",
+        "punctuation": "!?.,;:-",
+        "one word without end": letters(0x61, 0x7B),
+        "capitals and digits": letters(0x30, 0x5B),
+        "emoji": "😀",
+        "emoji of families": "👩‍👩‍👧‍👦",
+        "combining marks": "é̂̃",
+        "Chinese": letters(0x4E00, 0x9FA5),
+        "Thai": letters(0x0E01, 0x0E2F),
+        "Arabic": letters(0x0627, 0x064A),
+        "Cyrillic": letters(0x0430, 0x0450),
+        "control characters": "\x01\x02",
     }
+    texts = {}
+    for name, text in repeated.items():
+        size = len(text.encode())
+        whole = (text * (SIZE_BYTES // size + 1))[: SIZE_BYTES * len(text) // size]
+        texts[name] = orjson.dumps(whole)
+    random = rng.randbytes(SIZE_BYTES * 3 // 4)
+    texts["base64"] = orjson.dumps(base64.b64encode(random).decode())
+    texts["hexadecimal"] = orjson.dumps(random[: SIZE_BYTES // 2].hex())
+    texts["emoji, escaped"] = json.dumps("😀" * (SIZE_BYTES // 12)).encode()
+    return texts
 
 
-async def _log(store: Store) -> tuple[LogService, str]:
-    """Return the service's log with a fresh conversation in it."""
-    tokenizer = TiktokenTokenizer()
-    tokenizer.load()
-    records = PostgresDatabase(store)
-    registry = ModelRegistry()
-    registry.find(MODEL)  # the service loads it at its start, beside the event loop
-    frames = SettingsResolver(registry, tokenizer, {}, None)
-    conversation_id = _new_id()
-    async with records.transaction() as session:
-        await session.conversations.add(
-            TENANT,
-            conversation_id,
-            None,
-            "tokenizer",
-            StoredSettings(MODEL, "{}", "[]", "[]"),
-            "{}",
-        )
-    outputs = StoredResults(records, RowStore(), _new_id)
-    active = ActiveWindows(records, frames, utc_now)
-    return LogService(records, frames, outputs, active, _new_id, 1000), conversation_id
+def _taken() -> dict[str, tuple[str, bytes]]:
+    """Return bodies of 32 MB that are taken, with their paths."""
+    prose = pool("prose").replace("\n", " ")
+    most = BODY_BYTES - 1000
 
+    def of(size: int) -> str:
+        return (prose * (size // len(prose) + 1))[:size]
 
-def _new_id() -> str:
-    return str(uuid_utils.uuid7())
-
-
-async def _longest_gap(work: Callable[[], Awaitable[Any]]) -> tuple[float, float]:
-    """Return by how much the ticker overslept at worst beside the work, and the work's time."""
-    longest = 0.0
-    before = time.perf_counter()
-
-    async def tick() -> None:
-        nonlocal longest, before
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now = time.perf_counter()
-            longest = max(longest, now - before - TICK_SECONDS)
-            before = now
-
-    ticker = asyncio.create_task(tick())
-    await asyncio.sleep(0.01)
-    longest, began = 0.0, time.perf_counter()
-    await work()
-    seconds = time.perf_counter() - began
-    await asyncio.sleep(2 * TICK_SECONDS)
-    ticker.cancel()
-    return longest, seconds
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    result = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": of(most - 500)},
+    ]
+    many = [{"role": "user", "content": of(most // 1000 - 60)} for _ in range(1000)]
+    small = [{"role": "user", "content": "Hello, how are you?"} for _ in range(500_000)]
+    return {
+        "one message taken": (
+            _APPEND,
+            orjson.dumps({"messages": [{"role": "user", "content": of(most)}]}),
+        ),
+        "one letter taken": (
+            _APPEND,
+            orjson.dumps({"messages": [{"role": "user", "content": "a" * most}]}),
+        ),
+        "1,000 messages taken": (_APPEND, orjson.dumps({"messages": many})),
+        "a tool result taken": (_APPEND, orjson.dumps({"messages": result})),
+        "text to count": ("/v1/tokens/count", orjson.dumps({"text": of(most)})),
+        "1,000 messages to count": ("/v1/tokens/count", orjson.dumps({"messages": many})),
+        "500,000 messages to validate": (
+            "/v1/context/validate",
+            orjson.dumps({"format": "openai_chat", "payload": {"messages": small}}),
+        ),
+        "a step": (
+            "/v1/conversations/{id}/context",
+            orjson.dumps({"append": {"messages": [{"role": "user", "content": of(most)}]}}),
+        ),
+    }

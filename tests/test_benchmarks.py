@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from itertools import islice
+from random import Random
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
 
 from app.adapters.models.registry import ModelRegistry
@@ -13,6 +20,10 @@ from app.domain.common.policy import effective
 from app.domain.compaction.summaries.prompt import SummaryRequest, summary_messages
 from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.payload.reported_usage import TokenUsage
+from benchmarks.figures import SAMPLE_HEADS, Samples
+from benchmarks.floor_window import Window
+from benchmarks.log_copies import copy_conversations, copying, extend
+from benchmarks.loop_stalls import loop_stalls
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
 from benchmarks.outputs import MARKER_LINES, log_text
@@ -28,6 +39,7 @@ from benchmarks.provider_cache import (
 )
 from benchmarks.recorded import without_end
 from benchmarks.replay import consecutive
+from benchmarks.workload import plain_message
 from tests.fake_llm import unpaired
 from tests.replay import Tally
 
@@ -220,3 +232,115 @@ def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
         result("a"),
     ]
     assert messages_shown({"messages": messages}) == 3
+
+
+def rows(*seqs: int) -> list[tuple[int, int, bytes]]:
+    """Return rows of 10 tokens with these seqs."""
+    return [(seq, 10, b"%d" % seq) for seq in seqs]
+
+
+def test_the_floors_window_is_current_only_without_a_gap() -> None:
+    """A seq that is not the next one tells that another process has written."""
+    window = Window(rows(5, 6))
+    assert window.append(7, 10, b"7")
+    assert not window.append(9, 10, b"9") and not window.append(7, 10, b"7")
+    assert list(window.all()) == [b"5", b"6", b"7"] and window.last_seq == 7
+
+
+def test_the_floors_window_keeps_the_newest_messages_that_fit() -> None:
+    """The oldest messages are cut, the newest one never."""
+    window = Window(rows(1, 2, 3, 4))
+    window.cut(25)
+    assert list(window.all()) == [b"3", b"4"]
+    window.cut(0)
+    assert list(window.all()) == [b"4"]
+
+
+def test_the_floors_delta_has_the_messages_after_a_known_one() -> None:
+    """Without all of them in the window there is no delta."""
+    window = Window(rows(3, 4, 5))
+    assert [window.after(seq) for seq in (5, 4, 2)] == [[], [b"5"], [b"3", b"4", b"5"]]
+    assert window.after(1) is None and window.after(6) is None
+
+
+def test_samples_have_a_cell_for_each_head() -> None:
+    """Times and CPU times are printed in milliseconds; a clock that went back counts as none."""
+    samples = Samples()
+    for seconds in (0.001, 0.002, 0.003):
+        samples.add(seconds, 0.0005, -0.1)
+    assert samples.cells() == ("2.00", "3.00", "3.00", "0.50", "0.00")
+    assert len(samples.cells()) == len(SAMPLE_HEADS)
+    assert samples.cpu == [0.0005] * 3
+
+
+def test_the_stall_of_a_served_loop_is_measured_inside_it() -> None:
+    """A loop of uvicorn that is blocked shows it, with the CPU time of its thread."""
+    code = """
+import asyncio, time, uvicorn
+from uvicorn.server import Server
+class Blocked(Server):
+    async def startup(self, sockets=None): pass
+    async def shutdown(self, sockets=None): pass
+async def app(*_): pass
+server = Blocked(uvicorn.Config(app, lifespan="off"))
+async def main():
+    loop = asyncio.create_task(server.main_loop())
+    await asyncio.sleep(1)
+    time.sleep(0.2)
+    await asyncio.sleep(0.2)
+    server.should_exit = True
+    await loop
+asyncio.run(main())
+"""
+    with loop_stalls() as stalls:
+        environ = {**os.environ, **stalls.environ}
+        with subprocess.Popen([sys.executable, "-c", code], env=environ) as process:
+            stalls.reset()
+            deadline = time.monotonic() + 10
+            while (stall := stalls.longest()).seconds < 0.19 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert process.returncode == 0
+    assert stall.seconds > 0.19
+    assert stall.loop_cpu_seconds < stall.seconds
+
+
+async def test_copied_logs_build_like_those_of_the_service(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """A log that SQL made longer goes on with its seqs, turns and sums, and so do its copies."""
+    rng = Random(1)
+    roles = ("user", "assistant")
+    block = [plain_message(rng, roles[place % 2], 100) for place in range(4)]
+
+    async def post(path: str, body: object) -> dict[str, Any]:
+        answer = await client.post(path, json=body)
+        assert answer.is_success, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    made = await post("/v1/conversations", {"model": "gpt-4o"})
+    path = f"/v1/conversations/{made['conversation_id']}"
+    await post(f"{path}/messages", {"messages": block})
+    by_sql = await post("/v1/conversations", {"model": "gpt-4o"})
+    source = by_sql["conversation_id"]
+    await post(f"/v1/conversations/{source}/messages", {"messages": block})
+    for _ in range(2):
+        await post(f"{path}/messages", {"messages": block})
+    async with copying(database_url) as connection:
+        assert await extend(connection, UUID(source), 1, 4, 2) == 12
+        [copy] = await copy_conversations(connection, UUID(source), 1)
+    expected = await post(f"{path}/context", {})
+    for name in (source, str(copy)):
+        built = await post(f"/v1/conversations/{name}/context", {})
+        assert built["payload"]["messages"] == expected["payload"]["messages"]
+        assert built["tokens_used"] == expected["tokens_used"]
+        step = await post(f"/v1/conversations/{name}/context", {"append": {"messages": block}})
+        assert step["through_seq"] == 16
+    async with copying(database_url) as connection:
+        columns = "seq, turn, tokens, total_tokens, role"
+        query = f"SELECT {columns} FROM messages WHERE conversation_id = $1 AND seq <= 12"
+        logs = [
+            [tuple(row) for row in await connection.fetch(f"{query} ORDER BY seq", UUID(name))]
+            for name in (made["conversation_id"], source)
+        ]
+    assert logs[0] == logs[1]
