@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
@@ -39,6 +39,10 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        return self.encoded(record).decode()
+
+    def encoded(self, record: logging.LogRecord) -> bytes:
+        """Return the line as UTF-8."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
@@ -57,13 +61,30 @@ class JsonLines(logging.Formatter):
         return _dumped(line)
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes each line to a stream at once, without the text layer of the stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines = JsonLines()
+        self.setFormatter(self._lines)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a record."""
+        try:
+            buffer = self.stream.buffer
+            buffer.write(self._lines.encoded(record) + b"\n")
+            buffer.flush()
+        except Exception:  # logging must not fail a request
+            self.handleError(record)
+
+
 def configure(level: str) -> None:
     """Log to stderr: the service's own loggers from this level on, libraries from WARNING on."""
     # No line shows threads and source lines, and looking them up is a fifth of a line's cost.
     logging.logThreads = logging.logMultiprocessing = False
     logging._srcfile = None
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler = LineHandler(sys.stderr)
     logger = logging.getLogger(OURS)
     logger.handlers = [handler]
     logger.setLevel(level.upper())
@@ -118,8 +139,8 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return record.msg != _BROKEN_OFF
 
 
-def _dumped(line: dict[str, Any]) -> str:
+def _dumped(line: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(line, default=str).decode()
+        return orjson.dumps(line, default=str)
     except TypeError:  # a lone surrogate, which only the standard library writes
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).encode()
