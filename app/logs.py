@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from time import time
 from typing import Any, TextIO
 
 import orjson
@@ -32,6 +34,23 @@ _BROKEN_OFF = "ASGI callable returned without completing response."
 """uvicorn's message for an answer that ended early; the request log says why it ended."""
 _LIBRARIES = ("uvicorn", "uvicorn.error")
 """Loggers whose own handlers would write lines that are not JSON."""
+
+
+class Event(logging.LogRecord):
+    """A record at INFO, for `Logger.handle`, made in a third of the time of `Logger.info`.
+
+    Its place in the code is left empty, because no line shows it.
+    """
+
+    def __init__(self, logger: logging.Logger, name: str, data: Mapping[str, Any]) -> None:
+        self.name, self.msg, self.args, self.data = logger.name, name, None, data
+        self.levelno, self.levelname = logging.INFO, "INFO"
+        self.created, self.process = time(), os.getpid()
+        self.msecs = self.relativeCreated = 0.0
+        self.pathname = self.filename = self.module = self.funcName = ""
+        self.lineno = 0
+        self.exc_info = self.exc_text = self.stack_info = None
+        self.thread = self.threadName = self.processName = None
 
 
 class JsonLines(logging.Formatter):

@@ -25,7 +25,7 @@ from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.errors import answer_unexpected
 from app.api.http.pacing import ReaderStalled
 from app.domain.common.errors import ContextError
-from app.logs import request_id
+from app.logs import Event, request_id
 
 UNROUTED = "none"
 """The route of a request that no route handled."""
@@ -106,7 +106,7 @@ class RequestLoggingMiddleware:
             )
             if is_stream:
                 self._requests.streaming(-1)
-            if self._access_log and route not in QUIET:
+            if self._access_log and route not in QUIET and _log.isEnabledFor(logging.INFO):
                 fields = {
                     "method": method,
                     "route": route,
@@ -114,7 +114,7 @@ class RequestLoggingMiddleware:
                     "duration_ms": round(seconds * 1000, 3),
                 }
                 _add_sender(fields, scope, headers)
-                _log.info("request", extra={"data": fields})
+                _log.handle(Event(_log, "request", fields))
             request_id.reset(token)
 
 
