@@ -29,6 +29,14 @@ class Application(FastAPI):
         """Add middleware outside of all that was added before."""
         self._outer.append(middleware)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, as FastAPI does where its telemetry is off."""
+        if scope["type"] != "http" or self.middleware_stack is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await self.middleware_stack(scope, receive, send)
+
     def build_middleware_stack(self) -> ASGIApp:
         """Return the app that handles a request; FastAPI calls this for the first one."""
         stack: ASGIApp = DirectRouting(super().build_middleware_stack(), self.routes)

@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from cachetools import LRUCache
-
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
 from app.domain.tenancy.quotas import (
@@ -95,7 +93,7 @@ class QuotaService:
         self._now = now
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._tenants: LRUCache[str, _TenantQuotas] = LRUCache(_MAX_TENANTS)
+        self._tenants: dict[str, _TenantQuotas] = {}  # those read longest ago first
         self._first_read = asyncio.Lock()
         self._retry_at = float("-inf")
         self._has_failed = False
@@ -103,7 +101,10 @@ class QuotaService:
 
     async def limits_of(self, tenant_id: str) -> TenantLimits:
         """Return the limits of a tenant, at most a few seconds old, or the last known ones."""
-        return (await self._known(tenant_id)).limits
+        known = self._tenants.get(tenant_id)
+        if known is None or self._clock() >= known.fresh_until:
+            known = await self._known(tenant_id)
+        return known.limits
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
@@ -171,11 +172,20 @@ class QuotaService:
                 known = self._tenants.get(tenant_id)
                 if known is None:
                     limits, fresh_until = await self._read_limits(tenant_id, self._defaults)
-                    known = self._tenants[tenant_id] = _TenantQuotas(limits, fresh_until)
+                    known = _TenantQuotas(limits, fresh_until)
+                    self._keep(tenant_id, known)
         elif self._clock() >= known.fresh_until:
             known.fresh_until = self._clock() + RETRY_SECONDS
             known.limits, known.fresh_until = await self._read_limits(tenant_id, known.limits)
+            self._keep(tenant_id, known)
         return known
+
+    def _keep(self, tenant_id: str, known: _TenantQuotas) -> None:
+        """Keep what was read of a tenant, in place of the tenant that was read longest ago."""
+        self._tenants.pop(tenant_id, None)
+        if len(self._tenants) >= _MAX_TENANTS:
+            del self._tenants[next(iter(self._tenants))]
+        self._tenants[tenant_id] = known
 
     async def _read_limits(
         self, tenant_id: str, last_known: TenantLimits
