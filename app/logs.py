@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from time import time
+from typing import Any, TextIO
 
 import orjson
 
@@ -34,11 +36,32 @@ _LIBRARIES = ("uvicorn", "uvicorn.error")
 """Loggers whose own handlers would write lines that are not JSON."""
 
 
+class Event(logging.LogRecord):
+    """A record at INFO, for `Logger.handle`, made in a third of the time of `Logger.info`.
+
+    Its place in the code is left empty, because no line shows it.
+    """
+
+    def __init__(self, logger: logging.Logger, name: str, data: Mapping[str, Any]) -> None:
+        self.name, self.msg, self.args, self.data = logger.name, name, None, data
+        self.levelno, self.levelname = logging.INFO, "INFO"
+        self.created, self.process = time(), os.getpid()
+        self.msecs = self.relativeCreated = 0.0
+        self.pathname = self.filename = self.module = self.funcName = ""
+        self.lineno = 0
+        self.exc_info = self.exc_text = self.stack_info = None
+        self.thread = self.threadName = self.processName = None
+
+
 class JsonLines(logging.Formatter):
     """Writes `log.info("event", extra={"data": {...}})` as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        return self.encoded(record).decode()
+
+    def encoded(self, record: logging.LogRecord) -> bytes:
+        """Return the line as UTF-8."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
@@ -57,13 +80,30 @@ class JsonLines(logging.Formatter):
         return _dumped(line)
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes each line to a stream at once, without the text layer of the stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines = JsonLines()
+        self.setFormatter(self._lines)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a record."""
+        try:
+            buffer = self.stream.buffer
+            buffer.write(self._lines.encoded(record) + b"\n")
+            buffer.flush()
+        except Exception:  # logging must not fail a request
+            self.handleError(record)
+
+
 def configure(level: str) -> None:
     """Log to stderr: the service's own loggers from this level on, libraries from WARNING on."""
     # No line shows threads and source lines, and looking them up is a fifth of a line's cost.
     logging.logThreads = logging.logMultiprocessing = False
     logging._srcfile = None
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler = LineHandler(sys.stderr)
     logger = logging.getLogger(OURS)
     logger.handlers = [handler]
     logger.setLevel(level.upper())
@@ -118,8 +158,8 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return record.msg != _BROKEN_OFF
 
 
-def _dumped(line: dict[str, Any]) -> str:
+def _dumped(line: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(line, default=str).decode()
+        return orjson.dumps(line, default=str)
     except TypeError:  # a lone surrogate, which only the standard library writes
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).encode()

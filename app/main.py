@@ -6,6 +6,7 @@ import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -23,6 +24,7 @@ from app.api.conversations import (
 )
 from app.api.conversations import search as message_search
 from app.api.http import errors
+from app.api.http.application import Application
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
@@ -150,7 +152,7 @@ def create_app(
         async with parts.opened(), worker.running() if worker else nullcontext(), mcp.running():
             yield
 
-    app = FastAPI(
+    app = Application(
         title="Context Service",
         version=app_version(),
         description=DESCRIPTION,
@@ -166,17 +168,19 @@ def create_app(
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
     app.router.routes.extend((*pages.docs_router.routes, *mcp.routes))
     errors.install(app)
-    app.add_middleware(
-        AuthenticationMiddleware,
-        keys=parts.keys,
-        quotas=parts.quotas,
-        allowed_hosts=settings.allowed_hosts,
+    app.add_outer_middleware(
+        partial(
+            AuthenticationMiddleware,
+            keys=parts.keys,
+            quotas=parts.quotas,
+            allowed_hosts=settings.allowed_hosts,
+        )
     )
-    app.add_middleware(
-        RequestLoggingMiddleware, requests=parts.telemetry, access_log=settings.access_log
+    app.add_outer_middleware(
+        partial(RequestLoggingMiddleware, requests=parts.telemetry, access_log=settings.access_log)
     )
     if parts.telemetry.middleware is not None:
-        app.add_middleware(parts.telemetry.middleware)
+        app.add_outer_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.max_message_values = settings.max_message_values

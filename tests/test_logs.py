@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.logs import JsonLines, request_id
+from app.logs import Event, JsonLines, request_id
 from tests.log_calls import FOUND
 
 
@@ -127,3 +127,15 @@ def test_every_call_of_a_logger(place: str) -> None:
 def test_the_calls_are_found() -> None:
     """The search sees the calls there are."""
     assert len(FOUND) > 20
+
+
+def test_an_event_is_a_record() -> None:
+    """A record made without `Logger.info` has the same line, and what other formatters read."""
+    logger = logging.getLogger("app.requests")
+    line = json.loads(JsonLines().format(Event(logger, "request", {"status": 201})))
+    made = logger.makeRecord("app.requests", logging.INFO, "", 0, "request", (), None)
+    assert vars(made).keys() - vars(Event(logger, "request", {})).keys() == set()
+    expected = line_of("app.requests", "request", data={"status": 201})
+    assert line.keys() == expected.keys()
+    for name in ("level", "logger", "event", "pid", "status"):
+        assert line[name] == expected[name]

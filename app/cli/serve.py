@@ -124,6 +124,8 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
         settings.body_stall_seconds,
     )
 
+    # The default would trust every client on this machine.
+    trusted_proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
     config = uvicorn.Config(
         "app.main:build",
         factory=True,
@@ -134,8 +136,8 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
         log_level=settings.log_level,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        # The default would trust every client on this machine.
-        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies,
         workers=settings.workers,
     )
     logs.configure(settings.log_level)

@@ -115,9 +115,10 @@ async def append_messages(
     `UNPAIRED_TOOL_RESULT`. If `expected_seq` is not the newest seq, `409` returns the newest one.
     """
     await require_small_messages(request, body.messages)
-    await services(request).storage.take(tenant_of(request), len(await request.body()))
+    found, tenant_id = services(request), tenant_of(request)
+    await found.storage.take(tenant_id, len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
-    appended = await services(request).log.append(tenant_of(request), conversation_id, batch)
+    appended = await found.log.append(tenant_id, conversation_id, batch)
     location = f"{path_of(public_id_of(request))}/messages"
     return Json(appended, 201, headers={"Location": location})
 

@@ -18,11 +18,13 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
@@ -44,6 +46,7 @@ _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _LIMIT_VARIABLES = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
+_JSON = (b"content-type", b"application/json")
 CLIENT_CLOSED_REQUEST = 499
 """The status in logs and metrics of a request whose client disconnected before the response."""
 
@@ -74,10 +77,17 @@ class Json(Response):
         content: Any,
         status_code: int = 200,
         *,
-        headers: Mapping[str, str] | None = None,
-        media_type: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(dump(content), status_code, headers, media_type)
+        # What the superclass does for this case, without the other ones.
+        self.status_code = status_code
+        self.background = None
+        self.body = dump(content)
+        self.raw_headers = [
+            *((name.lower().encode(), text.encode("latin-1")) for name, text in headers.items()),
+            (b"content-length", b"%d" % len(self.body)),
+            _JSON,
+        ]
 
 
 class WireRequest(Request):
@@ -86,16 +96,31 @@ class WireRequest(Request):
     async def body(self) -> bytes:
         """Return the body; raises PayloadTooLarge (rule 1)."""
         if not hasattr(self, "_body"):
-            max_bytes = self.app.state.max_body_bytes
-            if _declared_size(self) > max_bytes:
-                raise _too_large(max_bytes)
-            body = bytearray()  # a list of small chunks takes many times the memory
-            async for chunk in self.stream():
-                body += chunk
-                if len(body) > max_bytes:
-                    raise _too_large(max_bytes)
-            self._body = bytes(body)
+            self._body = await self._read_body(self.app.state.max_body_bytes)
         return self._body
+
+    async def _read_body(self, max_bytes: int) -> bytes:
+        if _declared_size(self) > max_bytes:
+            raise _too_large(max_bytes)
+        chunk, has_more = await self._next_chunk()
+        if len(chunk) > max_bytes:
+            raise _too_large(max_bytes)
+        if not has_more:
+            return chunk
+        body = bytearray(chunk)  # a list of small chunks takes many times the memory
+        while has_more:
+            chunk, has_more = await self._next_chunk()
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+        return bytes(body)
+
+    async def _next_chunk(self) -> tuple[bytes, bool]:
+        """Return a part of the body, and whether there are more; raises ClientDisconnect."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        return message.get("body", b""), message.get("more_body", False)
 
     async def json(self) -> Any:
         """Return the parsed body; raises ValidationError or PayloadTooLarge (rule 5)."""
@@ -204,7 +229,8 @@ def _plain(value: Any) -> Any:
 
 def require_json(request: Request) -> None:
     """Raise ValidationError unless the content type is JSON (rule 3)."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    given = header_of(request.scope, b"content-type") or ""
+    kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):
@@ -213,7 +239,7 @@ def require_json(request: Request) -> None:
 
 def require_uncoded(request: Request) -> None:
     """Raise EncodedBody for a content coding (rule 3)."""
-    coding = request.headers.get("content-encoding", "").strip()
+    coding = (header_of(request.scope, b"content-encoding") or "").strip()
     if coding.lower() not in ("", "identity"):
         detail = (
             f"must be identity: a body with Content-Encoding {coding[:_MAX_CODING]} is not decoded"
@@ -221,8 +247,17 @@ def require_uncoded(request: Request) -> None:
         raise EncodedBody.at("/header/content-encoding", detail)
 
 
+def header_of(scope: Scope, name: bytes) -> str | None:
+    """Return the first header of this name, in lower case, without an index of all headers."""
+    for each, value in scope["headers"]:
+        if each == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
 def _declared_size(request: Request) -> int:
-    declared = request.headers.get("content-length", "")
+    declared = header_of(request.scope, b"content-length") or ""
     return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
 
 

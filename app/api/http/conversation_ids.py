@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from app.domain.common.errors import ContextError, NotFound
 from app.domain.conversations.own_ids import public_id_from
 
 _PARAMETER = "conversation_id"
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]+")
+"""An id that is its own percent-encoding, as all UUIDs are."""
 _Answer = TypeVar("_Answer")
 
 
@@ -89,4 +92,5 @@ def public_id_of(request: Request) -> str:
 
 def path_of(public_id: str) -> str:
     """Return the path of a conversation, its id percent-encoded."""
-    return f"/v1/conversations/{quote(public_id, safe='')}"
+    is_encoded = _UNRESERVED.fullmatch(public_id) is not None
+    return f"/v1/conversations/{public_id if is_encoded else quote(public_id, safe='')}"

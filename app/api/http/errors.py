@@ -249,8 +249,12 @@ def install(app: FastAPI) -> None:
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)
         return problem(error.status_code, code, _http_detail(error, request), headers=headers)
 
+    async def on_unexpected(_request: Request, _error: Exception) -> Response:
+        return _unexpected()  # FastAPI raises the error again, and the request logging logs it
+
     app.add_exception_handler(ContextError, on_context_error)
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_unexpected)
 
 
 def answer_error(error: ContextError) -> Response:
@@ -277,8 +281,11 @@ def answer_unexpected(request: Request, error: Exception) -> Response:
     route = getattr(request.scope.get("route"), "path", None)
     data = {"route": route, "error": type(error).__name__, "places": places(error)}
     _log.error("request_failed", extra={"data": data})
-    detail = "Internal error; see the log of the service"
-    return problem(500, ContextError.code, detail)
+    return _unexpected()
+
+
+def _unexpected() -> Response:
+    return problem(500, ContextError.code, "Internal error; see the log of the service")
 
 
 def problem(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from app.domain.tenancy.quotas import QuotaKind, QuotaState
 
@@ -24,24 +25,30 @@ RATE_LIMIT_HEADERS = {
 """The headers with their descriptions."""
 
 _UNITS = {QuotaKind.BYTES: ';qu="content-bytes"'}
+_NAMES = {kind: kind.encode() for kind in QuotaKind}
 
 
 def rate_limit_headers(states: Sequence[QuotaState]) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response to a tenant with these quotas."""
     if not states:
         return []
-    policies, known, fields = [], [], {}
+    policies, known, fields = [], [], []
     for state in states:
-        unit = _UNITS.get(state.kind, "")
-        policies.append(f'"{state.kind}";q={state.limit};w={state.kind.window_seconds}{unit}')
+        policies.append(_policy(state.kind, state.limit))
         if state.remaining is not None:
-            known.append(f'"{state.kind}";r={state.remaining};t={state.reset_seconds}')
+            name = _NAMES[state.kind]
+            known.append(b'"%b";r=%d;t=%d' % (name, state.remaining, state.reset_seconds))
         if state.kind is QuotaKind.REQUESTS:
-            fields["ratelimit-limit"] = str(state.limit)
+            fields.append((b"ratelimit-limit", b"%d" % state.limit))
             if state.remaining is not None:
-                fields["ratelimit-remaining"] = str(state.remaining)
-            fields["ratelimit-reset"] = str(state.reset_seconds)
-    fields["ratelimit-policy"] = ", ".join(policies)
+                fields.append((b"ratelimit-remaining", b"%d" % state.remaining))
+            fields.append((b"ratelimit-reset", b"%d" % state.reset_seconds))
+    fields.append((b"ratelimit-policy", b", ".join(policies)))
     if known:
-        fields["ratelimit"] = ", ".join(known)
-    return [(name.encode(), text.encode()) for name, text in fields.items()]
+        fields.append((b"ratelimit", b", ".join(known)))
+    return fields
+
+
+@lru_cache(maxsize=1024)
+def _policy(kind: QuotaKind, limit: int) -> bytes:
+    return f'"{kind}";q={limit};w={kind.window_seconds}{_UNITS.get(kind, "")}'.encode()

@@ -31,6 +31,7 @@ from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     THREAD_BYTES,
     WireRequest,
+    header_of,
     in_thread_if_long,
     require_json,
 )
@@ -170,11 +171,9 @@ def _direct(
         if accepted is not None and request.scope["query_string"]:
             refuse_unknown_query(request, accepted)
         value = None
-        if await request.body():
+        if whole := await request.body():
             require_json(request)
-            value = await request.json()
-            whole = await request.body()
-            value = await in_thread_if_long(whole, validated, schema, value)
+            value = await in_thread_if_long(whole, validated, schema, await request.json())
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}
@@ -201,7 +200,7 @@ def _direct(
 
 
 def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
+    key = header_of(request.scope, b"idempotency-key")
     if key is not None and not (
         len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _IDEMPOTENCY_KEY.fullmatch(key)
     ):

@@ -21,10 +21,9 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.http.bodies import MalformedRequest
+from app.api.http.bodies import MalformedRequest, header_of
 from app.api.http.errors import answer_error
 from app.api.http.rate_limits import rate_limit_headers
 from app.api.http.scopes import require_scope
@@ -85,7 +84,7 @@ class AuthenticationMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        hosts = [name for name, _ in scope["headers"]].count(b"host")
         if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
             await answer_error(MalformedRequest("A request must have exactly one Host header"))(
                 scope, receive, send
@@ -96,7 +95,7 @@ class AuthenticationMiddleware:
             return
         client = scope.get("client")
         address = client[0] if client else ""
-        headers = Headers(scope=scope)
+        authorization = header_of(scope, b"authorization") or ""
 
         async def send_limits(message: Message) -> None:
             if message["type"] == "http.response.start" and (caller := scope.get("caller")):
@@ -105,10 +104,10 @@ class AuthenticationMiddleware:
             await send(message)
 
         try:
-            caller = await self._keys.admit(headers.get("authorization", ""), address)
+            caller = await self._keys.admit(authorization, address)
             if caller.key_id is None:
-                host = headers.get("host", "")
-                _require_same_origin(headers.get("origin"), host)
+                host = header_of(scope, b"host") or ""
+                _require_same_origin(header_of(scope, b"origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
             await self._quotas.take(caller.tenant_id, QuotaKind.REQUESTS, 1)

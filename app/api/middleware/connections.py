@@ -16,14 +16,17 @@ uvicorn bounds neither the bytes of a request head nor the time until the reques
 from __future__ import annotations
 
 import resource
-from asyncio import TimerHandle, Transport
+from asyncio import Event, TimerHandle, Transport
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.http.errors import problem
+from app.api.middleware.exchanges import Exchange
 from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
 
 MAX_HEADERS = 128
@@ -156,7 +159,37 @@ class BoundedProtocol(HttpToolsProtocol):
         self._part = _Part.BODY
         self._received = self._body_bytes = self._dropped = 0
         self._was_paused = False
-        super().on_headers_complete()
+        self._start_exchange()
+
+    def _start_exchange(self) -> None:
+        """Start the app, as uvicorn does without WebSockets and its limit of concurrency."""
+        parser, scope = self.parser, self.scope
+        http_version, url = parser.get_http_version(), httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["http_version"] = http_version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + url.path
+        scope["query_string"] = url.query or b""
+        previous = self.cycle
+        self.cycle = Exchange(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=http_version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if previous is None or previous.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # a pipelined request
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def _is_too_large(self) -> bool:
         return self._headers > MAX_HEADERS or self._head_bytes > self._limits.head_bytes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.errors import answer_unexpected
 from app.api.http.pacing import ReaderStalled
 from app.domain.common.errors import ContextError
-from app.logs import request_id
+from app.logs import Event, request_id
 
 UNROUTED = "none"
 """The route of a request that no route handled."""
@@ -67,8 +68,9 @@ class RequestLoggingMiddleware:
             return
         started = perf_counter()
         headers = dict(scope["headers"])
-        client_id = headers.get(_HEADER, b"")
-        response_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
+        response_id = headers.get(_HEADER)
+        if response_id is None or not _VALID_ID.fullmatch(response_id):
+            response_id = str(uuid7()).encode()
         status, is_stream = 0, False
 
         async def send_named(message: Message) -> None:
@@ -104,14 +106,15 @@ class RequestLoggingMiddleware:
             )
             if is_stream:
                 self._requests.streaming(-1)
-            if self._access_log and route not in QUIET:
+            if self._access_log and route not in QUIET and _log.isEnabledFor(logging.INFO):
                 fields = {
                     "method": method,
                     "route": route,
                     "status": status or CLIENT_CLOSED_REQUEST,
+                    "duration_ms": round(seconds * 1000, 3),
                 }
-                fields["duration_ms"] = round(seconds * 1000, 3)
-                _log.info("request", extra={"data": fields | _sender(scope, headers)})
+                _add_sender(fields, scope, headers)
+                _log.handle(Event(_log, "request", fields))
             request_id.reset(token)
 
 
@@ -129,18 +132,21 @@ def _reason(error: BaseException | None) -> str | None:
     return None
 
 
-def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"content-type" and text.startswith(_STREAM) for name, text in headers)
+def _is_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    for name, text in headers:
+        if name == b"content-type":
+            return text.startswith(_STREAM)
+    return False
 
 
-def _sender(scope: Scope, headers: dict[bytes, bytes]) -> dict[str, Any]:
-    """Return the caller of a request, and its trace id if it has one."""
+def _add_sender(fields: dict[str, Any], scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+    """Add the caller of a request, and its trace id if it has one."""
     caller = scope.get("caller")
-    fields = {
-        "tenant_id": caller.tenant_id if caller is not None else None,
-        "key_id": caller.key_id if caller is not None else None,
-    }
+    fields["tenant_id"] = caller.tenant_id if caller is not None else None
+    fields["key_id"] = caller.key_id if caller is not None else None
     trace_id = scope.get("trace_id")
-    if trace_id is None and (found := _TRACE_PARENT.fullmatch(headers.get(b"traceparent", b""))):
-        trace_id = found[1].decode()
-    return fields if trace_id is None else fields | {"trace_id": trace_id}
+    if trace_id is None and (parent := headers.get(b"traceparent")) is not None:
+        found = _TRACE_PARENT.fullmatch(parent)
+        trace_id = found[1].decode() if found else None
+    if trace_id is not None:
+        fields["trace_id"] = trace_id

@@ -50,11 +50,20 @@ def keys_of(tenant_id: str, public_id: str) -> tuple[str, ...]:
     A new conversation has the first one that is free.
     """
     derived = _derived_key(tenant_id, public_id)
-    if not _UUID.fullmatch(public_id):
-        return (derived,)
-    if public_id[_VERSION_PLACE] == "8":
+    if _is_likely_key(public_id):
+        return (public_id, derived)
+    if _UUID.fullmatch(public_id):
         return (derived, public_id)  # the second one for conversations of earlier releases
-    return (public_id, derived)
+    return (derived,)
+
+
+def likeliest_key(tenant_id: str, public_id: str) -> str:
+    """Return the first of the keys that a tenant's conversation with this id may have."""
+    return public_id if _is_likely_key(public_id) else _derived_key(tenant_id, public_id)
+
+
+def _is_likely_key(public_id: str) -> bool:
+    return _UUID.fullmatch(public_id) is not None and public_id[_VERSION_PLACE] != "8"
 
 
 def _derived_key(tenant_id: str, public_id: str) -> str:

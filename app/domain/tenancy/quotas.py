@@ -18,22 +18,23 @@ SHARES = 20
 
 
 class QuotaKind(StrEnum):
-    """What a quota limits."""
+    """What a quota limits, with the length of its rate window and its field in the limits."""
 
-    REQUESTS = "requests"
-    BYTES = "bytes"
-    SUMMARISER_CALLS = "summariser_calls"
-    EMBEDDING_TOKENS = "embedding_tokens"
+    window_seconds: int
+    limit_name: str
 
-    @property
-    def window_seconds(self) -> int:
-        """The length of its rate window."""
-        return {
-            QuotaKind.REQUESTS: 60,
-            QuotaKind.SUMMARISER_CALLS: 3_600,
-            QuotaKind.BYTES: 86_400,
-            QuotaKind.EMBEDDING_TOKENS: 86_400,
-        }[self]
+    def __new__(cls, value: str, window_seconds: int, limit_name: str) -> QuotaKind:
+        """Return a member with its attributes."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.window_seconds = window_seconds
+        kind.limit_name = limit_name
+        return kind
+
+    REQUESTS = "requests", 60, "requests_per_minute"
+    BYTES = "bytes", 86_400, "bytes_per_day"
+    SUMMARISER_CALLS = "summariser_calls", 3_600, "summarizer_calls_per_hour"
+    EMBEDDING_TOKENS = "embedding_tokens", 86_400, "embedding_tokens_per_day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,8 @@ class TenantLimits:
 
     def of(self, kind: QuotaKind) -> int | None:
         """Return the limit of a kind in one of its rate windows."""
-        return {
-            QuotaKind.REQUESTS: self.requests_per_minute,
-            QuotaKind.BYTES: self.bytes_per_day,
-            QuotaKind.SUMMARISER_CALLS: self.summarizer_calls_per_hour,
-            QuotaKind.EMBEDDING_TOKENS: self.embedding_tokens_per_day,
-        }[kind]
+        limit: int | None = getattr(self, kind.limit_name)
+        return limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from cachetools import LRUCache
 
 from app.domain.common.errors import Conflict
-from app.domain.conversations.own_ids import keys_of
+from app.domain.conversations.own_ids import keys_of, likeliest_key
 from app.services.ports import Database, Repositories
 
 _MAX_CACHED = 10_000
@@ -26,7 +26,7 @@ class ConversationKeys:
 
     def likeliest(self, tenant_id: str, public_id: str) -> str:
         """Return the key under which a conversation with this id is, if it exists."""
-        return self._cached.get((tenant_id, public_id)) or keys_of(tenant_id, public_id)[0]
+        return self._cached.get((tenant_id, public_id)) or likeliest_key(tenant_id, public_id)
 
     async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
         """Return the public ids of conversations by their keys."""

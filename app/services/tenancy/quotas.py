@@ -13,9 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-
-from cachetools import LRUCache
+from datetime import datetime, timedelta
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
@@ -48,16 +46,34 @@ _MAX_TENANTS = 10_000
 class _ReservedShare:
     """The part of a quota that this process has reserved in a rate window.
 
-    `remaining` is not used yet. `unreserved` was left for all processes at the last reservation,
-    None before the first one. `is_last` is true when the quota has nothing left to reserve.
+    The window is the time from `window` to `end`. `remaining` is not used yet. `unreserved` was
+    left for all processes at the last reservation, None before the first one. `is_last` is true
+    when the quota has nothing left to reserve.
     """
 
     window: datetime
+    end: datetime
     limit: int
     remaining: int = 0
     unreserved: int | None = None
     is_last: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(slots=True)
+class _TenantQuotas:
+    """The last known limits of a tenant, until when they are cached, and its reserved shares."""
+
+    limits: TenantLimits
+    fresh_until: float
+    shares: dict[QuotaKind, _ReservedShare] = field(default_factory=dict)
+
+    def share(self, kind: QuotaKind, limit: int, now: datetime) -> _ReservedShare | None:
+        """Return the share of the current rate window, None if nothing was reserved in it."""
+        share = self.shares.get(kind)
+        if share is None or share.limit != limit or not share.window <= now < share.end:
+            return None
+        return share
 
 
 class QuotaService:
@@ -77,8 +93,7 @@ class QuotaService:
         self._now = now
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._shares: LRUCache[tuple[str, QuotaKind], _ReservedShare] = LRUCache(_MAX_TENANTS)
+        self._tenants: dict[str, _TenantQuotas] = {}  # those read longest ago first
         self._first_read = asyncio.Lock()
         self._retry_at = float("-inf")
         self._has_failed = False
@@ -86,24 +101,18 @@ class QuotaService:
 
     async def limits_of(self, tenant_id: str) -> TenantLimits:
         """Return the limits of a tenant, at most a few seconds old, or the last known ones."""
-        cached = self._limits.get(tenant_id)
-        if cached is None:
-            async with self._first_read:
-                cached = self._limits.get(tenant_id) or await self._read_limits(
-                    tenant_id, self._defaults
-                )
-        elif self._clock() >= cached[1]:
-            # Other requests use the last known limits meanwhile.
-            self._limits[tenant_id] = cached[0], self._clock() + RETRY_SECONDS
-            cached = await self._read_limits(tenant_id, cached[0])
-        return cached[0]
+        known = self._tenants.get(tenant_id)
+        if known is None or self._clock() >= known.fresh_until:
+            known = await self._known(tenant_id)
+        return known.limits
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as session:
             await session.quotas.set_limits(tenant_id, limits)
-        self._limits.pop(tenant_id, None)
+        if (known := self._tenants.get(tenant_id)) is not None:
+            known.fresh_until = float("-inf")
 
     async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
@@ -112,13 +121,18 @@ class QuotaService:
 
     async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Use a part of the quota; raises RateLimited when too little is left in the window."""
-        limit = (await self.limits_of(tenant_id)).of(kind)
+        known = self._tenants.get(tenant_id)
+        if known is None or self._clock() >= known.fresh_until:
+            known = await self._known(tenant_id)
+        limit = known.limits.of(kind)
         if limit is None or count == 0:
             return
-        window = window_start(self._now(), kind.window_seconds)
-        share = self._shares.get((tenant_id, kind))
-        if share is None or (share.window, share.limit) != (window, limit):
-            share = self._shares[tenant_id, kind] = _ReservedShare(window, limit)
+        now = self._now()
+        share = known.share(kind, limit, now)
+        if share is None:
+            window = window_start(now, kind.window_seconds)
+            end = window + timedelta(seconds=kind.window_seconds)
+            share = known.shares[kind] = _ReservedShare(window, end, limit)
         while share.remaining < count and not share.is_last:
             if self._is_unavailable():
                 return  # requests that need the database fail by themselves
@@ -131,21 +145,47 @@ class QuotaService:
 
     def states(self, tenant_id: str) -> list[QuotaState]:
         """Return the quotas of requests and bytes as far as this process knows, without I/O."""
-        found = self._limits.get(tenant_id)
-        states = []
+        known = self._tenants.get(tenant_id)
+        if known is None:
+            return []
+        states, now = [], self._now()
         for kind in (QuotaKind.REQUESTS, QuotaKind.BYTES):
-            limit = found[0].of(kind) if found is not None else None
+            limit = known.limits.of(kind)
             if limit is None:
                 continue
-            now = self._now()
-            window = window_start(now, kind.window_seconds)
-            share, remaining = self._shares.get((tenant_id, kind)), None
-            is_current = share is not None and (share.window, share.limit) == (window, limit)
-            if share is not None and is_current and share.unreserved is not None:
+            share, remaining = known.share(kind, limit, now), None
+            if share is not None and share.unreserved is not None:
                 remaining = share.unreserved + share.remaining
+            window = share.window if share is not None else window_start(now, kind.window_seconds)
             reset_seconds = seconds_left(now, window, kind.window_seconds)
             states.append(QuotaState(kind, limit, remaining, reset_seconds))
         return states
+
+    async def _known(self, tenant_id: str) -> _TenantQuotas:
+        """Return what is known of a tenant, with limits of at most a few seconds' age if possible.
+
+        Other requests use the last known limits while this one reads them again.
+        """
+        known = self._tenants.get(tenant_id)
+        if known is None:
+            async with self._first_read:
+                known = self._tenants.get(tenant_id)
+                if known is None:
+                    limits, fresh_until = await self._read_limits(tenant_id, self._defaults)
+                    known = _TenantQuotas(limits, fresh_until)
+                    self._keep(tenant_id, known)
+        elif self._clock() >= known.fresh_until:
+            known.fresh_until = self._clock() + RETRY_SECONDS
+            known.limits, known.fresh_until = await self._read_limits(tenant_id, known.limits)
+            self._keep(tenant_id, known)
+        return known
+
+    def _keep(self, tenant_id: str, known: _TenantQuotas) -> None:
+        """Keep what was read of a tenant, in place of the tenant that was read longest ago."""
+        self._tenants.pop(tenant_id, None)
+        if len(self._tenants) >= _MAX_TENANTS:
+            del self._tenants[next(iter(self._tenants))]
+        self._tenants[tenant_id] = known
 
     async def _read_limits(
         self, tenant_id: str, last_known: TenantLimits
@@ -161,8 +201,7 @@ class QuotaService:
                     stored = await session.quotas.find_limits(tenant_id)
                 limits = stored.with_defaults(self._defaults) if stored else self._defaults
                 cache_seconds = self._cache_seconds
-        self._limits[tenant_id] = limits, self._clock() + cache_seconds
-        return self._limits[tenant_id]
+        return limits, self._clock() + cache_seconds
 
     async def _take_share(
         self, tenant_id: str, kind: QuotaKind, share: _ReservedShare, needed: int

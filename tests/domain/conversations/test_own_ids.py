@@ -10,7 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.conversations.own_ids import MAX_CHARS, PATTERN, keys_of, public_id_from
+from app.domain.conversations.own_ids import (
+    MAX_CHARS,
+    PATTERN,
+    keys_of,
+    likeliest_key,
+    public_id_from,
+)
 
 TENANTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=8)
 TEXTS = st.text(max_size=MAX_CHARS + 2) | st.text("ab ./%?#\\é漢🙂", max_size=6)
@@ -44,6 +50,13 @@ def test_no_caller_can_choose_a_derived_key(
     assert keys_of(tenant, derived)[0] != derived
     first = keys_of(tenant, chosen)[0]
     assert first != chosen or chosen[14] != "8"
+
+
+@given(TENANTS, UUIDS, PAIRS)
+def test_the_likeliest_key_is_the_first(tenant: str, chosen: str, pair: tuple[str, str]) -> None:
+    """It is found without the other one."""
+    assert likeliest_key(tenant, chosen) == keys_of(tenant, chosen)[0]
+    assert likeliest_key(*pair) == keys_of(*pair)[0]
 
 
 @given(UUIDS)
