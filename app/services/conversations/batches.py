@@ -13,7 +13,13 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
-from app.domain.conversations.log.draft import DEFAULT_RULES, Draft, make_drafts
+from app.domain.conversations.log.draft import (
+    DEFAULT_RULES,
+    Draft,
+    make_drafts,
+    plain_draft,
+    plain_text,
+)
 from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
@@ -143,6 +149,14 @@ class Batches:
         chars_since_yield = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
+            text = plain_text(message, request.format)
+            if text is not None and len(text) <= _THREAD_CHARS:
+                drafts.append(plain_draft(message, text, count, pointer))
+                chars_since_yield += len(text)
+                if chars_since_yield > _CHARS_BEFORE_YIELD:
+                    chars_since_yield = 0
+                    await asyncio.sleep(0)
+                continue
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
             if tool_names is None and is_result and _may_offload(message, size, rules.policy):
