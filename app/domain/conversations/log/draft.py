@@ -49,6 +49,8 @@ from app.domain.tool_output.stored_output import StoredOutput
 
 DEFAULT_RULES = OffloadRules()
 """The rules of the default policy, without known tool names and attached blobs."""
+MAX_PLAIN_CHARS = 16_000
+"""The length of a plain text; a longer one is not even searched on the event loop."""
 _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
@@ -124,7 +126,7 @@ def make_drafts(
 
 
 def plain_text(raw: Any, format: FormatName) -> str | None:
-    """Return the text of a message that has only a role and a text and is sent as it is.
+    """Return the text of a message that has only a role and a short text and is sent as it is.
 
     Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
     """
@@ -133,7 +135,9 @@ def plain_text(raw: Any, format: FormatName) -> str | None:
     role, text = raw.get("role"), raw.get("content")
     if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
         return None
-    return text if text and not text.isspace() and is_sendable(text) else None
+    if not 0 < len(text) <= MAX_PLAIN_CHARS:
+        return None
+    return text if not text.isspace() and is_sendable(text) else None
 
 
 def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: str) -> Draft:
