@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 
 from app.cli.database import database, has_database, migrated, run_in
+from app.cli.heap import return_freed_memory
 from app.cli.options import exiting_on_sigterm, read_settings, setting
 from app.cli.warm_up import warm_up
 from app.environment import variable
@@ -50,6 +51,7 @@ def serve() -> None:
     Each process runs background jobs as well. SIGTERM lets running requests finish and stops
     everything within 10 s.
     """
+    return_freed_memory()
     settings = read_settings()
     needs_key = not settings.allow_unauthenticated and not is_loopback(settings.host)
     if needs_key and not has_database(settings):
@@ -58,7 +60,7 @@ def serve() -> None:
         listener = None if needs_key else stack.enter_context(_listening(settings))
         warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
         url = stack.enter_context(database(settings, supervised=True))
-        migrated(settings.direct_database_url or url)
+        migrated(settings.direct_database_url or url, apart=True)
         warming.join()
         if listener is None:
             from app.keys import has_keys

@@ -7,6 +7,7 @@ import signal
 import click
 
 from app.cli.database import database, migrated
+from app.cli.heap import return_freed_memory
 from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
 from app.cli.warm_up import warm_up
 
@@ -20,11 +21,12 @@ def worker() -> None:
     Any number of workers and services may use one database. SIGTERM lets running jobs finish for
     3 s, returns the others to the queue, and ends the process within 10 s.
     """
+    return_freed_memory()
     settings = read_settings()
     with exiting_on_sigterm():
         warming = warm_up("app.worker", "uvloop")
         with database(settings, supervised=True) as url:
-            migrated(settings.direct_database_url or url)
+            migrated(settings.direct_database_url or url, apart=True)
             warming.join()
 
             import uvloop

@@ -4,6 +4,9 @@
    counted first. Objects, lists, strings, numbers and literals are values.
 2. First all brackets, commas and colons are counted, also those inside strings: an upper bound that
    takes a millisecond per megabyte. Only a text over a limit is counted again without strings.
+   The depth is at most the number of brackets that open, without those of `},{`: these close a
+   level before they open one, and inside a string they add nothing. So a list of flat objects is
+   within its bound.
 3. A text is read in slices, so that other threads run in between. Counting ends at the first limit
    that is exceeded.
 4. Invalid JSON is counted as if it were valid. A parser gets no further than that.
@@ -78,9 +81,16 @@ def is_within_upper_bound(text: bytes, limits: StructureLimits) -> bool:
             brackets += structure.count(b"[") + structure.count(b"{")
     else:
         brackets = text.count(b"[") + text.count(b"{")
-    return (
-        brackets <= limits.depth and separators - colons < limits.values and colons <= limits.keys
-    )
+    if separators - colons >= limits.values or colons > limits.keys:
+        return False
+    for neighbours in (b"},{", b"}, {"):
+        if brackets > limits.depth:
+            # Those at the border of two slices are left out, which makes the bound larger.
+            brackets -= sum(
+                text[start : start + _SLICE].count(neighbours)
+                for start in range(0, len(text), _SLICE)
+            )
+    return brackets <= limits.depth
 
 
 def _count_structure(text: bytes, limits: StructureLimits) -> ExceededLimit | None:

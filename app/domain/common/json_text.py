@@ -7,7 +7,7 @@ Infinity and numbers too large for a double are refused, as by RFC 8259.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -57,15 +57,21 @@ def dump_stored(value: Any) -> bytes:
 
 def _is_long(value: Any) -> bool:
     """Return whether a string is long; only then the document is written in slices."""
-    match value:
-        case str():
-            return len(value) > _SLICE
-        case dict():
-            return any(_is_long(item) for item in value.values())
-        case list():
-            return any(_is_long(item) for item in value)
-        case _:
-            return False
+    if isinstance(value, str):
+        return len(value) > _SLICE
+    if isinstance(value, dict):
+        items: Iterable[Any] = value.values()
+    elif isinstance(value, list):
+        items = value
+    else:
+        return False
+    for item in items:  # most values are strings, for which no call is made
+        if isinstance(item, str):
+            if len(item) > _SLICE:
+                return True
+        elif isinstance(item, dict | list) and _is_long(item):
+            return True
+    return False
 
 
 def _chunks(value: Any) -> Iterator[bytes]:

@@ -14,9 +14,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.models.tokenizer import SLICE_CHARS, TiktokenTokenizer, slices
+from app.adapters.models import tokenizer as tokenizer_module
+from app.adapters.models.tokenizer import (
+    SAMPLES,
+    SLICE_CHARS,
+    VOCABULARY,
+    TiktokenTokenizer,
+    needs_reference,
+    slices,
+)
 
 TOKENIZER = TiktokenTokenizer()
+REFERENCE = TiktokenTokenizer(tokenizer_module.load_reference)
+"""The tokenizer that counts by tiktoken alone."""
+
+spaces = st.sampled_from(" \t\n\r\x0b\x0c\x85\xa0\u1680\u2000\u2028\u2029\u202f\u3000\u200b\ufeff")
+pieces = st.one_of(
+    st.text(max_size=12),
+    st.text(st.characters(max_codepoint=0x7F), max_size=12),
+    st.text(spaces, max_size=12),
+    st.text(st.sampled_from("'sStTrReEvVmMlLdD\u017f\u2019 \u212a"), max_size=12),
+    st.text(st.sampled_from("0123456789\u0663\u09ea"), max_size=12),
+    st.text(st.sampled_from('!?.,;:/\\-_=+*&^%$#@(){}[]<>|~`"\n'), max_size=12),
+    st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), max_size=12),
+    st.text(st.characters(min_codepoint=0x1F300, max_codepoint=0x1FAFF), max_size=6),
+    st.text(
+        st.sampled_from("\u200d\ufe0f\U0001f3fd\U0001f1e9\U0001f1ea\u0301\u094d\u0928"), max_size=8
+    ),
+    st.text(st.characters(categories=["Cs"]), max_size=4),
+    st.text(
+        st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"]), max_size=12
+    ),
+    st.sampled_from(["<|endoftext|>", "\U000323b0", "\u088f", "\x00", "\ud83d", "\ude00"]),
+)
+texts = st.lists(
+    st.tuples(pieces, st.integers(1, 40)).map(lambda each: each[0] * each[1]), max_size=8
+).map("".join)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +66,90 @@ def test_counts_are_those_of_the_vocabulary(text: str, tokens: int) -> None:
     """o200k_base counts; special tokens in text are text, surrogates are no error."""
     assert TOKENIZER.count(text) == tokens
     assert TOKENIZER.exact
+
+
+@given(texts)
+def test_counts_are_those_of_tiktoken(text: str) -> None:
+    """The faster library changes no count. [tokens.method-and-margin]"""
+    assert TOKENIZER.count(text) == REFERENCE.count(text)
+
+
+def test_each_character_has_the_class_that_tiktoken_knows() -> None:
+    """A character's class decides where words are split; other classes need the reference.
+
+    Of the large blocks of ideographs and syllables every seventh is tried.
+    """
+    contexts = "{0}'L a'{0}b A{0}b 1{0}2 .{0}\n \n {0}\u094d\u0928 a'l{0} {0}/\n"
+    large = (range(0x3400, 0xA000), range(0xAC00, 0xE000), range(0xE000, 0xF900))
+    codes = [code for code in range(0x20000) if not any(code in block for block in large)]
+    codes += [code for block in (*large, range(0x20000, 0x40000)) for code in block[::7]]
+    for code in codes:
+        text = contexts.format(chr(code))
+        if not needs_reference(text):
+            assert TOKENIZER.count(text) == REFERENCE.count(text), f"{code:x}"
+
+
+def test_the_fast_test_of_characters_misses_none() -> None:
+    """The blocks of the first test have all characters of the second."""
+    often, new = tokenizer_module._OFTEN_NEW, tokenizer_module._NEW
+    assert not [
+        code for code in range(0x110000) if new.match(chr(code)) and not often.match(chr(code))
+    ]
+
+
+def test_both_vocabularies_are_equal() -> None:
+    """Each token is the same bytes in both libraries."""
+    import tiktoken
+    import toktok
+
+    REFERENCE.load()
+    encoding = tiktoken.get_encoding(VOCABULARY)
+    assert sorted(toktok._encoding(VOCABULARY).token_byte_values()) == sorted(
+        encoding.token_byte_values()
+    )
+
+
+@pytest.mark.parametrize(("text", "tokens"), SAMPLES)
+def test_samples_have_the_counts_of_tiktoken(text: str, tokens: int) -> None:
+    """What the faster library is checked against at its load."""
+    assert REFERENCE.count(text) == tokens
+
+
+@pytest.mark.parametrize("toktok", ["missing", "wrong", "panics"])
+def test_without_the_faster_library_tiktoken_counts(
+    toktok: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is missing or miscounts a sample is not used."""
+
+    class Panic(BaseException):
+        """What a Rust library raises when it crashes."""
+
+    class Wrong:
+        """A tokenizer with another vocabulary."""
+
+        def count(self, text: str) -> int:
+            if toktok == "panics":
+                raise Panic
+            return len(text)
+
+    package = type("Package", (), {"_encoding": lambda _: Wrong()})
+    monkeypatch.setitem(sys.modules, "toktok", None if toktok == "missing" else package)
+    monkeypatch.setattr(tokenizer_module, "load_fast", tokenizer_module.load_fast.__wrapped__)
+    subject = TiktokenTokenizer()
+    assert subject.count("hello world") == 2
+    assert subject.exact
+
+
+def test_a_crash_of_the_faster_library_costs_nothing() -> None:
+    """The reference counts the text on which it crashes."""
+
+    class Panic(BaseException):
+        """What a Rust library raises when it crashes."""
+
+    def crash(_: str) -> int:
+        raise Panic
+
+    assert tokenizer_module.checked_count(crash)("hello world") == 2
 
 
 @pytest.mark.parametrize("unit", [" ", "a", "\n", "\t ", "-", "😀", "中", "9", "\u0301"])
@@ -121,6 +238,7 @@ def test_a_missing_or_damaged_vocabulary_is_never_downloaded(
         "import socket, sys\n"
         "def refuse(*_): raise SystemExit('network')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "sys.modules['toktok'] = None\n"
         "from app.adapters.models.tokenizer import TiktokenTokenizer\n"
         "t = TiktokenTokenizer(); t.load()\n"
         "sys.exit(0 if (t.count('x' * 40), t.exact) == (10, False) else 'counted')\n"
@@ -131,11 +249,14 @@ def test_a_missing_or_damaged_vocabulary_is_never_downloaded(
 
 
 def test_importing_the_module_loads_nothing() -> None:
-    """Neither the library nor LiteLLM comes with an import or a count. [operation.lazy-imports]"""
+    """Neither a library comes with an import, nor tiktoken or LiteLLM with a count.
+
+    [operation.lazy-imports]
+    """
     code = (
         "import sys; from app.adapters.models.tokenizer import TiktokenTokenizer as T; t = T();"
-        "early = 'tiktoken' in sys.modules; t.count('x');"
-        "sys.exit(early or 'litellm' in sys.modules)"
+        "early = {'tiktoken', 'toktok'} & {*sys.modules}; t.count('x');"
+        "sys.exit(bool(early or {'tiktoken', 'litellm'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
+import click
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -31,6 +32,7 @@ from app.adapters.postgres.migrate import (
     migrate,
     newest_revision,
 )
+from app.cli.database import migrated
 from tests.commands import environment
 
 GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
@@ -136,6 +138,27 @@ def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
         assert [process.wait() for process in others] == [0, 0]
         first.result()
     assert is_current(url, migrations)
+
+
+def test_a_child_process_may_migrate(url: str) -> None:
+    """The process that serves has neither Alembic nor SQLAlchemy in its memory then."""
+    code = (
+        "import sys; from app.cli.database import migrated\n"
+        "if __name__ == '__main__':\n"
+        "    first, second = migrated(sys.argv[1], apart=True), migrated(sys.argv[1], apart=True)\n"
+        "    sys.exit((first, second) != (True, False) or 'sqlalchemy' in sys.modules)"
+    )
+    done = subprocess.run((sys.executable, "-c", code, url), check=False, env=environment())
+    assert done.returncode == 0
+    assert is_current(url)
+
+
+def test_the_error_of_a_child_process_is_raised(url: str) -> None:
+    """A migration that fails in the child stops the process that waits for it."""
+    run(url, "CREATE TABLE conversations (id int)")
+    with pytest.raises(click.ClickException, match="rolled back"):
+        migrated(url, apart=True)
+    assert value(url, "SELECT to_regclass('messages')") is None
 
 
 def test_newer_schema_is_accepted(url: str, migrations: Path) -> None:

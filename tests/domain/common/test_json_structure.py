@@ -53,15 +53,18 @@ def measured(text: str) -> tuple[int, int, int]:
     documents,
     st.booleans(),
     st.sampled_from([None, 1]),
+    st.sampled_from([",", ", "]),
     st.integers(min_value=1, max_value=9),
 )
-@example(["\\", '"', '\\"', []], True, None, 1)
-@example({"a": {}, "b": [[], {}]}, True, None, 2)
+@example(["\\", '"', '\\"', []], True, None, ",", 1)
+@example({"a": {}, "b": [[], {}]}, True, None, ", ", 2)
+@example([{"a": [{}]}, {}, {"},{": {}}, {"}, {": [[]]}], True, None, ",", 9)
+@example([{"a": [{}]}, {}, {"},{": {}}, {"}, {": [[]]}], True, None, ", ", 9)
 def test_values_keys_and_depth_are_counted_exactly(
-    document: Any, is_ascii: bool, indent: int | None, slice_bytes: int
+    document: Any, is_ascii: bool, indent: int | None, comma: str, slice_bytes: int
 ) -> None:
     """A text is within limits equal to what it has, and over any that is one less."""
-    written = json.dumps(document, ensure_ascii=is_ascii, indent=indent)
+    written = json.dumps(document, ensure_ascii=is_ascii, indent=indent, separators=(comma, ":"))
     values, keys, depth = measured(written)
     text = written.encode("utf-8", "surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
@@ -103,3 +106,13 @@ def test_the_inside_of_strings_is_not_counted(inside: str) -> None:
     """Code and JSON in a string, whatever it has, are one value."""
     text = f'["{inside * 1_000_000}"]'.encode()
     assert exceeded_limit(text, StructureLimits(values=2, keys=0, depth=1)) is None
+
+
+@given(st.lists(st.sampled_from(["{", "}", "[", "]", ",", ", ", '"', "},{", "}, {", "a"])))
+def test_the_upper_bound_is_never_below_what_is_counted(pieces: list[str]) -> None:
+    """Of any text, also one that is not JSON: what is within the bound is within the limits."""
+    text = "".join(pieces).encode()
+    for depth in range(4):
+        limits = StructureLimits(WIDE.values, WIDE.keys, depth)
+        if json_structure.is_within_upper_bound(text, limits):
+            assert json_structure._count_structure(text, limits) is None

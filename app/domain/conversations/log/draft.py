@@ -38,6 +38,7 @@ from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import FORMATS, block_types, compactions, openai_chat, openai_responses
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
+    MESSAGE_OVERHEAD,
     CountText,
     count_reasoning,
     count_visible,
@@ -48,6 +49,9 @@ from app.domain.tool_output.stored_output import StoredOutput
 
 DEFAULT_RULES = OffloadRules()
 """The rules of the default policy, without known tool names and attached blobs."""
+MAX_PLAIN_CHARS = 16_000
+"""The length of a plain text; a longer one is not even searched on the event loop."""
+_PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,49 @@ def make_drafts(
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
     drafts. Raises ValidationError with the pointer of the invalid field.
     """
+    text = plain_text(raw, format)
+    if text is not None:
+        return [plain_draft(raw, text, count, pointer)]
+    return drafts_of_any(raw, format, count, pointer, rules)
+
+
+def plain_text(raw: Any, format: FormatName) -> str | None:
+    """Return the text of a message that has only a role and a short text and is sent as it is.
+
+    Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
+    """
+    if type(raw) is not dict or len(raw) != 2 or format is not FormatName.OPENAI_CHAT:
+        return None
+    role, text = raw.get("role"), raw.get("content")
+    if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
+        return None
+    if not 0 < len(text) <= MAX_PLAIN_CHARS:
+        return None
+    return text if not text.isspace() and is_sendable(text) else None
+
+
+def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: str) -> Draft:
+    """Return the draft of a message with this `plain_text`."""
+    return Draft(
+        id=None,
+        role=_PLAIN_ROLES[raw["role"]],
+        body=json_text.dump_stored(raw),
+        fragment=None,
+        tokens=MESSAGE_OVERHEAD + count(text),
+        reasoning_tokens=0,
+        call_ids=(),
+        has_media=False,
+        continues=False,
+        timestamp=None,
+        raw_message=raw,
+        pointer=pointer,
+    )
+
+
+def drafts_of_any(
+    raw: Any, format: FormatName, count: CountText, pointer: str, rules: OffloadRules
+) -> list[Draft]:
+    """Return the drafts of a message of any form, as `make_drafts`."""
     if not isinstance(raw, Mapping):
         raise ValidationError.at(pointer, "A message is a JSON object")
     codec = FORMATS[format]

@@ -1,0 +1,78 @@
+"""Messages of a role and a text have a shorter way into the log, with the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.conversations.log.draft import (
+    DEFAULT_RULES,
+    Draft,
+    drafts_of_any,
+    make_drafts,
+    plain_draft,
+    plain_text,
+)
+
+texts = st.text(
+    st.one_of(st.characters(), st.sampled_from(' \n\u2028\x00\ud800"\\é中')), max_size=8
+)
+values = st.one_of(
+    texts,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.lists(texts, max_size=2),
+    st.dictionaries(texts, texts, max_size=2),
+    st.just([{"type": "text", "text": "hi"}]),
+)
+roles = st.one_of(st.sampled_from(["user", "assistant", "tool", "system", "function"]), values)
+plain_messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant"]), "content": texts}
+)
+messages = st.one_of(
+    plain_messages,
+    plain_messages.map(lambda message: dict(reversed(message.items()))),
+    st.fixed_dictionaries(
+        {}, optional={"role": roles, "content": values, "name": values, "id": values}
+    ),
+    values,
+)
+
+
+def count(text: str) -> int:
+    """Count so that another text has another count."""
+    return sum(map(ord, text)) % 9_973 + len(text)
+
+
+def outcome(make: Any, *arguments: Any) -> list[Draft] | str:
+    """Return the drafts, or the error."""
+    try:
+        return list(make(*arguments))
+    except ValidationError as error:
+        return f"{error.detail} {error.problems}"
+
+
+@given(messages, st.sampled_from(FormatName))
+@example({"role": "user", "content": " \n"}, FormatName.OPENAI_CHAT)
+@example({"role": ["user"], "content": "a"}, FormatName.OPENAI_CHAT)
+def test_the_short_way_makes_the_same_drafts(message: Any, format: FormatName) -> None:
+    """Every field of each draft is equal, and so is every error."""
+    arguments = (message, format, count, "/messages/3", DEFAULT_RULES)
+    assert outcome(make_drafts, *arguments) == outcome(drafts_of_any, *arguments)
+
+
+@given(plain_messages)
+def test_the_short_way_is_taken_for_every_text_that_is_sent_as_it_is(
+    message: dict[str, Any],
+) -> None:
+    """A message goes the long way only when its text is blank or cannot be sent."""
+    text = plain_text(message, FormatName.OPENAI_CHAT)
+    (draft,) = drafts_of_any(message, FormatName.OPENAI_CHAT, count, "", DEFAULT_RULES)
+    assert (text is None) == (draft.fragment is not None)
+    if text is not None:
+        assert plain_draft(message, text, count, "") == draft
