@@ -12,6 +12,7 @@ from dataclasses import replace
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy, SummaryRole
 from app.domain.compaction.plans import CompactionPlan
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
@@ -78,6 +79,26 @@ def without_compaction(state: ConversationState) -> ConversationState:
         hidden_tokens=state.outside_tokens,
         hidden_messages=state.outside_messages,
         resume_at_tokens=0,
+        failures=0,
+    )
+
+
+def state_after(state: ConversationState, receipt: Compaction) -> ConversationState:
+    """Return the state of a conversation after a compaction was applied."""
+    view = receipt.view
+    return replace(
+        state,
+        view_version=state.view_version + 1,
+        view_cause="compaction",
+        compaction_id=receipt.compaction_id,
+        hidden_span=view.hidden,
+        kept_seqs=kept_seqs(view),
+        results_cleared_through=view.results_cleared_through,
+        summary_tokens=receipt.summary_tokens,
+        hidden_tokens=receipt.hidden_tokens,
+        hidden_messages=receipt.hidden_messages,
+        is_due=False,
+        is_resting=False,
         failures=0,
     )
 
