@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy, SummaryRole
@@ -298,6 +299,8 @@ def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
 
 
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
+    if item.tokens == item.placeholder_tokens:
+        return item
     if view.clears_result(item.seq):
         return replace(item, tokens=item.placeholder_tokens)
     if hidden is not None and hidden.holds(item.seq):
@@ -307,13 +310,18 @@ def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
 
 def summary_message_tokens(summary: str, count: CountText) -> int:
     """Return the tokens of the message that carries a summary's text."""
-    return MESSAGE_OVERHEAD + count(f"{SUMMARY_PREFIX}{summary}]")
+    return _message_tokens(f"{SUMMARY_PREFIX}{summary}]", count)
+
+
+@lru_cache(8)  # a plan and its receipt compare the same views several times
+def _message_tokens(text: str, count: CountText) -> int:
+    return MESSAGE_OVERHEAD + count(text)
 
 
 def view_summary_tokens(view: View, count: CountText) -> int:
     """Return the tokens of what stands for the messages that a view hides, 0 without any."""
     item_tokens = view.sent_item.tokens if view.sent_item is not None else 0
-    return item_tokens + sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
+    return item_tokens + sum(_message_tokens(text, count) for text in view.summary_texts())
 
 
 def agent_tools_tokens(

@@ -404,9 +404,14 @@ async def _read_ledger(
         await asyncio.to_thread(_read_rows, ledger, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
-    for message in await read_user_messages(database, conversation_id, scope.shown_after, scope):
-        await asyncio.to_thread(ledger.replace_by, message)
+    shown = await read_user_messages(database, conversation_id, scope.shown_after, scope)
+    await asyncio.to_thread(_replace_by, ledger, shown)
     return _Read(ledger, tokens, has_messages)
+
+
+def _replace_by(ledger: StatementLedger, messages: Sequence[Message]) -> None:
+    for message in messages:
+        ledger.replace_by(message)
 
 
 def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
