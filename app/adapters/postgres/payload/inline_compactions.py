@@ -92,7 +92,9 @@ ROWS = Statement(
         """
 )
 
-_RECEIPT_VALUES = re.sub(":", ":receipt_", placeholders(RECEIPT_COLUMNS))
+_RECEIPT_VALUES = re.sub(
+    ":(?!conversation_id)", ":receipt_", placeholders(RECEIPT_COLUMNS)
+).replace(":conversation_id", "CAST(:conversation_id AS uuid)")
 
 # A pin adds an event under the lock of the head. So one that was set while this statement waited
 # for the lock changed `event_seq`.
