@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -101,12 +102,18 @@ class Parts:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect during the block; a process also starts while its database is unavailable."""
-        Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+        """Connect during the block; a process also starts while its database is unavailable.
+
+        It begins once no first request has to load the tokenizer and the model registry.
+        """
+        if self.meaning is not None:  # the first `recall` has no time to import LiteLLM
+            Thread(target=self.gateway.load, name="warm-up", daemon=True).start()
+        loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
         except ServiceUnavailable:
             _log.warning("database_unavailable")
+        await loading
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
@@ -114,15 +121,10 @@ class Parts:
             async with self.telemetry.running():
                 yield
 
-    def _warm_up(self) -> None:
-        """Load the tokenizer and the model registry in a thread, before the first request.
-
-        The first `recall` with an embedding model has no time to import LiteLLM.
-        """
+    def _load(self) -> None:
+        """Load what the first request would wait for."""
         self.tokenizer.load()
         self.registry.find("")
-        if self.meaning is not None:
-            self.gateway.load()
 
 
 def utc_now() -> datetime:

@@ -4,8 +4,7 @@ A process keeps the state of a conversation in memory, and an append checks by t
 is still the stored one. Triggers count the versions, so that what the release before writes counts
 as well.
 
-1. An append changes `head_seq`, and no version: its statement returns what it changed. Events and
-   blob collections change nothing that a process keeps.
+1. An append changes `head_seq`, and no version: its statement returns what it changed.
 2. Pins and the settings of a conversation are in tables of their own. A change of them counts as
    one of the state.
 3. A calibration changes with every usage report, and counts only if builds would use another one.
@@ -55,8 +54,7 @@ OTHER_CALIBRATION = """
 """
 TRIGGERS = {
     "heads_changed": """heads BEFORE UPDATE ON heads FOR EACH ROW WHEN (
-        NEW.head_seq = OLD.head_seq AND NEW.event_seq = OLD.event_seq
-        AND NEW.swept_version = OLD.swept_version AND NEW.state_version = OLD.state_version
+        NEW.head_seq = OLD.head_seq AND NEW.state_version = OLD.state_version
     ) EXECUTE FUNCTION state_is_changed()""",
     "conversations_changed": """conversations AFTER UPDATE ON conversations FOR EACH ROW
         EXECUTE FUNCTION part_of_state_is_changed()""",

@@ -23,8 +23,8 @@ from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
 from app.adapters.postgres.conversations.vectors import VectorRepository
-from app.adapters.postgres.payload import build_reads
-from app.adapters.postgres.payload.contexts import ContextRepository
+from app.adapters.postgres.payload import build_reads, inline_compactions
+from app.adapters.postgres.payload.contexts import ADD_EPOCH, ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
 from app.adapters.postgres.snapshots.exports import ExportRepository
@@ -45,6 +45,10 @@ from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefa
 FREQUENT = (
     build_reads.READ,
     build_reads.SINCE,
+    ADD_EPOCH,
+    inline_compactions.BASIS,
+    inline_compactions.ROWS,
+    inline_compactions.STORE,
     append_statements.APPENDS[True, False, False],
     append_statements.APPENDS[False, False, False],
     *group_commit.STATEMENTS,

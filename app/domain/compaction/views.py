@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy, SummaryRole
 from app.domain.compaction.plans import CompactionPlan
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
@@ -78,6 +80,26 @@ def without_compaction(state: ConversationState) -> ConversationState:
         hidden_tokens=state.outside_tokens,
         hidden_messages=state.outside_messages,
         resume_at_tokens=0,
+        failures=0,
+    )
+
+
+def state_after(state: ConversationState, receipt: Compaction) -> ConversationState:
+    """Return the state of a conversation after a compaction was applied."""
+    view = receipt.view
+    return replace(
+        state,
+        view_version=state.view_version + 1,
+        view_cause="compaction",
+        compaction_id=receipt.compaction_id,
+        hidden_span=view.hidden,
+        kept_seqs=kept_seqs(view),
+        results_cleared_through=view.results_cleared_through,
+        summary_tokens=receipt.summary_tokens,
+        hidden_tokens=receipt.hidden_tokens,
+        hidden_messages=receipt.hidden_messages,
+        is_due=False,
+        is_resting=False,
         failures=0,
     )
 
@@ -277,6 +299,8 @@ def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
 
 
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
+    if item.tokens == item.placeholder_tokens:
+        return item
     if view.clears_result(item.seq):
         return replace(item, tokens=item.placeholder_tokens)
     if hidden is not None and hidden.holds(item.seq):
@@ -286,13 +310,18 @@ def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
 
 def summary_message_tokens(summary: str, count: CountText) -> int:
     """Return the tokens of the message that carries a summary's text."""
-    return MESSAGE_OVERHEAD + count(f"{SUMMARY_PREFIX}{summary}]")
+    return _message_tokens(f"{SUMMARY_PREFIX}{summary}]", count)
+
+
+@lru_cache(8)  # a plan and its receipt compare the same views several times
+def _message_tokens(text: str, count: CountText) -> int:
+    return MESSAGE_OVERHEAD + count(text)
 
 
 def view_summary_tokens(view: View, count: CountText) -> int:
     """Return the tokens of what stands for the messages that a view hides, 0 without any."""
     item_tokens = view.sent_item.tokens if view.sent_item is not None else 0
-    return item_tokens + sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
+    return item_tokens + sum(_message_tokens(text, count) for text in view.summary_texts())
 
 
 def agent_tools_tokens(

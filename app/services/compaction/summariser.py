@@ -395,8 +395,7 @@ async def _read_ledger(
         if not was_read and page.start >= scope.earlier_start:
             await asyncio.to_thread(add_earlier)
             was_read = True
-        async with database.session() as session:
-            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        rows = await _rows(database, conversation_id, page, scope)
         rows = [row for row in rows if row.seq not in verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
         has_messages = has_messages or bool(rows)
@@ -405,9 +404,14 @@ async def _read_ledger(
         await asyncio.to_thread(_read_rows, ledger, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
-    for message in await read_user_messages(database, conversation_id, scope.shown_after):
-        await asyncio.to_thread(ledger.replace_by, message)
+    shown = await read_user_messages(database, conversation_id, scope.shown_after, scope)
+    await asyncio.to_thread(_replace_by, ledger, shown)
     return _Read(ledger, tokens, has_messages)
+
+
+def _replace_by(ledger: StatementLedger, messages: Sequence[Message]) -> None:
+    for message in messages:
+        ledger.replace_by(message)
 
 
 def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
@@ -439,15 +443,25 @@ def _groups_of(
 
 
 async def read_user_messages(
-    database: Database, conversation_id: str, spans: Sequence[Span]
+    database: Database, conversation_id: str, spans: Sequence[Span], scope: SummaryScope
 ) -> list[Message]:
     """Return the users' messages in some spans."""
     found: list[Message] = []
     for page in _pages(spans):
-        async with database.session() as session:
-            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        rows = await _rows(database, conversation_id, page, scope)
         found += (row.message() for row in rows if row.role is Role.USER)
     return found
+
+
+async def _rows(
+    database: Database, conversation_id: str, page: Span, scope: SummaryScope
+) -> list[LogRow]:
+    """Return the messages of a page, from memory where they were read before."""
+    read = scope.read
+    if read is not None and read.span.start <= page.start and page.end <= read.span.end:
+        return [row for row in read.stored if page.holds(row.seq)]
+    async with database.session() as session:
+        return await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
 
 
 def _pages(spans: Sequence[Span]) -> list[Span]:

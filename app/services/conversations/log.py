@@ -243,7 +243,15 @@ class LogService:
         request, drafts, now = batch.request, batch.drafts, self._active.now()
         if batch.has_results and (await self._settings(known)).output != batch.settings.output:
             return None  # the settings changed while the batch was prepared
-        change = state_change(known, drafts, batch_shape(drafts), batch.settings.threshold, now)
+        due = batch.settings.threshold
+        change = state_change(
+            known,
+            drafts,
+            batch_shape(drafts),
+            now,
+            due_tokens=due.tokens,
+            due_messages=due.messages,
+        )
         if change is None:
             return None
         ids = [draft.id or self._new_id() for draft in drafts]

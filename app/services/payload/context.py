@@ -19,6 +19,7 @@ from typing import Any
 
 from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult, unchanged
+from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.log.appended import Appended
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
@@ -124,6 +125,7 @@ class ContextService:
         conversation is loaded again.
         """
         deps, attempt = self._deps, first
+        known: BuildInput | None = None
         state: BuildState | None = None
         epoch: EpochChoice | None = None
         reduction: CompactResult | None = None
@@ -131,10 +133,10 @@ class ContextService:
             try:
                 if state is None:
                     epoch = None
-                    state = await choose_view(deps, await load(deps, attempt))
+                    state = await choose_view(deps, await load(deps, attempt, known))
                     if after_overflow and reduction is None:
                         reduction = await reduce_after_overflow(deps, state)
-                        attempt, state = replace(first, may_compact=False), None
+                        attempt, known, state = replace(first, may_compact=False), None, None
                         continue
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
@@ -146,7 +148,7 @@ class ContextService:
                     continue
                 return reduction, respond(deps, await record(deps, state, epoch))
             except Restart as restart:
-                attempt, state = restart.attempt, None
+                attempt, known, state = restart.attempt, restart.input, None
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from app.domain.common.messages import FormatName
@@ -10,6 +11,7 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch
+from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View
@@ -125,6 +127,30 @@ class ContextRepository(Protocol):
 
         Call it in a transaction that holds the lock of the conversation's head.
         """
+        ...
+
+    async def inline_basis(
+        self, conversation_id: str, compaction_id: str | None
+    ) -> InlineBasis | None:
+        """Return what an inline compaction starts from, None for a deleted conversation.
+
+        `compaction_id` is the active compaction.
+        """
+        ...
+
+    async def inline_rows(
+        self, conversation_id: str, read: Span, shown_from: int, view: View, *, as_chat: bool
+    ) -> InlineRows:
+        """Return the messages in `read`, and those that the view shows as a build renders them.
+
+        `shown_from` is the first seq after the range that the view hides.
+        """
+        ...
+
+    async def store_inline(
+        self, tenant_id: str, conversation_id: str, change: InlineChange
+    ) -> datetime | None:
+        """Store an inline compaction, at most once; return its time, None where it is outdated."""
         ...
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:

@@ -23,6 +23,7 @@ from asyncpg import PostgresError, UniqueViolationError
 
 from app.adapters.postgres.common.connections import Statement, Store
 from app.adapters.postgres.common.rows import SETTINGS_VERSION
+from app.adapters.postgres.common.sliced_parameters import long_items
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
 from app.domain.common.messages import Role
@@ -214,11 +215,14 @@ class GroupCommit:
     ) -> StoredAppend | None:
         """Store a batch; None, with nothing stored, if the state is another one or an id was used.
 
+        Also None for a message of a megabyte or more.
         Raises ServiceUnavailable.
         """
         append = _append_of(
             tenant_id, conversation_id, format, drafts, ids, change, now, expected_seq
         )
+        if any(long_items([draft.body, draft.fragment]) for draft in drafts):
+            return None  # the other statement sends these in slices
         if append.size_bytes > _MAX_GROUP_BYTES:
             return await self._store_one(append)
         if self._running < _MAX_GROUPS and not self._waiting:

@@ -15,6 +15,7 @@ from app.adapters.postgres.common.rows import (
 )
 from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS, SINCE
 from app.adapters.postgres.payload.compactions import CompactionQueries
+from app.adapters.postgres.payload.inline_compactions import InlineCompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
@@ -92,7 +93,7 @@ FIND_EPOCH = Statement(
 )
 
 
-class ContextRepository(CompactionQueries, PinQueries):
+class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
     def __init__(self, session: Session, settings_cache: SettingsCache) -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.common.messages import Role
-from app.domain.compaction.thresholds import CompactionThreshold
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.log.batch import BatchShape
 from app.domain.conversations.log.draft import Draft
@@ -59,11 +58,15 @@ def state_change(
     known: Conversation,
     drafts: Sequence[Draft],
     shape: BatchShape,
-    due: CompactionThreshold,
     now: datetime,
+    *,
+    due_tokens: int | None,
+    due_messages: int | None,
 ) -> StateChange | None:
     """Return the change of a known state by a batch, None where it may change more (rule 3).
 
+    A compaction is due from `due_tokens` of shown messages and summaries on, or with more shown
+    messages than `due_messages`.
     Also None for a conversation that has expired, and for results that answer no open call: what
     reads the stored state refuses both.
     """
@@ -83,11 +86,10 @@ def state_change(
     open_calls = shape.open_calls
     if not shape.closes_group:
         open_calls = tuple(call for call in state.open_calls if call not in shape.required_calls)
-    due_tokens = due_messages = None
-    if due.tokens is not None:
-        due_tokens = due.tokens + state.hidden_tokens - state.summary_tokens
-    if due.messages is not None:
-        due_messages = due.messages + state.hidden_messages
+    if due_tokens is not None:
+        due_tokens += state.hidden_tokens - state.summary_tokens
+    if due_messages is not None:
+        due_messages += state.hidden_messages
     return StateChange(
         state_version=state.version,
         settings_version=known.settings_version if has_results else None,

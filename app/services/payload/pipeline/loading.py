@@ -34,13 +34,18 @@ class LoadedConversation:
     cached_epoch_id: str
 
 
-async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
-    """Read the conversation and resolve its settings.
+async def load(
+    deps: BuildDependencies, attempt: Attempt, known: BuildInput | None = None
+) -> LoadedConversation:
+    """Read the conversation, unless its input is known, and resolve its settings.
 
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
     ContextOverflow where the prompt alone is too long, and Restart.
     """
-    cached, cached_epoch_id, build_input = await _read(deps, attempt)
+    if known is not None:
+        cached, cached_epoch_id, build_input = None, "", known
+    else:
+        cached, cached_epoch_id, build_input = await _read(deps, attempt)
     if build_input.conversation.is_outdated(deps.active.now()):
         await deps.active.updated(attempt.tenant_id, build_input.conversation)
         cached, cached_epoch_id, build_input = await _read(deps, attempt)

@@ -27,9 +27,25 @@ async def render(
     deps: BuildDependencies, state: BuildState, view: View, kept_tools: tuple[str, ...]
 ) -> BuildState:
     """Render this view, unless it is rendered already, and write the payload's notes."""
-    if state.rendered is None or state.rendered.view != view:
+    rendered = state.rendered
+    if rendered is not None and rendered.view != view and _renders_alike(state, rendered, view):
+        rendered.view = rendered.assembler.view = view
+        state = replace(state, view=view)
+    elif rendered is None or rendered.view != view:
         state = await render_view(deps, replace(state, view=view))
     return with_notes(state, kept_tools)
+
+
+def _renders_alike(state: BuildState, rendered: CachedPayload, view: View) -> bool:
+    """Whether a payload that no other build has yet only replays other reasoning, and has none."""
+    if rendered.epoch_id or rendered.assembler.has_reasoning:
+        return False
+    if state.format is not FormatName.OPENAI_CHAT:
+        return False  # others may have reasoning that counts nothing
+    other = replace(
+        rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of
+    )
+    return other == view
 
 
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:

@@ -119,11 +119,15 @@ class Attempt:
 
 
 class Restart(Exception):  # not an error: the pipeline starts over
-    """The view, the pins or the epochs of the conversation changed: the build loads them again."""
+    """The view, the pins or the epochs of the conversation changed: the build loads them again.
 
-    def __init__(self, attempt: Attempt) -> None:
+    With an `input`, that is what it would read.
+    """
+
+    def __init__(self, attempt: Attempt, input: BuildInput | None = None) -> None:
         super().__init__()
         self.attempt = replace(attempt, appended=None, is_first=False)
+        self.input = input
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +179,13 @@ class BuildState:
         added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
-    def restart(self) -> Restart:
-        """Return the exception that makes the pipeline load the conversation again."""
+    def restart(self, input: BuildInput | None = None) -> Restart:
+        """Return the exception that makes the pipeline start over, with this input if it is known.
+
+        Otherwise the conversation is loaded again.
+        """
         one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
-        return Restart(replace(self.attempt, degraded=one_build))
+        return Restart(replace(self.attempt, degraded=one_build), input)
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""

@@ -15,6 +15,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from heapq import nsmallest
 
 from app.domain.compaction.summaries.statements.classification import is_question
@@ -23,6 +24,8 @@ from app.domain.compaction.summaries.statements.statement import Author, Kind, S
 from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
 from app.domain.compaction.summaries.statements.words import UNSPACED, WORD, read_sentence
 
+MAX_CACHED = 4_096
+"""Of how many statements a process remembers what they name."""
 MAX_CANDIDATES = 40
 MAX_LIKELY = 20
 UPDATE_SCORE = 0.5
@@ -102,9 +105,16 @@ def entry_of(statement: Statement, *, in_first: bool = False) -> Entry:
     text = statement.text
     if statement.kind not in COMPARED or "\n" in text or len(text) > MAX_COMPARED_CHARS:
         return Entry(statement, in_first=in_first)
-    sentence = read_sentence(statement.text)
+    subject, outline = _read(text)
+    return Entry(statement, subject, outline, in_first)
+
+
+@lru_cache(MAX_CACHED)
+def _read(text: str) -> tuple[Subject, Outline]:
+    """Return what a statement names; the next summary has most of the statements of this one."""
+    sentence = read_sentence(text)
     subject = subject_of(sentence)
-    return Entry(statement, subject, outline_of(sentence, subject), in_first)
+    return subject, outline_of(sentence, subject)
 
 
 def key_of(text: str) -> str:

@@ -1,0 +1,110 @@
+"""Compactions inside a build without a model: few statements, applied once, on one view."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.common.connections import Session
+from tests.services.fakes import Harness, says, user
+from tests.services.payload.builders import check, fill, policy
+
+STATEMENTS = 5
+"""Of a build that compacts: two reads, the messages, the receipt with its events, the epoch."""
+
+
+def _inline(**leaves: Any) -> dict[str, Any]:
+    return policy(1100, 100, compaction={"mode": "inline"}, **leaves)
+
+
+async def test_a_build_compacts_in_five_statements(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that compacts without a model sends at most five statements, and no BEGIN."""
+    cid = await harness.conversation(_inline())
+    await fill(harness, cid, 680)
+    await harness.build(cid)
+    await fill(harness, cid, 705)
+    sent: list[str] = []
+    execute_statement = Session._execute
+
+    async def noting(self: Session, run: Any, statement: Any, values: Any) -> Any:
+        sent.append(statement.sql)
+        return await execute_statement(self, run, statement, values)
+
+    monkeypatch.setattr(Session, "_execute", noting)
+    build = await harness.build(cid)
+    assert build["compaction"].compacted
+    assert len(sent) <= STATEMENTS, sent
+    monkeypatch.undo()
+    check(build, exact=True)
+
+
+async def test_the_build_shows_what_a_fresh_process_reads(harness: Harness) -> None:
+    """The state after a compaction is the stored one: the next process builds the same payload."""
+    cid = await harness.conversation(_inline())
+    await fill(harness, cid, 705)
+    build = await harness.build(cid)
+    assert build["compaction"].compacted
+    harness.context = harness.cold()
+    again = await harness.build(cid)
+    assert again.payload == build.payload
+    assert (again["epoch"], again["tokens_used"]) == (build["epoch"], build["tokens_used"])
+
+
+async def test_two_builds_apply_one_compaction(harness: Harness) -> None:
+    """[compaction.at-most-once]"""
+    cid = await harness.conversation(_inline())
+    await fill(harness, cid, 705)
+    one, other = harness.context, harness.cold()
+
+    async def by(context: Any) -> Any:
+        harness.context = context
+        return await harness.build(cid)
+
+    builds = await asyncio.gather(by(one), by(other))
+    for build in builds:
+        check(build, exact=True)
+    assert sum(build["compaction"] is not None for build in builds) == 1
+    assert (await harness.stored(cid)).state.view_version == 1
+
+
+async def test_a_leased_conversation_is_left_alone(harness: Harness) -> None:
+    """While another compaction runs a build neither compacts nor clears."""
+    cid = await harness.conversation(_inline())
+    await fill(harness, cid, 705)
+    async with harness.leases.held(cid) as is_held:
+        assert is_held
+        build = await harness.build(cid)
+    assert build["compaction"] is None
+    assert build["degraded"] == ["compaction_pending"]
+    assert (await harness.stored(cid)).state.view_version == 0
+
+
+async def test_an_event_between_makes_the_build_plan_again(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pin that is set while a build plans stays shown: the build plans once more."""
+    cid = await harness.conversation(_inline())
+    await fill(harness, cid, 300)
+    appended = await harness.append(cid, user("Keep this one."), says("Done."))
+    await fill(harness, cid, 705)
+    runner = harness.compaction.runner
+    store, pinned = runner._store, [False]
+
+    async def late(run: Any, receipt: Any) -> Any:
+        if not pinned[0]:
+            pinned[0] = True
+            await harness.pins.pin(
+                run.source.tenant_id, cid, appended.messages[0].id, whole_turn=False
+            )
+        return await store(run, receipt)
+
+    monkeypatch.setattr(runner, "_store", late)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert pinned == [True]
+    assert "Keep this one." in str(build.payload)
+    assert build["compaction"].compacted
