@@ -215,6 +215,7 @@ CHANGES: list[Callable[[Harness, str], Awaitable[None]]] = [
     _pin,
     _compact,
     _undo,
+    _clear,
     _epoch,
 ]
 
