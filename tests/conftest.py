@@ -26,6 +26,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -69,6 +70,7 @@ FIRST_USER_OID = 16384
 """Types below this oid are PostgreSQL's own, and the same in every database."""
 
 POOLER = Pooler(os.environ.get("CONTEXT_TEST_POOLER", "none"))
+CITUS_URL = os.environ.get("CONTEXT_TEST_CITUS_URL")
 
 _names = count(1)
 
@@ -191,6 +193,14 @@ takes a table that was never analysed to have ten pages at least.
 A larger index could change one."""
 
 
+DISTRIBUTE = Path(__file__).parents[1] / "deploy" / "citus" / "distribute.sql"
+NODE_SETTINGS = (
+    "CREATE EXTENSION citus",
+    "CREATE EXTENSION IF NOT EXISTS vector",
+    "ALTER DATABASE {name} SET citus.override_table_visibility = off",
+)
+
+
 class Server:
     """The session's PostgreSQL: clones of a migrated template, which tests have one after another.
 
@@ -247,6 +257,71 @@ class Server:
         in_thread(execute, self._url, sql)
 
 
+class Cluster:
+    """A distributed database of this worker on the nodes of a Citus cluster, emptied by each test.
+
+    A database that is distributed cannot be a template.
+    """
+
+    def __init__(self, url: str, worker: str) -> None:
+        self._url = url
+        self._name = f"context_test_{worker}"
+        in_thread(self._create)
+        migrate(self.url_of(self._name))
+        in_thread(self._distribute)
+
+    def url_of(self, name: str) -> str:
+        """Return the URL of one of its databases, on the coordinator."""
+        return urlsplit(self._url)._replace(path=f"/{name}").geturl()
+
+    @contextmanager
+    def clone(self) -> Iterator[str]:
+        """Yield the URL of the database without rows, which nobody else uses meanwhile."""
+        in_thread(self._empty)
+        yield self.url_of(self._name)
+
+    def _node_url(self, node: Any, name: str) -> str:
+        parts = urlsplit(self.url_of(name))
+        user = parts.netloc.rpartition("@")[0]
+        netloc = f"{user}@{node['nodename']}:{node['nodeport']}"
+        return parts._replace(netloc=netloc).geturl()
+
+    async def _create(self) -> None:
+        nodes = await execute(self._url, "SELECT * FROM pg_dist_node ORDER BY groupid = 0")
+        for node in nodes:
+            own = self._node_url(node, urlsplit(self._url).path.strip("/"))
+            connection = await asyncpg.connect(own)
+            await connection.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
+            await connection.execute(f"CREATE DATABASE {self._name}")
+            await connection.close()
+            connection = await asyncpg.connect(self._node_url(node, self._name))
+            for statement in NODE_SETTINGS:
+                await connection.execute(statement.format(name=self._name))
+            await connection.close()
+        connection = await asyncpg.connect(self.url_of(self._name))
+        for node in nodes:
+            call = "add_node" if node["groupid"] else "set_coordinator_host"
+            await connection.execute(
+                f"SELECT citus_{call}($1, $2)", node["nodename"], node["nodeport"]
+            )
+        await connection.close()
+
+    async def _distribute(self) -> None:
+        connection = await asyncpg.connect(self.url_of(self._name))
+        await connection.execute("SET citus.shard_count = 4")
+        await connection.execute(DISTRIBUTE.read_text(encoding="utf-8"))
+        await connection.close()
+
+    async def _empty(self) -> None:
+        connection = await asyncpg.connect(self.url_of(self._name))
+        await connection.execute(OTHERS)
+        rows = await connection.fetch(
+            "SELECT * FROM run_command_on_all_nodes($1)", EMPTIED
+        )
+        assert all(row["success"] for row in rows), rows
+        await connection.close()
+
+
 def in_thread(work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
     """Run a coroutine in a loop and a thread of its own, whatever runs here."""
     with ThreadPoolExecutor(1) as pool:
@@ -272,6 +347,9 @@ def server(
 ) -> Iterator[Server]:
     """The session's PostgreSQL, which need not survive a crash of the machine."""
     worker = getattr(request.config, "workerinput", {}).get("workerid", "main")
+    if CITUS_URL is not None:
+        yield Cluster(CITUS_URL, worker)
+        return
     base = tmp_path_factory.getbasetemp()
     data_dir = base / "data" if worker == "main" else base.parent / "data"
     with running(Path(data_dir)) as url:

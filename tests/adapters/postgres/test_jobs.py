@@ -9,7 +9,7 @@ import asyncpg
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.adapters.postgres.compaction.jobs import CLAIM, listening
+from app.adapters.postgres.compaction.jobs import WAITING, listening
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.job import Claim
 from app.domain.conversations.settings import StoredSettings
@@ -105,7 +105,7 @@ async def test_jobs_come_first_and_then_the_oldest(
         (made[0], None),
     ]
     await connection.execute("SET enable_seqscan = off")
-    plan = "".join(row[0] for row in await connection.fetch(f"EXPLAIN {CLAIM.sql}", made[0], 1.0))
+    plan = "".join(row[0] for row in await connection.fetch(f"EXPLAIN {WAITING.sql}", 10))
     assert "heads_due" in plan and "jobs_open" in plan
 
 

@@ -65,6 +65,12 @@ PLANNING = {
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
 
+PLAN_FOR_CITUS = (
+    "SELECT set_config('plan_cache_mode', 'auto', false) FROM pg_extension WHERE extname = 'citus'"
+)
+"""Run after PLANNING: Citus plans most statements for the shard that a value names, and a generic
+plan of those fails when it is run."""
+
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
 
@@ -354,6 +360,7 @@ class Store:
             reset=_skip_reset,
             command_timeout=self._timeouts.statement + self._timeouts.grace,
             timeout=self._timeouts.connection,
+            init=_plan_for_citus if self._pooler is Pooler.NONE else None,
             **self._options,
         )
 
@@ -401,6 +408,11 @@ class Store:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
+
+
+async def _plan_for_citus(connection: Any) -> None:
+    """Allow plans for values where the database is distributed."""
+    await connection.execute(PLAN_FOR_CITUS)
 
 
 async def _skip_reset(connection: Any) -> None:

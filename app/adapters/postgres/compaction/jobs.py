@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -28,6 +29,9 @@ from app.domain.conversations.job import Claim, Job, JobFilter
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
+_CANDIDATES = 10
+"""Waiting work that is read at once, for a claim to try one after the other."""
+_MAX_READS = 3
 _FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
 _FREE = """NOT EXISTS (
@@ -36,51 +40,74 @@ _FREE = """NOT EXISTS (
                     AND (busy.expires_at > now() OR busy.retry_at > now())
             )"""
 
-# The locks order a claim with a deletion of the conversation. A row that is locked is skipped:
-# another worker claims it, or an append changes it, and the next claim finds it. `attempts` is NULL
-# if another worker took the lease after this statement began.
-CLAIM = Statement(
+# The work that waits longest, jobs first. Nothing is locked: a claim checks again.
+WAITING = Statement(
     f"""
-        WITH open_job AS (
-            SELECT j.conversation_id, j.job_id
+        WITH open_jobs AS (
+            SELECT j.conversation_id, j.job_id, j.created_at AS since
             FROM jobs j
-            JOIN heads h ON h.conversation_id = j.conversation_id
             WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
             ORDER BY j.created_at
-            LIMIT 1
-            FOR NO KEY UPDATE OF j SKIP LOCKED
-            FOR KEY SHARE OF h SKIP LOCKED
+            LIMIT CAST(:limit AS bigint)
         ), due AS (
+            SELECT h.conversation_id, h.due_at AS since
+            FROM heads h
+            WHERE h.due_at <= now() AND {_FREE.format(of="h")}
+            ORDER BY h.due_at
+            LIMIT CAST(:limit AS bigint)
+        ), waiting AS (
+            SELECT conversation_id, job_id, since FROM open_jobs
+            UNION ALL
+            SELECT conversation_id, NULL, since FROM due
+        )
+        SELECT c.tenant_id, waiting.conversation_id, waiting.job_id
+        FROM waiting
+        JOIN conversations c ON c.conversation_id = waiting.conversation_id
+        ORDER BY waiting.job_id IS NULL, waiting.since
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+# The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
+# another worker claims it, or an append changes it, and the next claim finds it.
+# `excluded.expires_at` is `:seconds` from now.
+_CLAIM = """
+        WITH found AS ({found} SKIP LOCKED)
+        INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
+        SELECT conversation_id, CAST(:holder AS uuid),
+            now() + make_interval(secs => CAST(:seconds AS double precision)), 1
+        FROM found
+        ON CONFLICT (conversation_id) DO UPDATE
+        SET holder = excluded.holder, expires_at = excluded.expires_at,
+            attempts = lease.attempts + 1, retry_at = NULL
+        WHERE excluded.expires_at - greatest(lease.expires_at, lease.retry_at)
+            >= make_interval(secs => CAST(:seconds AS double precision))
+        RETURNING attempts
+        """
+CLAIM_DUE = Statement(
+    _CLAIM.format(
+        found="""
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at <= now()
+            FOR NO KEY UPDATE"""
+    )
+)
+CLAIM_JOB = Statement(
+    _CLAIM.format(
+        found="""
             SELECT h.conversation_id
             FROM heads h
-            WHERE NOT EXISTS (SELECT FROM open_job) AND h.due_at <= now() AND {_FREE.format(of="h")}
-            ORDER BY h.due_at
-            LIMIT 1
-            FOR NO KEY UPDATE OF h SKIP LOCKED
-        ), candidate AS (
-            SELECT conversation_id, job_id FROM open_job
-            UNION ALL
-            SELECT conversation_id, NULL FROM due
-        ), claimed AS (
-            INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
-            SELECT conversation_id, CAST(:holder AS uuid),
-                now() + make_interval(secs => CAST(:seconds AS double precision)), 1
-            FROM candidate
-            ON CONFLICT (conversation_id) DO UPDATE
-            SET holder = excluded.holder, expires_at = excluded.expires_at,
-                attempts = lease.attempts + 1, retry_at = NULL
-            WHERE lease.expires_at <= now()
-            RETURNING lease.conversation_id, lease.attempts
-        ), running AS (
-            UPDATE jobs j SET status = 'running', updated_at = clock_timestamp()
-            FROM open_job, claimed
-            WHERE j.conversation_id = open_job.conversation_id AND j.job_id = open_job.job_id
-                AND claimed.conversation_id = open_job.conversation_id
-        )
-        SELECT c.tenant_id, candidate.conversation_id, candidate.job_id, claimed.attempts
-        FROM candidate
-        JOIN conversations c ON c.conversation_id = candidate.conversation_id
-        LEFT JOIN claimed ON claimed.conversation_id = candidate.conversation_id
+            JOIN jobs j ON j.conversation_id = h.conversation_id
+            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+                AND j.conversation_id = CAST(:conversation_id AS uuid)
+                AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
+            FOR KEY SHARE OF h"""
+    )
+)
+BEGIN_JOB = Statement(
+    """
+        UPDATE jobs SET status = 'running', updated_at = statement_timestamp()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
         """
 )
 RETRY_LATER = Statement(
@@ -144,7 +171,8 @@ TAKE_LEASE = Statement(
             FROM conversation
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
-            WHERE lease.holder = excluded.holder OR lease.expires_at <= now()
+            WHERE lease.holder = excluded.holder OR excluded.expires_at - lease.expires_at
+                >= make_interval(secs => CAST(:seconds AS double precision))
             RETURNING lease.holder
         )
         SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
@@ -159,7 +187,7 @@ RELEASE_LEASE = Statement(
 )
 
 ADD_JOB = Statement(
-    f"""
+    """
         WITH conversation AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
@@ -168,7 +196,6 @@ ADD_JOB = Statement(
         SELECT c.conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
             CAST(:kind AS text), CAST(:ask AS text), c.agent_id
         FROM conversation JOIN conversations c ON c.conversation_id = conversation.conversation_id
-        RETURNING pg_notify('{CHANNEL}', '')
         """
 )
 FIND_JOB = Statement(
@@ -184,7 +211,7 @@ CHANGE_JOB = Statement(
     """
         UPDATE jobs
         SET status = CAST(:status AS text), result = CAST(:result AS text),
-            error = CAST(:error AS text), updated_at = clock_timestamp()
+            error = CAST(:error AS text), updated_at = statement_timestamp()
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
         """
@@ -199,18 +226,28 @@ class JobRepository:
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
         """Lease the conversation whose work waits longest; None if no work waits."""
-        while True:
-            row = await self._session.first(CLAIM, holder=UUID(holder), seconds=seconds)
-            if row is None:
-                return None
-            if row["attempts"] is not None:
+        for _ in range(_MAX_READS):
+            waiting = await self._session.all(WAITING, limit=_CANDIDATES)
+            for work in waiting:
+                if (claim := await self._claim(work, holder, seconds)) is not None:
+                    return claim
+            if not waiting:
                 break
+        return None
+
+    async def _claim(self, work: Any, holder: str, seconds: float) -> Claim | None:
+        """Claim this work, unless another worker was faster or it is done."""
+        key = {"conversation_id": work["conversation_id"], "job_id": work["job_id"]}
+        statement = CLAIM_DUE if work["job_id"] is None else CLAIM_JOB
+        row = await self._session.first(statement, **key, holder=UUID(holder), seconds=seconds)
+        if row is None:
+            return None
+        job_id = None
+        if work["job_id"] is not None:
+            await self._session.run(BEGIN_JOB, **key)
+            job_id = str(work["job_id"])
         return Claim(
-            row["tenant_id"],
-            str(row["conversation_id"]),
-            str(row["job_id"]) if row["job_id"] is not None else None,
-            holder,
-            row["attempts"],
+            work["tenant_id"], str(work["conversation_id"]), job_id, holder, row["attempts"]
         )
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
@@ -269,7 +306,7 @@ class JobRepository:
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
     ) -> None:
         """Store a job and notify workers, unless its conversation was deleted."""
-        await self._session.run(
+        added = await self._session.run(
             ADD_JOB,
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
@@ -277,6 +314,8 @@ class JobRepository:
             kind=kind,
             ask=request,
         )
+        if added:
+            await self.notify()
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""

@@ -151,20 +151,21 @@ FIND_ANSWER = Statement("""
         AND created_at > now() - interval '24 hours'
 """)
 ADD_ANSWER = Statement("""
-    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer, created_at)
     VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
-            CAST(:request_hash AS text), CAST(:answer AS text))
+            CAST(:request_hash AS text), CAST(:answer AS text), now())
     ON CONFLICT (conversation_id, key) DO UPDATE
-    SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
+    SET request_hash = excluded.request_hash, answer = excluded.answer,
+        created_at = excluded.created_at
 """)
 # The insert waits for a concurrent request with the key, and changes no row of the last 24 hours.
 CLAIM_KEY = Statement("""
-    INSERT INTO idempotency_keys AS old (conversation_id, key, request_hash, answer)
+    INSERT INTO idempotency_keys AS old (conversation_id, key, request_hash, answer, created_at)
     VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
-            CAST(:request_hash AS text), '')
+            CAST(:request_hash AS text), '', now())
     ON CONFLICT (conversation_id, key) DO UPDATE
-    SET request_hash = excluded.request_hash, created_at = now()
-    WHERE old.created_at <= now() - interval '24 hours'
+    SET request_hash = excluded.request_hash, created_at = excluded.created_at
+    WHERE excluded.created_at - old.created_at >= interval '24 hours'
 """)
 
 

@@ -114,7 +114,7 @@ DROP_SUMMARIES = Statement(
         )
         UPDATE compactions made
         SET summary = CASE WHEN made.summary = '' THEN '' ELSE '{REDACTED_SUMMARY}' END,
-            view = '', made = '[]', undone_at = coalesce(made.undone_at, clock_timestamp())
+            view = '', made = '[]', undone_at = least(made.undone_at, statement_timestamp())
         FROM covering
         WHERE made.conversation_id = CAST(:conversation_id AS uuid)
             AND made.compaction_id >= covering.compaction_id

@@ -26,7 +26,7 @@ SET_SETTINGS = """
     sections = CAST(:sections AS text), tools = CAST(:tools AS text),
     metadata = CAST(:metadata AS text),
     sections_version = CAST(:sections_version AS bigint),
-    tools_version = CAST(:tools_version AS bigint), updated_at = clock_timestamp()
+    tools_version = CAST(:tools_version AS bigint), updated_at = statement_timestamp()
 """
 
 

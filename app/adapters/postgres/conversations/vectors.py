@@ -3,7 +3,8 @@
 1. The column of `message_vectors` exists only where the database has pgvector: a migration adds it,
    or the next start after the extension was created. Everything else of both tables is always
    there, so that deletions and redactions need not know.
-2. `embedding_progress` is the queue: a row with `due_at` waits for a worker. A claim moves `due_at`
+2. `embedding_progress` is the queue: a row with `due_at` waits for a worker. A worker reads which
+   wait longest and claims the first that no other worker claims. A claim moves `due_at`
    into the future, so that the work of a worker that died is claimed again.
 3. All vectors of a conversation are of the model in its progress. They are stored in the
    transaction that moves the progress, which one of several claims wins.
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.search import searched_from
@@ -48,21 +50,25 @@ REQUEST = Statement("""
     WHERE p.requested_seq < excluded.requested_seq
         OR p.model <> excluded.model AND p.due_at IS NULL
 """)
+DUE = Statement("""
+    SELECT conversation_id FROM embedding_progress
+    WHERE due_at <= now()
+    ORDER BY due_at
+    LIMIT CAST(:limit AS bigint)
+""")
 CLAIM = Statement("""
     WITH due AS (
         SELECT p.conversation_id, c.tenant_id
         FROM embedding_progress p
         JOIN conversations c ON c.conversation_id = p.conversation_id
-        WHERE p.due_at <= now()
-        ORDER BY p.due_at
-        LIMIT 1
+        WHERE p.conversation_id = CAST(:conversation_id AS uuid) AND p.due_at <= now()
         FOR NO KEY UPDATE OF p SKIP LOCKED
     )
     UPDATE embedding_progress p
     SET due_at = now() + make_interval(secs => CAST(:seconds AS double precision)),
         attempts = p.attempts + 1
     FROM due
-    WHERE p.conversation_id = due.conversation_id
+    WHERE p.conversation_id = CAST(:conversation_id AS uuid)
     RETURNING due.tenant_id, p.conversation_id, p.model, p.through_seq, p.requested_seq, p.attempts
 """)
 RETRY_LATER = Statement("""
@@ -88,12 +94,12 @@ UNEMBEDDED = searched("""
 """)
 ADVANCE = Statement("""
     WITH alive AS (
-        SELECT conversation_id FROM heads
+        SELECT conversation_id, now() AS at FROM heads
         WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
     )
     UPDATE embedding_progress p
     SET through_seq = CAST(:through_seq AS bigint), attempts = 0,
-        due_at = CASE WHEN p.requested_seq > CAST(:through_seq AS bigint) THEN now() END
+        due_at = CASE WHEN p.requested_seq > CAST(:through_seq AS bigint) THEN alive.at END
     FROM alive
     WHERE p.conversation_id = alive.conversation_id
         AND p.model = CAST(:model AS text) AND p.through_seq = CAST(:after_seq AS bigint)
@@ -137,6 +143,11 @@ NEAREST = Statement("""
 """)
 
 
+_CANDIDATES = 10
+"""Waiting conversations that are read at once, for a claim to try one after the other."""
+_MAX_READS = 3
+
+
 class VectorRepository:
     """Statements on embeddings; the port documents them."""
 
@@ -157,7 +168,18 @@ class VectorRepository:
         )
 
     async def claim(self, seconds: float) -> EmbeddingClaim | None:
-        row = await self._session.first(CLAIM, seconds=seconds)
+        for _ in range(_MAX_READS):
+            due = await self._session.all(DUE, limit=_CANDIDATES)
+            for waiting in due:
+                if (claim := await self._claim(waiting["conversation_id"], seconds)) is not None:
+                    return claim
+            if not due:
+                break
+        return None
+
+    async def _claim(self, conversation_id: UUID, seconds: float) -> EmbeddingClaim | None:
+        """Claim the messages of a conversation, unless another worker was faster."""
+        row = await self._session.first(CLAIM, conversation_id=conversation_id, seconds=seconds)
         if row is None:
             return None
         return EmbeddingClaim(

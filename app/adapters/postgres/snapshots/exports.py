@@ -174,7 +174,7 @@ BEGIN = Statement(
 # The lock orders a batch and a removal of the import.
 RENEW = Statement(
     f"""
-        UPDATE conversations SET updated_at = clock_timestamp()
+        UPDATE conversations SET updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
@@ -209,13 +209,13 @@ PUBLISH = Statement(
                 metadata = CAST(:metadata AS text),
                 sections_version = CAST(:sections_version AS bigint),
                 tools_version = CAST(:tools_version AS bigint),
-                created_at = clock_timestamp(), updated_at = clock_timestamp()
+                created_at = statement_timestamp(), updated_at = statement_timestamp()
             WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
             RETURNING conversation_id, tenant_id, agent_id
         ), event AS ({ADD_CREATED}
         )
         UPDATE conversation_activity activity
-        SET tenant_id = added.tenant_id, active_at = clock_timestamp()
+        SET tenant_id = added.tenant_id, active_at = statement_timestamp()
         FROM added
         WHERE activity.conversation_id = CAST(:conversation_id AS uuid)
         """

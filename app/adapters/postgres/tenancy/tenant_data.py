@@ -50,7 +50,7 @@ def _page(table: str, keys: Sequence[str]) -> Statement:
 PAGES = {name: _page(table, keys) for name, (table, keys, _) in _ROWS.items()}
 REVOKE_KEYS = Statement(
     f"""
-        UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp())
+        UPDATE api_keys SET revoked_at = least(revoked_at, statement_timestamp())
         WHERE {_TENANT}
         """
 )

@@ -24,21 +24,22 @@ FIND_CREATION = Statement(
 # waits for the first and then finds its resource.
 ADD_CREATION = Statement(
     """
-        INSERT INTO creations (tenant_id, key, request_hash, resource_id)
+        INSERT INTO creations (tenant_id, key, request_hash, resource_id, created_at)
         VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
-                CAST(:request_hash AS text), CAST(:resource_id AS text))
+                CAST(:request_hash AS text), CAST(:resource_id AS text), now())
         ON CONFLICT (tenant_id, key) DO UPDATE
         SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
-            created_at = now()
-        WHERE creations.created_at <= now() - interval '24 hours'
+            created_at = excluded.created_at
+        WHERE excluded.created_at - creations.created_at >= interval '24 hours'
         """
 )
 ADD_MODEL = Statement(
     """
-        INSERT INTO models (tenant_id, model, entry)
-        VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text))
+        INSERT INTO models (tenant_id, model, entry, updated_at)
+        VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text),
+            statement_timestamp())
         ON CONFLICT (tenant_id, model) DO UPDATE
-        SET entry = excluded.entry, updated_at = clock_timestamp()
+        SET entry = excluded.entry, updated_at = excluded.updated_at
         """
 )
 LIST_MODELS = Statement(

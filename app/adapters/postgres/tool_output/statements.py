@@ -234,7 +234,7 @@ COLLECTABLE = Statement(
 COLLECT = Statement(
     f"""
         WITH collected AS (
-            UPDATE blobs SET collected_at = clock_timestamp()
+            UPDATE blobs SET collected_at = statement_timestamp()
             WHERE {_CONVERSATION}
                 AND blob_id = ANY (CAST(:refs AS text[])) AND collected_at IS NULL
             RETURNING content_id

@@ -1,0 +1,45 @@
+-- Small, and joined with conversations: a copy on every node. A write goes to all of them.
+SELECT create_reference_table('tenants');
+SELECT create_reference_table('api_keys');
+SELECT create_reference_table('key_uses');
+SELECT create_reference_table('agents');
+SELECT create_reference_table('agent_versions');
+SELECT create_reference_table('models');
+SELECT create_reference_table('calibrations');
+SELECT create_reference_table('summariser_calls');
+SELECT create_reference_table('snapshots');
+SELECT create_reference_table('snapshot_messages');
+
+-- Counted or kept for a tenant, never joined: by tenant, wherever that is.
+SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
+SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
+SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
+
+-- A conversation and all that belongs to it, on one node.
+SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
+SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('message_words', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('message_vectors', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('embedding_progress', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('redactions', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('conversation_versions', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('idempotency_keys', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('compactions', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('compaction_leases', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('pins', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('epochs', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('prompt_texts', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('usage_reports', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('conversation_usage', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('offloaded_totals', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('events', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('jobs', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('blobs', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('blob_chunks', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('blob_uses', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('blob_uploads', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('snapshot_parts', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'conversations');
