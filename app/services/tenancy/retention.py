@@ -88,7 +88,7 @@ class RetentionService:
     async def _delete(self, kind: RetainedKind, before: datetime) -> int:
         total, deleted = 0, _BATCH
         while deleted == _BATCH:
-            async with self._database.session() as session:
+            async with self._database.transaction() as session:
                 deleted = await session.retention.delete(kind, before, _BATCH)
             total += deleted
         return total

@@ -65,9 +65,8 @@ PLANNING = {
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
 
-PLAN_FOR_CITUS = (
-    "SELECT set_config('plan_cache_mode', 'auto', false) FROM pg_extension WHERE extname = 'citus'"
-)
+_HAS_CITUS = "FROM pg_extension WHERE extname = 'citus'"
+PLAN_FOR_CITUS = f"SELECT set_config('plan_cache_mode', 'auto', false) {_HAS_CITUS}"
 """Run after PLANNING: Citus plans most statements for the shard that a value names, and a generic
 plan of those fails when it is run."""
 
@@ -142,9 +141,16 @@ class Statement:
 
 
 class Session:
-    """Runs statements on one connection."""
+    """Runs statements on one connection.
 
-    def __init__(self, connection: Any, timeouts: Timeouts) -> None:
+    `is_distributed` is whether Citus plans them. Then a statement that reads something for each row
+    of a list has to be about one conversation.
+    """
+
+    def __init__(
+        self, connection: Any, timeouts: Timeouts, *, is_distributed: bool = False
+    ) -> None:
+        self.is_distributed = is_distributed
         self._connection = connection
         self._timeouts = timeouts
         self._has_long_timeout = False
@@ -265,6 +271,7 @@ class Store:
         self._pooler = pooler
         self._failed = failed
         self._is_full = is_full
+        self._is_distributed = False
         self._waiting = 0
         self._pool: Any = None
         self._creating: asyncio.Task[Any] | None = None
@@ -309,7 +316,7 @@ class Store:
             timeouts = replace(timeouts, connection=seconds, statement=seconds, grace=0)
         pool, connection = await self._acquire(timeouts.connection)
         try:
-            yield Session(connection, timeouts)
+            yield Session(connection, timeouts, is_distributed=self._is_distributed)
         except _UNAVAILABLE as error:
             await self._discard(connection, error)
             raise self._unavailable(error) from error
@@ -360,9 +367,18 @@ class Store:
             reset=_skip_reset,
             command_timeout=self._timeouts.statement + self._timeouts.grace,
             timeout=self._timeouts.connection,
-            init=_plan_for_citus if self._pooler is Pooler.NONE else None,
+            init=self._note_citus,
             **self._options,
         )
+
+    async def _note_citus(self, connection: Any) -> None:
+        """Look whether a new connection is to a database with Citus.
+
+        With a pooler, the pooler plans for it.
+        """
+        is_own = self._pooler is Pooler.NONE
+        row = await connection.fetchrow(PLAN_FOR_CITUS if is_own else f"SELECT {_HAS_CITUS}")
+        self._is_distributed = row is not None
 
     def _on_pool_created(self, task: asyncio.Task[Any]) -> None:
         self._creating = None
@@ -408,11 +424,6 @@ class Store:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-async def _plan_for_citus(connection: Any) -> None:
-    """Allow plans for values where the database is distributed."""
-    await connection.execute(PLAN_FOR_CITUS)
 
 
 async def _skip_reset(connection: Any) -> None:

@@ -14,7 +14,7 @@ from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.domain.common.pages import Bound, Page
-from app.domain.conversations.job import Job, JobFilter
+from app.domain.conversations.job import Job, JobFilter, JobStatus
 
 _COLUMN_OF = {field.name: field.name for field in fields(Job)} | {"request": "ask"}
 """The column of each field of a job."""
@@ -22,22 +22,27 @@ _COLUMNS = tuple(_COLUMN_OF.values())
 _SELECTED = ["c.own_id" if column == "own_id" else f"j.{column}" for column in _COLUMNS]
 
 
+def _newest(scope: str, status: JobStatus) -> str:
+    """Return a query for the newest jobs of a status, of which `scope` selects whose."""
+    return f"""(
+                SELECT conversation_id, status, job_id FROM jobs
+                WHERE {scope} AND status = '{status}'
+                    AND '{status}' = ANY (CAST(:statuses AS text[]))
+                    AND job_id < coalesce(CAST(:before AS uuid),
+                        CAST('ffffffff-ffff-ffff-ffff-ffffffffffff' AS uuid))
+                ORDER BY job_id DESC
+                LIMIT CAST(:limit AS bigint)
+            )"""
+
+
 def _list(scope: str) -> Statement:
     """Return the list of the jobs that `scope` and a status select, which an index begins with."""
     rows = f"""
         SELECT {", ".join(_SELECTED)}
         FROM (
-            SELECT found.conversation_id, wanted.status, found.job_id
-            FROM unnest(CAST(:statuses AS text[])) AS wanted (status)
-            CROSS JOIN LATERAL (
-                SELECT conversation_id, job_id FROM jobs
-                WHERE {scope} AND status = wanted.status
-                    AND job_id < coalesce(CAST(:before AS uuid),
-                        CAST('ffffffff-ffff-ffff-ffff-ffffffffffff' AS uuid))
-                ORDER BY job_id DESC
-                LIMIT CAST(:limit AS bigint)
-            ) AS found
-            ORDER BY found.job_id DESC
+            SELECT conversation_id, status, job_id
+            FROM ({" UNION ALL ".join(_newest(scope, status) for status in JobStatus)}) AS found
+            ORDER BY job_id DESC
             LIMIT CAST(:limit AS bigint)
         ) AS newest
         JOIN jobs j ON j.conversation_id = newest.conversation_id

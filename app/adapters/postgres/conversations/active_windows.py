@@ -170,22 +170,23 @@ _CLEAR = """
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """
-_ADD_EVENT = f"""
+_ADD_EVENTS = f"""
     INSERT INTO events (
         conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
     )
     SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
-        clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
+        clock_timestamp(), cleared.tenant_id, cleared.agent_id, {POSITION_VALUES}
     FROM cleared
-    JOIN conversations c ON c.conversation_id = cleared.conversation_id
 """
 CLEAR = Statement(f"""
     WITH cleared AS (
         UPDATE heads h {_CLEAR}
+        FROM conversations c
         WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING h.conversation_id, h.event_seq
+            AND c.conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING h.conversation_id, h.event_seq, c.tenant_id, c.agent_id
     )
-    {_ADD_EVENT}
+    {_ADD_EVENTS}
 """)
 # The clear of an agent that the conversation is given to: the next read moves the window.
 TAKE_CLEAR = Statement(f"""
@@ -194,20 +195,16 @@ TAKE_CLEAR = Statement(f"""
         newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
-# Rows are locked in one order, so that two concurrent clears cannot deadlock.
+# Run it with the lock of the agent, so that two concurrent clears cannot deadlock.
 CLEAR_ALL = Statement(f"""
-    WITH locked AS (
-        SELECT h.conversation_id FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
-        ORDER BY h.conversation_id
-        FOR UPDATE OF h
-    ), cleared AS (
+    WITH cleared AS (
         UPDATE heads h {_CLEAR}
-        FROM locked WHERE h.conversation_id = locked.conversation_id
-        RETURNING h.conversation_id, h.event_seq
+        FROM conversations c
+        WHERE h.conversation_id = c.conversation_id
+            AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+        RETURNING h.conversation_id, h.event_seq, c.tenant_id, c.agent_id
     )
-    {_ADD_EVENT}
+    {_ADD_EVENTS}
 """)
 
 

@@ -239,8 +239,13 @@ class ConversationRepository(ConfigurableRepository):
         return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        snapshot_rows = await remove_from_snapshots(self._session, conversation_id)
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
+        snapshot_rows: Mapping[str, int] = {}
+        if owner is not None:
+            public_id = owner["own_id"] or conversation_id
+            snapshot_rows = await remove_from_snapshots(
+                self._session, owner["tenant_id"], conversation_id, public_id
+            )
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)
             for name, statement in DELETE_STATEMENTS.items()

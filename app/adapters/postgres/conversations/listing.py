@@ -1,15 +1,16 @@
 """Lists of conversations in PostgreSQL (rules in `app.domain.conversations.listing`).
 
-1. A page is read in two statements: the places of its items, and then the items by their ids.
+1. A page is read in three statements: the entries of an index, those of them that match, and then
+   the items by their ids.
 2. Every index is read by a statement of its own, since PostgreSQL plans a statement once, whatever
-   its filters are. Each row that the index gives is compared with the filters by its primary key:
-   subqueries in expressions are never planned as joins, which could read whole tables.
-3. An index that has the order of the list is read only as far as the page needs.
+   its filters are. Each conversation that the index gives is compared with the filters by its
+   primary key: subqueries in expressions are never planned as joins, which could read whole tables.
+3. An index that has the order of the list is read in parts, only as far as the page needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -57,8 +58,11 @@ _IN_RANGE: Final = {
 As a column of the order, it leaves PostgreSQL no other index; without statistics, that of the
 tenant's conversations would cost the same.
 """
-_ACTIVE_AT = """(SELECT v.active_at FROM conversation_activity v
-        WHERE v.conversation_id = scanned.conversation_id LIMIT 1)"""
+_PLACES: Final = {
+    ListOrder.CREATED: "c.created_at",
+    ListOrder.ACTIVE: """(SELECT v.active_at FROM conversation_activity v
+            WHERE v.conversation_id = c.conversation_id LIMIT 1)""",
+}
 _MATCHES = f"""
     {NOT_EXPIRED}
     AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
@@ -69,11 +73,11 @@ _MATCHES = f"""
         SELECT v.active_at > CAST(:active_after AS timestamptz)
             AND v.active_at < CAST(:active_before AS timestamptz)
         FROM conversation_activity v
-        WHERE v.conversation_id = scanned.conversation_id LIMIT 1
+        WHERE v.conversation_id = c.conversation_id LIMIT 1
     ))
     AND (cardinality(CAST(:keys AS text[])) = 0 OR cardinality(CAST(:keys AS text[])) = (
         SELECT count(*) FROM conversation_labels l
-        WHERE l.conversation_id = scanned.conversation_id
+        WHERE l.conversation_id = c.conversation_id
             AND l.key = ANY (CAST(:keys AS text[]))
             AND l.value = (CAST(:values AS text[]))[array_position(CAST(:keys AS text[]), l.key)]
     ))
@@ -98,44 +102,23 @@ def _entries(index: ListIndex) -> str:
     """
 
 
-def _places(index: ListIndex, order: ListOrder) -> Statement:
-    """Return the statement for places in this order by this index (rules 2 and 3)."""
-    is_ordered = index.is_ordered_by(order)
-    place = "scanned.at"
-    if not is_ordered:
-        place = "c.created_at" if order is ListOrder.CREATED else _ACTIVE_AT
-    in_order = "ORDER BY at DESC, conversation_id DESC"
-    rows = f"""
-        SELECT scanned.conversation_id, {place} AS at
-        FROM scanned
-        CROSS JOIN LATERAL (
-            SELECT agent_id, model, created_at, expires_at FROM conversations
-            WHERE conversation_id = scanned.conversation_id LIMIT 1
-        ) c
-        WHERE {_MATCHES}
-    """
-    if not is_ordered:
-        rows = f"""
-            SELECT * FROM ({rows} OFFSET 0) AS item
-            WHERE (at, conversation_id)
-                < (CAST(:before AS timestamptz), CAST(:before_id AS uuid))
-            {in_order}
-        """
-    is_cut = """(SELECT count(*) FROM matching) < CAST(:limit AS bigint)
-        AND (SELECT count(*) FROM scanned) = CAST(:scanned AS bigint)"""
-    last = "(SELECT {} FROM scanned ORDER BY at, conversation_id LIMIT 1)"
+def _matching(order: ListOrder) -> Statement:
+    """Return the statement for the first of some conversations in this order (rule 2)."""
     return Statement(f"""
-        WITH scanned AS MATERIALIZED ({_entries(index)}),
-        matching AS MATERIALIZED ({rows} LIMIT CAST(:limit AS bigint))
-        SELECT ARRAY(SELECT conversation_id FROM matching {in_order}) AS ids,
-            ARRAY(SELECT at FROM matching {in_order}) AS times,
-            CASE WHEN {is_cut} THEN {last.format("at")} END AS end_at,
-            CASE WHEN {is_cut} THEN {last.format("conversation_id")} END AS end_id
+        SELECT conversation_id, at
+        FROM (
+            SELECT c.conversation_id, {_PLACES[order]} AS at
+            FROM conversations c
+            WHERE c.conversation_id = ANY (CAST(:ids AS uuid[])) AND {_MATCHES}
+        ) AS item
+        WHERE (at, conversation_id) < (CAST(:before AS timestamptz), CAST(:before_id AS uuid))
+        ORDER BY at DESC, conversation_id DESC
+        LIMIT CAST(:limit AS bigint)
     """)
 
 
-PLACES = {f"{order}/{index}": _places(index, order) for order in ListOrder for index in ListIndex}
-"""Statements by the order of the list and the index that they read."""
+ENTRIES = {index: Statement(_entries(index)) for index in ListIndex}
+MATCHING = {order: _matching(order) for order in ListOrder}
 COUNT = {
     str(index): Statement(f"SELECT count(*) AS count FROM ({_entries(index)}) AS entries")
     for index in ListIndex
@@ -143,19 +126,16 @@ COUNT = {
 BY_IDS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT}, requested.number
-            FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
-                AS requested (conversation_id, number)
-            CROSS JOIN LATERAL (
-                SELECT * FROM conversations
-                WHERE conversation_id = requested.conversation_id LIMIT 1
-            ) c
-            CROSS JOIN LATERAL (
-                SELECT * FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
-            ) h
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT},
+                array_position(
+                    CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
+            FROM conversations c
+            JOIN heads h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
-            WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-            ORDER BY requested.number
+            WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+                AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+            ORDER BY number
             LIMIT CAST(:limit AS bigint)
         """,
         ("*",),
@@ -163,6 +143,11 @@ BY_IDS = Statement(
         "number",
     )
 )
+
+
+_EXTRA_ENTRIES = 20
+"""Entries that are read at first beyond those of a page, of which some may not match."""
+_LAST_ID = UUID(int=2**128 - 1)
 
 
 class ConversationListRepository:
@@ -191,23 +176,54 @@ class ConversationListRepository:
         limit: int,
         scanned: int,
     ) -> Places:
-        is_ordered = lead.index.is_ordered_by(order)
+        filters = _filters(tenant_id, wanted, lead)
         at, conversation_id = before or (LATEST, FIRST_ID)
-        row = await self._session.first(
-            PLACES[f"{order}/{lead.index}"],
-            **_range(wanted, lead, before if is_ordered else None),
-            **_filters(tenant_id, wanted, lead),
-            before=at,
-            before_id=UUID(conversation_id),
-            limit=limit,
-            # An index in another order was counted, and may have grown a little since.
-            scanned=scanned if is_ordered else 2 * MAX_SCANNED,
+        if not lead.index.is_ordered_by(order):
+            # The index was counted, and may have grown a little since.
+            entries = await self._entries(wanted, lead, None, 2 * MAX_SCANNED, filters)
+            ids = [entry["conversation_id"] for entry in entries]
+            place = {"before": at, "before_id": UUID(conversation_id)}
+            rows = await self._session.all(
+                MATCHING[order], ids=ids, **place, limit=limit, **filters
+            )
+            return Places(tuple((row["at"], str(row["conversation_id"])) for row in rows))
+        found: list[Place] = []
+        part = limit + _EXTRA_ENTRIES
+        while scanned > 0:
+            part = min(part, scanned)
+            entries = await self._entries(wanted, lead, before, part, filters)
+            matching = await self._session.all(
+                MATCHING[order],
+                ids=[entry["conversation_id"] for entry in entries],
+                before=LATEST,
+                before_id=_LAST_ID,
+                limit=part,
+                **filters,
+            )
+            ids = {row["conversation_id"] for row in matching}
+            found += (
+                (entry["at"], str(entry["conversation_id"]))
+                for entry in entries
+                if entry["conversation_id"] in ids
+            )
+            if len(found) >= limit or len(entries) < part:
+                return Places(tuple(found[:limit]))
+            before = (entries[-1]["at"], str(entries[-1]["conversation_id"]))
+            scanned -= part
+            part *= 4
+        return Places(tuple(found), before)
+
+    async def _entries(
+        self,
+        wanted: ConversationFilter,
+        lead: Lead,
+        before: Place | None,
+        scanned: int,
+        filters: Mapping[str, Any],
+    ) -> Sequence[Any]:
+        return await self._session.all(
+            ENTRIES[lead.index], **_range(wanted, lead, before), **filters, scanned=scanned
         )
-        if row is None:
-            return Places(())
-        items = zip(row["times"], map(str, row["ids"]), strict=True)
-        is_cut = is_ordered and row["end_at"] is not None
-        return Places(tuple(items), (row["end_at"], str(row["end_id"])) if is_cut else None)
 
     async def by_ids(
         self,

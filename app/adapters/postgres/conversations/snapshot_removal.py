@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY
 
@@ -31,68 +33,73 @@ REMOVE_OF_AGENT = Statement(f"""
 
 LOCK_SNAPSHOTS = Statement("""
     SELECT s.session_id
-    FROM (
-        SELECT tenant_id, session_id FROM snapshot_parts
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        UNION
-        SELECT m.tenant_id, m.session_id
-        FROM conversations c
-        JOIN snapshot_messages m ON m.tenant_id = c.tenant_id
-            AND m.source_id = coalesce(c.own_id, CAST(c.conversation_id AS text))
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-    ) AS naming
-    JOIN snapshots s ON s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+    FROM snapshots s
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = ANY (ARRAY(
+            SELECT session_id FROM snapshot_parts
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND tenant_id = CAST(:tenant_id AS text)
+        ) || ARRAY(
+            SELECT DISTINCT session_id FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+        ))
     ORDER BY s.session_id
     FOR UPDATE OF s
 """)
 
 
-REMOVE_CONVERSATION = Statement(f"""
-    WITH removed_messages AS (
-        DELETE FROM snapshot_messages m USING conversations c
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.tenant_id = c.tenant_id
-            AND m.source_id = coalesce(c.own_id, CAST(c.conversation_id AS text))
-        RETURNING m.tenant_id, m.session_id
-    ), removed_parts AS (
-        DELETE FROM snapshot_parts
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING tenant_id, session_id, message_count
-    ), removed_counts AS (
-        SELECT tenant_id, session_id, sum(message_count) AS messages
-        FROM (
-            SELECT * FROM removed_parts
-            UNION ALL
-            SELECT tenant_id, session_id, 1 FROM removed_messages
-        ) AS removed
-        GROUP BY tenant_id, session_id
-    ), deleted_snapshots AS (
-        DELETE FROM snapshots s USING removed_counts
-        WHERE s.tenant_id = removed_counts.tenant_id AND s.session_id = removed_counts.session_id
-            AND s.message_count <= removed_counts.messages
-        RETURNING s.session_id
-    ), reduced_snapshots AS (
-        UPDATE snapshots s
-        SET message_count = s.message_count - removed_counts.messages,
-            summary = '{REMOVED_SUMMARY}'
-        FROM removed_counts
-        WHERE s.tenant_id = removed_counts.tenant_id AND s.session_id = removed_counts.session_id
-            AND s.message_count > removed_counts.messages
-    )
-    SELECT (SELECT count(*) FROM deleted_snapshots) AS snapshots,
-        (SELECT count(*) FROM removed_parts) AS snapshot_parts,
-        (SELECT count(*) FROM removed_messages) AS snapshot_messages
+REMOVE_MESSAGES = Statement("""
+    DELETE FROM snapshot_messages
+    WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+    RETURNING session_id
+""")
+REMOVE_PARTS = Statement("""
+    DELETE FROM snapshot_parts WHERE conversation_id = CAST(:conversation_id AS uuid)
+    RETURNING session_id, message_count
+""")
+REMOVE_EMPTY = Statement("""
+    DELETE FROM snapshots s
+    USING unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (session_id, messages)
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
+        AND s.message_count <= removed.messages
+""")
+REDUCE = Statement(f"""
+    UPDATE snapshots s
+    SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
+    FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (session_id, messages)
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
 """)
 
 
-async def remove_from_snapshots(session: Session, conversation_id: str) -> dict[str, int]:
+async def remove_from_snapshots(
+    session: Session, tenant_id: str, conversation_id: str, public_id: str
+) -> dict[str, int]:
     """Remove a conversation from all snapshots before it is deleted; returns rows by table.
 
     The summaries of these snapshots are removed as well. Call it in a transaction that holds the
     lock of the conversation's state.
     """
-    await session.all(LOCK_SNAPSHOTS, conversation_id=conversation_id)
-    return dict(await session.first(REMOVE_CONVERSATION, conversation_id=conversation_id) or {})
+    names = {"tenant_id": tenant_id, "public_id": public_id}
+    if not await session.all(LOCK_SNAPSHOTS, **names, conversation_id=conversation_id):
+        return {}
+    messages = await session.all(REMOVE_MESSAGES, **names)
+    parts = await session.all(REMOVE_PARTS, conversation_id=conversation_id)
+    counts = Counter(row["session_id"] for row in messages)
+    for row in parts:
+        counts[row["session_id"]] += row["message_count"]
+    removed = {
+        "tenant_id": tenant_id,
+        "session_ids": list(counts),
+        "counts": list(counts.values()),
+    }
+    snapshots = await session.run(REMOVE_EMPTY, **removed)
+    await session.run(REDUCE, **removed)
+    return {
+        "snapshots": snapshots,
+        "snapshot_parts": len(parts),
+        "snapshot_messages": len(messages),
+    }
 
 
 async def delete_snapshots_of_agent(

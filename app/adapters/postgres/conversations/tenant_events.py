@@ -22,9 +22,7 @@ from app.domain.conversations.tenant_events import (
     TenantPosition,
 )
 
-_SERVER_ID = "(SELECT system_identifier FROM pg_control_system())"
-_NOT_YET_ENDED = "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
-_NEXT = "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
+_SERVER_ID = "(pg_control_system()).system_identifier"
 
 POSITION_COLUMNS = "server_id, transaction_id, event_id"
 POSITION_VALUES = (
@@ -53,31 +51,25 @@ ADD_DELETED = Statement(f"""
         CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
 """)
 
-_NEWEST = f"""
+# A statement of its own: Citus would ask the nodes with the events for their own transactions.
+SNAPSHOT = Statement("""
+    SELECT (pg_control_system()).system_identifier AS server_id,
+        CAST(CAST(pg_snapshot_xmin(now.snapshot) AS text) AS bigint) AS not_yet_ended,
+        CAST(CAST(pg_snapshot_xmax(now.snapshot) AS text) AS bigint) AS next_transaction_id
+    FROM pg_current_snapshot() AS now (snapshot)
+""")
+NEWEST = Statement("""
     SELECT transaction_id, event_id FROM events
-    WHERE tenant_id = {{tenant}} AND server_id = {_SERVER_ID}
-        AND transaction_id < {_NOT_YET_ENDED}
+    WHERE tenant_id = CAST(:tenant_id AS text) AND server_id = CAST(:server_id AS bigint)
+        AND transaction_id < CAST(:not_yet_ended AS bigint)
     ORDER BY transaction_id DESC, event_id DESC
     LIMIT 1
-"""
-FIND_POSITION = Statement(f"""
-    SELECT {_SERVER_ID} AS server_id, {_NEXT} AS next_transaction_id,
-        coalesce(newest.transaction_id, 0) AS transaction_id,
-        coalesce(newest.event_id, 0) AS event_id
-    FROM (SELECT 1) AS always
-    LEFT JOIN ({_NEWEST.format(tenant="CAST(:tenant_id AS text)")}) AS newest ON true
-""")
-NEWEST_OF_TENANTS = Statement(f"""
-    SELECT followed.tenant_id, {_SERVER_ID} AS server_id, newest.transaction_id, newest.event_id
-    FROM unnest(CAST(:tenant_ids AS text[])) AS followed (tenant_id)
-    CROSS JOIN LATERAL ({_NEWEST.format(tenant="followed.tenant_id")}) AS newest
 """)
 # The filter is applied to the rows of a page, so that a page reads no more rows than it has, and a
 # stream advances past those that it leaves out.
 PAGE_OF_TENANT = Statement(f"""
-    SELECT server.id AS current_server_id, found.*, c.own_id
-    FROM (SELECT {_SERVER_ID} AS id) AS server
-    LEFT JOIN (
+    SELECT found.*, c.own_id
+    FROM (
         SELECT {POSITION_COLUMNS}, conversation_id, agent_id, type, created_at,
             CASE WHEN (CAST(:agent_id AS text) IS NULL OR agent_id = CAST(:agent_id AS text))
                 AND (CAST(:types AS text[]) IS NULL OR type = ANY (CAST(:types AS text[])))
@@ -86,10 +78,10 @@ PAGE_OF_TENANT = Statement(f"""
         WHERE tenant_id = CAST(:tenant_id AS text) AND server_id = CAST(:server_id AS bigint)
             AND (transaction_id, event_id)
                 > (CAST(:after_transaction_id AS bigint), CAST(:after_number AS bigint))
-            AND transaction_id < {_NOT_YET_ENDED}
+            AND transaction_id < CAST(:not_yet_ended AS bigint)
         ORDER BY transaction_id, event_id
         LIMIT CAST(:limit AS bigint)
-    ) AS found ON found.server_id = server.id
+    ) AS found
     LEFT JOIN conversations c ON c.conversation_id = found.conversation_id
     ORDER BY found.transaction_id, found.event_id
 """)
@@ -101,29 +93,50 @@ class TenantEventQueries:
     _session: Session
 
     async def find_position(self, tenant_id: str) -> TenantPosition:
-        row = await self._session.first(FIND_POSITION, tenant_id=tenant_id)
-        assert row is not None, "it has one row"
-        return TenantPosition(_cursor(row), row["next_transaction_id"])
+        snapshot = await self._snapshot()
+        newest = await self._newest(tenant_id, snapshot)
+        cursor = newest or TenantCursor(snapshot["server_id"], 0, 0)
+        return TenantPosition(cursor, snapshot["next_transaction_id"])
 
     async def newest_of_tenants(self, tenant_ids: Collection[str]) -> Mapping[str, TenantCursor]:
-        rows = await self._session.all(NEWEST_OF_TENANTS, tenant_ids=list(tenant_ids))
-        return {row["tenant_id"]: _cursor(row) for row in rows}
+        snapshot = await self._snapshot()
+        found = {each: await self._newest(each, snapshot) for each in tenant_ids}
+        return {each: cursor for each, cursor in found.items() if cursor is not None}
 
     async def page_of_tenant(
         self, tenant_id: str, after: TenantCursor, wanted: EventFilter, limit: int
     ) -> TenantEventPage:
+        snapshot = await self._snapshot()
+        if snapshot["server_id"] != after.server_id:
+            return TenantEventPage(snapshot["server_id"], limit, [])
         rows = await self._session.all(
             PAGE_OF_TENANT,
             tenant_id=tenant_id,
             server_id=after.server_id,
+            not_yet_ended=snapshot["not_yet_ended"],
             after_transaction_id=after.transaction_id,
             after_number=after.number,
             agent_id=wanted.agent_id,
             types=list(wanted.types) or None,
             limit=limit,
         )
-        found = [_row(row) for row in rows if row["event_id"] is not None]
-        return TenantEventPage(rows[0]["current_server_id"], limit, found)
+        return TenantEventPage(after.server_id, limit, list(map(_row, rows)))
+
+    async def _snapshot(self) -> Any:
+        row = await self._session.first(SNAPSHOT)
+        assert row is not None, "it has one row"
+        return row
+
+    async def _newest(self, tenant_id: str, snapshot: Any) -> TenantCursor | None:
+        row = await self._session.first(
+            NEWEST,
+            tenant_id=tenant_id,
+            server_id=snapshot["server_id"],
+            not_yet_ended=snapshot["not_yet_ended"],
+        )
+        if row is None:
+            return None
+        return TenantCursor(snapshot["server_id"], row["transaction_id"], row["event_id"])
 
 
 def _cursor(row: Any) -> TenantCursor:

@@ -5,8 +5,9 @@ The plans are those of `search.py` for each conversation, which its rules descri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
@@ -27,22 +28,17 @@ from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.stored_message import StoredMessage
 
 PROGRESS = Statement(f"""
-    SELECT requested.conversation_id, h.head_seq, coalesce((
+    SELECT c.conversation_id, h.head_seq, coalesce((
         SELECT w.seq FROM message_words w
-        WHERE w.conversation_id = requested.conversation_id
+        WHERE w.conversation_id = c.conversation_id
         ORDER BY w.seq DESC LIMIT 1
     ), 0) AS indexed_seq
-    FROM unnest(CAST(:conversation_ids AS uuid[])) WITH ORDINALITY
-        AS requested (conversation_id, number)
-    CROSS JOIN LATERAL (
-        SELECT tenant_id, expires_at FROM conversations
-        WHERE conversation_id = requested.conversation_id LIMIT 1
-    ) c
-    CROSS JOIN LATERAL (
-        SELECT head_seq FROM heads WHERE conversation_id = requested.conversation_id LIMIT 1
-    ) h
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-    ORDER BY requested.number
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    ORDER BY array_position(CAST(:conversation_ids AS uuid[]), c.conversation_id)
 """)
 # The conversations are searched in the given order until there are enough messages.
 _QUERIES = "string_to_array(requested.queries, chr(10))"
@@ -56,17 +52,26 @@ NEWEST = Statement(f"""
     ) hit
     LIMIT CAST(:limit AS bigint)
 """)
+# Where Citus plans, each conversation has a statement of its own.
+_OWN = "CAST(:conversation_id AS uuid)"
+NEWEST_OF = Statement(
+    hits(
+        "CAST(:queries AS text[])",
+        "DESC",
+        _OWN,
+        "0",
+        "CAST(:before_seq AS bigint)",
+        on_shard=True,
+    )
+)
 BY_PLACES = Statement(
     bounded_messages(
         f"""
-            SELECT m.*, requested.conversation_id, requested.number
+            SELECT {STORED_COLUMNS}, m.conversation_id, requested.number
             FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-                WITH ORDINALITY AS requested (conversation_id, at_seq, number)
-            CROSS JOIN LATERAL (
-                SELECT {STORED_COLUMNS} FROM messages
-                WHERE conversation_id = requested.conversation_id AND seq >= requested.at_seq
-                ORDER BY seq LIMIT 1
-            ) m
+                WITH ORDINALITY AS requested (in_conversation, at_seq, number)
+            JOIN messages m ON m.conversation_id = requested.in_conversation
+                AND m.seq BETWEEN requested.at_seq AND requested.at_seq
             ORDER BY requested.number
             LIMIT CAST(:limit AS bigint)
         """,
@@ -103,6 +108,22 @@ def _by_time(order: str) -> Statement:
 BY_TIME = {order: _by_time(order) for order in ("asc", "desc")}
 
 
+def _by_time_of(order: str) -> Statement:
+    """Return the statement for messages of one conversation by time."""
+    head_seq = "CAST(:head_seq AS bigint)"
+    ends = ("cut.low - 1", f"{head_seq} + 1") if order == "asc" else ("0", "cut.low")
+    found = hits("CAST(:queries AS text[])", order, _OWN, *ends, on_shard=True)
+    return Statement(f"""
+        SELECT hit.seq, {MESSAGE_TIME} AS at
+        FROM ({page_start(order, _OWN, head_seq)}) AS cut
+        CROSS JOIN LATERAL ({found}) hit
+        JOIN messages m ON m.conversation_id = {_OWN} AND m.seq = hit.seq
+    """)
+
+
+BY_TIME_OF = {order: _by_time_of(order) for order in ("asc", "desc")}
+
+
 class TenantSearchRepository:
     """Searches several conversations at once."""
 
@@ -123,6 +144,8 @@ class TenantSearchRepository:
     async def newest(
         self, query: Query, before: Sequence[MessagePlace], limit: int
     ) -> list[MessagePlace]:
+        if self._session.is_distributed:
+            return await self._newest_by_conversation(query, before, limit)
         rows = await self._session.all(
             NEWEST,
             conversation_ids=[conversation_id for conversation_id, _ in before],
@@ -135,6 +158,23 @@ class TenantSearchRepository:
         )
         return [(str(row["conversation_id"]), row["seq"]) for row in rows]
 
+    async def _newest_by_conversation(
+        self, query: Query, before: Sequence[MessagePlace], limit: int
+    ) -> list[MessagePlace]:
+        found: list[MessagePlace] = []
+        for conversation_id, seq in before:
+            rows = await self._session.all(
+                NEWEST_OF,
+                conversation_id=conversation_id,
+                queries=block_queries(conversation_id, query, 0, seq, "desc"),
+                before_seq=seq,
+                limit=limit - len(found),
+            )
+            found += [(conversation_id, row["seq"]) for row in rows]
+            if len(found) >= limit:
+                break
+        return found
+
     async def by_time(
         self,
         query: Query,
@@ -144,6 +184,9 @@ class TenantSearchRepository:
         limit: int,
     ) -> list[tuple[datetime, MessagePlace]]:
         at, after_id, after_seq = after or (None, None, None)
+        place = {"at": at, "after_id": after_id, "after_seq": after_seq}
+        if self._session.is_distributed:
+            return await self._by_time_by_conversation(query, conversations, place, order, limit)
         rows = await self._session.all(
             BY_TIME[order],
             conversation_ids=[item.conversation_id for item in conversations],
@@ -152,12 +195,32 @@ class TenantSearchRepository:
                 "\n".join(block_queries(item.conversation_id, query, 0, item.head_seq + 1, order))
                 for item in conversations
             ],
-            at=at,
-            after_id=after_id,
-            after_seq=after_seq,
+            **place,
             limit=limit,
         )
         return [(row["at"], (str(row["conversation_id"]), row["seq"])) for row in rows]
+
+    async def _by_time_by_conversation(
+        self,
+        query: Query,
+        conversations: Sequence[IndexProgress],
+        place: Mapping[str, Any],
+        order: str,
+        limit: int,
+    ) -> list[tuple[datetime, MessagePlace]]:
+        found: list[tuple[datetime, MessagePlace]] = []
+        for item in conversations:
+            own = item.conversation_id
+            rows = await self._session.all(
+                BY_TIME_OF[order],
+                conversation_id=own,
+                head_seq=item.head_seq,
+                queries=block_queries(own, query, 0, item.head_seq + 1, order),
+                **place,
+                limit=limit,
+            )
+            found += [(row["at"], (own, row["seq"])) for row in rows]
+        return sorted(found, reverse=order == "desc")[:limit]
 
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
@@ -77,7 +78,6 @@ _OF_AGENT = f"""
     ORDER BY page.at {{order}}, page.conversation_id {{order}}, page.seq {{order}}
 """
 _FIRST = "CAST(1 AS bigint)"
-_PAST = "conversation.head_seq + 1"
 
 
 def _unless_first_page(bound: str, otherwise: str) -> str:
@@ -85,18 +85,23 @@ def _unless_first_page(bound: str, otherwise: str) -> str:
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
-def page_start(order: str) -> str:
-    """Return a search for the seq at which a page by time starts in a `conversation`.
+def page_start(
+    order: str,
+    conversation_id: str = "conversation.conversation_id",
+    head_seq: str = "conversation.head_seq",
+) -> str:
+    """Return a search for the seq at which a page by time starts in a conversation.
 
     It is the first seq of the page in ascending order, and the seq after it in descending order.
     """
+    past = f"{head_seq} + 1"
     low, high, before = (
-        (_FIRST, _unless_first_page(_PAST, _FIRST), "<=")
+        (_FIRST, _unless_first_page(past, _FIRST), "<=")
         if order == "asc"
-        else (_unless_first_page(_FIRST, _PAST), _PAST, "<")
+        else (_unless_first_page(_FIRST, past), past, "<")
     )
     is_before = f"({MESSAGE_TIME}, m.conversation_id, m.seq) {before} {_AFTER}"
-    return seq_search("conversation.conversation_id", low, high, is_before)
+    return seq_search(conversation_id, low, high, is_before)
 
 
 def _of_agent(order: str, **words: str) -> Statement:
@@ -110,6 +115,50 @@ OF_AGENT = {
     "asc": _of_agent("asc", beyond=">=", from_there=">="),
     "desc": _of_agent("desc", beyond="<", from_there="<="),
 }
+
+# Where Citus plans, a page is read conversation by conversation.
+LOGS_OF_AGENT = Statement(f"""
+    SELECT c.conversation_id, h.head_seq
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        AND c.agent_id = CAST(:agent_id AS text)
+""")
+
+
+def _of_log(order: str, beyond: str) -> Statement:
+    """Return the statement for what a page may have of one conversation, in this order."""
+    own, head_seq = "CAST(:conversation_id AS uuid)", "CAST(:head_seq AS bigint)"
+    return Statement(f"""
+        SELECT m.seq, {MESSAGE_TIME} AS at
+        FROM ({page_start(order, own, head_seq)}) AS cut
+        CROSS JOIN LATERAL (
+            SELECT seq, at, created_at FROM messages
+            WHERE conversation_id = {own} AND seq {beyond} cut.low
+            ORDER BY seq {order} LIMIT CAST(:limit AS bigint)
+        ) m
+    """)
+
+
+OF_LOG = {"asc": _of_log("asc", ">="), "desc": _of_log("desc", "<")}
+
+
+def _shown(order: str) -> Statement:
+    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
+    rows = f"""
+        SELECT {STORED_COLUMNS}, m.conversation_id, requested.shown_at
+        FROM unnest(
+            CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]),
+            CAST(:times AS timestamptz[])
+        ) AS requested (in_conversation, at_seq, shown_at)
+        JOIN messages m ON m.conversation_id = requested.in_conversation
+            AND m.seq = requested.at_seq
+        ORDER BY {by_time}
+    """
+    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
+
+
+SHOWN = {order: _shown(order) for order in ("asc", "desc")}
 
 CONVERSATIONS = Statement(f"""
     SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
@@ -127,48 +176,34 @@ REDACTED = Statement("""
     JOIN redactions r ON r.conversation_id = requested.conversation_id AND r.seq = requested.seq
 """)
 
-# A pin protects its call group, with results that are appended later.
-PINNED = Statement("""
-    SELECT requested.conversation_id, requested.seq
-    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-        AS requested (conversation_id, seq)
-    CROSS JOIN LATERAL (
-        SELECT seq FROM pins
-        WHERE conversation_id = requested.conversation_id AND seq <= requested.seq
-        ORDER BY seq DESC LIMIT 1
-    ) pin
-    WHERE pin.seq = requested.seq OR requested.seq < coalesce((
-        SELECT seq FROM messages
-        WHERE conversation_id = requested.conversation_id AND seq > pin.seq AND role <> 'tool'
-        ORDER BY seq LIMIT 1
-    ), requested.seq + 1)
+# A pin protects its call group, with results that are appended later: up to `past`.
+PINS = Statement("""
+    SELECT p.conversation_id, p.seq, (
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = p.conversation_id AND m.seq > p.seq AND m.role <> 'tool'
+        ORDER BY m.seq LIMIT 1
+    ) AS past
+    FROM pins p
+    WHERE p.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND p.seq <= CAST(:through_seq AS bigint)
 """)
 
 # Receipts are large: the recursion reads their ids alone.
-CHAINS = Statement("""
+CHAIN = Statement("""
     WITH RECURSIVE chain AS (
-        SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
-        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
-            AS newest (conversation_id, compaction_id)
+        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
         UNION ALL
-        SELECT chain.conversation_id, this.parent_id, chain.depth + 1
+        SELECT this.parent_id, chain.depth + 1
         FROM chain
-        CROSS JOIN LATERAL (
-            SELECT parent_id FROM compactions
-            WHERE conversation_id = chain.conversation_id
-                AND compaction_id = chain.compaction_id
-            LIMIT 1
-        ) this
+        JOIN compactions this ON this.conversation_id = CAST(:conversation_id AS uuid)
+            AND this.compaction_id = chain.compaction_id
         WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
     )
     SELECT receipt.*
     FROM chain
-    CROSS JOIN LATERAL (
-        SELECT * FROM compactions
-        WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
-        LIMIT 1
-    ) receipt
-    ORDER BY chain.conversation_id, chain.depth
+    JOIN compactions receipt ON receipt.conversation_id = CAST(:conversation_id AS uuid)
+        AND receipt.compaction_id = chain.compaction_id
+    ORDER BY chain.depth
 """)
 
 
@@ -189,15 +224,14 @@ class TranscriptRepository:
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
         at, after_id, after_seq = after or (None, None, None)
-        rows = await self._session.all(
-            OF_AGENT[order],
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            at=at,
-            after_id=after_id,
-            after_seq=after_seq,
-            **limits(limit, bound),
-        )
+        place = {"at": at, "after_id": after_id, "after_seq": after_seq}
+        names = {"tenant_id": tenant_id, "agent_id": agent_id}
+        if self._session.is_distributed:
+            rows = await self._by_conversation(names, place, order, limits(limit, bound))
+        else:
+            rows = await self._session.all(
+                OF_AGENT[order], **names, **place, **limits(limit, bound)
+            )
         return page_of(
             rows,
             lambda row: (
@@ -205,6 +239,27 @@ class TranscriptRepository:
                 row["shown_at"],
                 stored_message_from(row),
             ),
+        )
+
+    async def _by_conversation(
+        self,
+        names: Mapping[str, str],
+        place: Mapping[str, Any],
+        order: str,
+        limited: Mapping[str, Any],
+    ) -> Sequence[Any]:
+        """Read a page of an agent's messages, one conversation after the other."""
+        found = []
+        for log in await self._session.all(LOGS_OF_AGENT, **names):
+            rows = await self._session.all(OF_LOG[order], **log, **place, limit=limited["limit"])
+            found += [(row["at"], log["conversation_id"], row["seq"]) for row in rows]
+        page = sorted(found, reverse=order == "desc")[: limited["limit"]]
+        return await self._session.all(
+            SHOWN[order],
+            conversation_ids=[conversation_id for _, conversation_id, _ in page],
+            seqs=[seq for _, _, seq in page],
+            times=[at for at, _, _ in page],
+            **limited,
         )
 
     async def conversations(
@@ -230,20 +285,36 @@ class TranscriptRepository:
         return {(str(row["conversation_id"]), row["seq"]): row["created_at"] for row in rows}
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        if not messages:
+            return frozenset()
         rows = await self._session.all(
-            PINNED,
-            conversation_ids=[conversation_id for conversation_id, _ in messages],
-            seqs=[seq for _, seq in messages],
+            PINS,
+            conversation_ids=list({conversation_id for conversation_id, _ in messages}),
+            through_seq=max(seq for _, seq in messages),
         )
-        return frozenset((str(row["conversation_id"]), row["seq"]) for row in rows)
+        groups: dict[str, list[tuple[int, int | None]]] = {}
+        for row in rows:
+            groups.setdefault(str(row["conversation_id"]), []).append((row["seq"], row["past"]))
+        return frozenset(
+            (conversation_id, seq)
+            for conversation_id, seq in messages
+            if any(
+                start <= seq and (past is None or seq < past)
+                for start, past in groups.get(conversation_id, ())
+            )
+        )
 
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
-        rows = await self._session.all(
-            CHAINS, conversation_ids=list(newest), compaction_ids=list(newest.values()), limit=limit
-        )
-        found: dict[str, list[Compaction]] = {}
-        for row in rows:
-            found.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
+        found = {}
+        for conversation_id, compaction_id in newest.items():
+            rows = await self._session.all(
+                CHAIN,
+                conversation_id=conversation_id,
+                compaction_id=compaction_id,
+                limit=limit,
+            )
+            if rows:
+                found[conversation_id] = list(map(compaction_from, rows))
         return found

@@ -70,41 +70,39 @@ HAS_REASONING = Statement(
         ) AS found
         """
 )
+_REPORTED_SUM = "(CAST(:decay AS double precision) * old.reported_sum + excluded.reported_sum)"
+_COUNTED_SUM = "(CAST(:decay AS double precision) * old.counted_sum + excluded.counted_sum)"
+_DEVIATION_SUM = """(CAST(:decay AS double precision) * old.deviation_sum
+                + abs(excluded.reported_sum - old.factor * excluded.counted_sum))"""
 # `Tally.with_report` in SQL, one statement, so that reports at once wait for one another's sums.
 CALIBRATE = Statement(
-    """
+    f"""
         INSERT INTO calibrations AS old (
             tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
-            deviation_sum
+            deviation_sum, updated_at
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            CAST(:reported AS double precision) / CAST(:counted AS double precision),
+            CAST(:max_margin AS double precision), 1,
+            CAST(:reported AS double precision), CAST(:counted AS double precision),
+            abs(CAST(:reported AS double precision) - CAST(:counted AS double precision)),
+            statement_timestamp()
         )
-        SELECT CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
-            new.reported / new.counted, CAST(:max_margin AS double precision), 1,
-            new.reported, new.counted, abs(new.reported - new.counted)
-        FROM (VALUES (
-            CAST(:reported AS double precision), CAST(:counted AS double precision)
-        )) AS new (reported, counted)
         ON CONFLICT (tenant_id, model, counter) DO UPDATE
-        SET (factor, margin, reports, reported_sum, counted_sum, deviation_sum, updated_at) = (
-            SELECT
-                sums.reported / sums.counted,
-                CASE WHEN old.reports + 1 < CAST(:enough AS bigint)
-                    THEN CAST(:max_margin AS double precision)
-                    ELSE least(
-                        greatest(
-                            sums.deviation / sums.reported,
-                            CAST(:min_margin AS double precision)
-                        ),
-                        CAST(:max_margin AS double precision)
-                    )
-                END,
-                old.reports + 1, sums.reported, sums.counted, sums.deviation, clock_timestamp()
-            FROM (VALUES (
-                CAST(:decay AS double precision) * old.reported_sum + excluded.reported_sum,
-                CAST(:decay AS double precision) * old.counted_sum + excluded.counted_sum,
-                CAST(:decay AS double precision) * old.deviation_sum
-                    + abs(excluded.reported_sum - old.factor * excluded.counted_sum)
-            )) AS sums (reported, counted, deviation)
-        )
+        SET factor = {_REPORTED_SUM} / {_COUNTED_SUM},
+            margin = CASE WHEN old.reports + 1 < CAST(:enough AS bigint)
+                THEN CAST(:max_margin AS double precision)
+                ELSE least(
+                    greatest(
+                        {_DEVIATION_SUM} / {_REPORTED_SUM},
+                        CAST(:min_margin AS double precision)
+                    ),
+                    CAST(:max_margin AS double precision)
+                )
+            END,
+            reports = old.reports + 1, reported_sum = {_REPORTED_SUM},
+            counted_sum = {_COUNTED_SUM}, deviation_sum = {_DEVIATION_SUM},
+            updated_at = excluded.updated_at
         RETURNING factor, margin, reports
         """
 )

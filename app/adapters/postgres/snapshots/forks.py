@@ -130,9 +130,20 @@ COPY_BLOBS = Statement(
     is_long=True,
 )
 
-# A compaction of the chain that is undone meanwhile is copied as well.
-COPY_PINS_AND_COMPACTIONS = Statement(
-    f"""
+def _copy_through(table: str) -> Statement:
+    """Return a copy of the rows of a table through a seq."""
+    return Statement(
+        f"""
+        {_copied(table)} FROM {table}
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        """,
+        is_long=True,
+    )
+
+
+COPY_MARKS = {table: _copy_through(table) for table in ("pins", "redactions", "blob_uses")}
+CHAIN = Statement(
+    """
         WITH RECURSIVE chain AS (
             SELECT compaction_id, parent_id FROM compactions
             WHERE conversation_id = CAST(:source_id AS uuid)
@@ -142,23 +153,17 @@ COPY_PINS_AND_COMPACTIONS = Statement(
             FROM chain
             JOIN compactions parent ON parent.conversation_id = CAST(:source_id AS uuid)
                 AND parent.compaction_id = chain.parent_id
-        ), pinned AS (
-            {_copied("pins")} FROM pins
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND seq <= CAST(:through_seq AS bigint)
-        ), redacted AS (
-            {_copied("redactions")} FROM redactions
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND seq <= CAST(:through_seq AS bigint)
-        ), used AS (
-            {_copied("blob_uses")} FROM blob_uses
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND seq <= CAST(:through_seq AS bigint)
         )
-        {_copied("compactions", "k")}
-        FROM chain
-        JOIN compactions k ON k.conversation_id = CAST(:source_id AS uuid)
-            AND k.compaction_id = chain.compaction_id
+        SELECT compaction_id FROM chain
+        """,
+    is_long=True,
+)
+# A compaction of the chain that is undone meanwhile is copied as well.
+COPY_COMPACTIONS = Statement(
+    f"""
+        {_copied("compactions")} FROM compactions
+        WHERE conversation_id = CAST(:source_id AS uuid)
+            AND compaction_id = ANY (CAST(:compaction_ids AS uuid[]))
         """,
     is_long=True,
 )
@@ -272,13 +277,16 @@ class ForkRepository:
     async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
-        await self._session.run(
-            COPY_PINS_AND_COMPACTIONS,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
-            through_seq=through_seq,
-            compaction_id=UUID(compaction_id) if compaction_id else None,
+        keys = {"source_id": UUID(source_id), "fork_id": UUID(fork_id)}
+        for statement in COPY_MARKS.values():
+            await self._session.run(statement, **keys, through_seq=through_seq)
+        if compaction_id is None:
+            return
+        chain = await self._session.all(
+            CHAIN, source_id=UUID(source_id), compaction_id=UUID(compaction_id)
         )
+        ids = [row["compaction_id"] for row in chain]
+        await self._session.run(COPY_COMPACTIONS, **keys, compaction_ids=ids)
 
     async def copy_messages(
         self, source_id: str, fork_id: str, after_seq: int, through_seq: int

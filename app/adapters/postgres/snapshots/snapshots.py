@@ -21,14 +21,14 @@ from app.domain.conversations.view import Span
 from app.domain.snapshots.entries import ImportedMessage
 from app.domain.snapshots.snapshots import Snapshot, SnapshotModel, SnapshotPart
 
-LOCK_CONVERSATIONS = Statement(
+LOCK_CONVERSATION = Statement(
     f"""
-        SELECT h.conversation_id, h.redacted_version
+        SELECT h.redacted_version
         FROM heads h
         JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.conversation_id = CAST(:conversation_id AS uuid)
             AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-        ORDER BY h.conversation_id
         FOR KEY SHARE OF h
         """
 )
@@ -80,24 +80,50 @@ _STORED = (
 """The fields of a snapshot that its row holds as they are."""
 _COLUMNS = """
     s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
-    s.window_end, s.imported, s.models, s.created_at AS timestamp,
-    CASE WHEN s.imported THEN ARRAY(
-        SELECT m.source_id FROM snapshot_messages m
-        WHERE m.tenant_id = s.tenant_id AND m.session_id = s.session_id
-        GROUP BY m.source_id ORDER BY min(m.position)
-    ) ELSE ARRAY(
-        SELECT coalesce(c.own_id, CAST(c.conversation_id AS text)) FROM snapshot_parts p
-        JOIN conversations c ON c.conversation_id = p.conversation_id
-        WHERE p.tenant_id = s.tenant_id AND p.session_id = s.session_id
-        ORDER BY c.created_at, c.conversation_id
-    ) END AS conversation_ids
+    s.window_end, s.imported, s.models, s.created_at AS timestamp
 """
+
+
+def _with_ids(rows: str) -> str:
+    """Return a query for these snapshots of a tenant, with the ids of their conversations.
+
+    The parts of all rows are read at once: Citus joins tables with a subquery for each row only
+    where both are of one conversation.
+    """
+    return f"""
+        WITH page AS MATERIALIZED ({rows}), parts AS MATERIALIZED (
+            SELECT p.session_id, c.created_at, c.conversation_id,
+                coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+            FROM snapshot_parts p
+            JOIN conversations c ON c.conversation_id = p.conversation_id
+            WHERE p.tenant_id = CAST(:tenant_id AS text)
+                AND p.session_id = ANY (ARRAY(SELECT session_id FROM page WHERE NOT imported))
+        ), sources AS MATERIALIZED (
+            SELECT session_id, source_id AS public_id, min(position) AS position
+            FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text)
+                AND session_id = ANY (ARRAY(SELECT session_id FROM page WHERE imported))
+            GROUP BY session_id, source_id
+        )
+        SELECT page.*, CASE WHEN page.imported THEN ARRAY(
+                SELECT public_id FROM sources
+                WHERE sources.session_id = page.session_id ORDER BY position
+            ) ELSE ARRAY(
+                SELECT public_id FROM parts
+                WHERE parts.session_id = page.session_id ORDER BY created_at, conversation_id
+            ) END AS conversation_ids
+        FROM page
+    """
+
+
 FIND = Statement(
-    f"""
-        SELECT {_COLUMNS} FROM snapshots s
-        WHERE s.tenant_id = CAST(:tenant_id AS text)
-            AND s.session_id = CAST(:session_id AS text)
+    _with_ids(
+        f"""
+            SELECT {_COLUMNS} FROM snapshots s
+            WHERE s.tenant_id = CAST(:tenant_id AS text)
+                AND s.session_id = CAST(:session_id AS text)
         """
+    )
 )
 _BEFORE = """
     (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
@@ -111,7 +137,7 @@ def _list(source: str) -> Statement:
     """Return a statement for a page of snapshots; `source` is the text from FROM on."""
     ids = {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"}
     large = lengths("description", "summary", "models") | ids
-    rows = f"SELECT {_COLUMNS} {source} AND {_BEFORE}"
+    rows = _with_ids(f"SELECT {_COLUMNS} {source} AND {_BEFORE}")
     columns = (*_STORED, "models", "conversation_ids")
     return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
 
@@ -121,18 +147,18 @@ LIST = _list(_OF_TENANT)
 LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = CAST(:agent_id AS text)")
 LIST_OF_CONVERSATION = _list(
     """
-        FROM (
-            SELECT session_id FROM snapshot_parts
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND tenant_id = CAST(:tenant_id AS text)
-            UNION
-            SELECT session_id FROM snapshot_messages
-            WHERE tenant_id = CAST(:tenant_id AS text)
-                AND source_id = CAST(:public_id AS text)
-        ) AS held
-        JOIN snapshots s ON s.tenant_id = CAST(:tenant_id AS text)
-            AND s.session_id = held.session_id
-        WHERE (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
+        FROM snapshots s
+        WHERE s.tenant_id = CAST(:tenant_id AS text)
+            AND s.session_id = ANY (ARRAY(
+                SELECT session_id FROM snapshot_parts
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                    AND tenant_id = CAST(:tenant_id AS text)
+            ) || ARRAY(
+                SELECT DISTINCT session_id FROM snapshot_messages
+                WHERE tenant_id = CAST(:tenant_id AS text)
+                    AND source_id = CAST(:public_id AS text)
+            ))
+            AND (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
     """
 )
 PARTS = Statement(
@@ -199,12 +225,14 @@ class SnapshotRepository:
     async def lock_conversations(
         self, tenant_id: str, conversation_ids: Sequence[str]
     ) -> dict[str, int]:
-        rows = await self._session.all(
-            LOCK_CONVERSATIONS,
-            tenant_id=tenant_id,
-            conversation_ids=[UUID(each) for each in conversation_ids],
-        )
-        return {str(row["conversation_id"]): row["redacted_version"] for row in rows}
+        versions = {}
+        for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
+            row = await self._session.first(
+                LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=UUID(each)
+            )
+            if row is not None:
+                versions[each] = row["redacted_version"]
+        return versions
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
         row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)

@@ -28,13 +28,19 @@ DELETE = {
             WHERE {age} < CAST(:before AS timestamptz)
                 {_ENDED if kind is RetainedKind.JOBS else ""}
             LIMIT CAST(:limit AS bigint)
-            FOR UPDATE SKIP LOCKED
         )
         """,
         is_long=True,
     )
     for kind, (key, age) in _AGES.items()
 }
+# Two workers that delete the same rows at once would wait for each other.
+TRY_LOCK = Statement(
+    """
+        SELECT pg_try_advisory_xact_lock(
+            hashtextextended('retention:' || CAST(:kind AS text), 0)) AS is_locked
+        """
+)
 
 # OFFSET 0 keeps each subquery a lookup by index. Without it PostgreSQL may scan whole tables.
 _IS_IDLE = """
@@ -108,6 +114,9 @@ class RetentionRepository:
         self._session = session
 
     async def delete(self, kind: RetainedKind, before: datetime, limit: int) -> int:
+        row = await self._session.first(TRY_LOCK, kind=kind)
+        if row is None or not row["is_locked"]:
+            return 0
         return await self._session.run(DELETE[kind], before=before, limit=limit)
 
     async def list_conversations(

@@ -9,34 +9,34 @@ MAX_LOGS = 100
 MAX_ROWS = 5_000
 """Maximum number of messages of a conversation that one statement measures."""
 
+BEHIND = Statement(
+    f"""
+        SELECT h.conversation_id, coalesce(s.through_seq, 0) AS after_seq,
+            least(h.head_seq, coalesce(s.through_seq, 0) + {MAX_ROWS}) AS through_seq,
+            coalesce(s.bytes, 0) AS bytes
+        FROM conversations c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        LEFT JOIN log_sizes s ON s.conversation_id = c.conversation_id
+        WHERE c.tenant_id = CAST(:tenant_id AS text)
+            AND h.head_seq > coalesce(s.through_seq, 0)
+        ORDER BY h.conversation_id
+        LIMIT {MAX_LOGS}
+        """,
+    is_long=True,
+)
 # The size is replaced, not added to, so that two processes may measure at the same time.
 MEASURE = Statement(
-    f"""
-        WITH behind AS (
-            SELECT h.conversation_id, coalesce(s.through_seq, 0) AS after_seq,
-                least(h.head_seq, coalesce(s.through_seq, 0) + {MAX_ROWS}) AS through_seq,
-                coalesce(s.bytes, 0) AS bytes
-            FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
-            LEFT JOIN log_sizes s ON s.conversation_id = c.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text)
-                AND h.head_seq > coalesce(s.through_seq, 0)
-            ORDER BY h.conversation_id
-            LIMIT {MAX_LOGS}
-        ), measured AS (
-            INSERT INTO log_sizes AS known (conversation_id, through_seq, bytes)
-            SELECT b.conversation_id, b.through_seq, b.bytes + coalesce((
-                SELECT sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
-                FROM messages m
-                WHERE m.conversation_id = b.conversation_id
-                    AND m.seq > b.after_seq AND m.seq <= b.through_seq
-            ), 0)
-            FROM behind b
-            ON CONFLICT (conversation_id) DO UPDATE
-            SET through_seq = excluded.through_seq, bytes = excluded.bytes
-            WHERE known.through_seq < excluded.through_seq
-        )
-        SELECT count(*) AS logs FROM behind
+    """
+        INSERT INTO log_sizes AS known (conversation_id, through_seq, bytes)
+        SELECT m.conversation_id, CAST(:through_seq AS bigint), CAST(:bytes AS bigint)
+            + sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
+        FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+        GROUP BY m.conversation_id
+        ON CONFLICT (conversation_id) DO UPDATE
+        SET through_seq = excluded.through_seq, bytes = excluded.bytes
+        WHERE known.through_seq < excluded.through_seq
         """,
     is_long=True,
 )
@@ -67,8 +67,10 @@ class StorageRepository:
         self._session = session
 
     async def measure(self, tenant_id: str) -> bool:
-        row = await self._session.first(MEASURE, tenant_id=tenant_id)
-        return row is not None and row["logs"] > 0
+        behind = await self._session.all(BEHIND, tenant_id=tenant_id)
+        for log in behind:
+            await self._session.run(MEASURE, **log)
+        return bool(behind)
 
     async def total(self, tenant_id: str) -> int:
         row = await self._session.first(TOTAL, tenant_id=tenant_id)
