@@ -13,7 +13,8 @@ from app.adapters.postgres.conversations.active_windows import (
     FIND_OLDEST,
     FIND_START,
 )
-from app.adapters.postgres.conversations.listing import COUNT, PLACES
+from app.adapters.postgres.conversations.listing import BY_IDS, COUNT, MATCHING
+from app.adapters.postgres.conversations.listing import ENTRIES as LISTED
 from app.adapters.postgres.conversations.log_statements import (
     ENTRIES,
     OPEN_CALLS,
@@ -21,7 +22,7 @@ from app.adapters.postgres.conversations.log_statements import (
     TOOL_NAMES,
 )
 from app.adapters.postgres.conversations.tenant_search import BY_PLACES, BY_TIME, NEWEST
-from app.adapters.postgres.conversations.vectors import CLAIM, NEAREST
+from app.adapters.postgres.conversations.vectors import CLAIM, DUE, NEAREST
 from app.adapters.postgres.payload.build_reads import READ, ROWS
 from app.domain.conversations.listing import FIRST_ID, ListIndex, ListOrder
 from tests.conftest import execute
@@ -72,12 +73,24 @@ async def test_lists_are_read_by_their_index(database_url: str, index: ListIndex
 
     [lists.bounded]
     """
-    for statement in (COUNT[index], *(PLACES[f"{order}/{index}"] for order in ListOrder)):
+    for statement in (COUNT[index], LISTED[index]):
         plan = await plan_of(database_url, statement)
-        (entries, *lookups) = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
-        assert entries == ("Scan Backward", INDEXES[index]), plan
-        assert all(name.endswith("_pkey") for _, name in lookups), plan
+        used = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
+        assert used == [("Scan Backward", INDEXES[index])], plan
         assert not re.search("Seq Scan|Hash|Merge|Bitmap", plan), plan
+
+
+@pytest.mark.parametrize("order", ListOrder)
+async def test_conversations_are_compared_by_their_keys(
+    database_url: str, order: ListOrder
+) -> None:
+    """What an index gave is compared with the other filters by primary keys. [lists.bounded]"""
+    for statement in (MATCHING[order], BY_IDS):
+        plan = await plan_of(database_url, statement)
+        used = re.findall(r"Scan(?: Backward)?(?: using| on) (\w+)", plan)
+        assert used and "Seq Scan" not in plan, plan
+        named = [name for name in used if name.startswith(("conversation", "heads", "messages"))]
+        assert all(name.endswith("_pkey") or name + "_pkey" in plan for name in named), plan
 
 
 async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None:
@@ -95,14 +108,12 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
         **{"created_after": first, "created_before": last, "since": first, "until": time},
         **{"any_active": True, "active_after": first, "active_before": last, "before": time},
         **{"until_id": FIRST_ID, "before_id": FIRST_ID, "keys": "{k}", "values": "{v}"},
-        **{"limit": 11, "scanned": 5_000},
+        **{"limit": 11, "scanned": 11},
     }
     for index in ListIndex:
-        order = ListOrder.ACTIVE if index is ListIndex.ACTIVE else ListOrder.CREATED
-        statement = PLACES[f"{order}/{index}"]
         for table in ("conversations", "conversation_labels", "conversation_activity"):
-            read = await rows_read(database_url, statement, values, table)
-            assert read <= 2 * 11, (index, table)
+            read = await rows_read(database_url, LISTED[index], values, table)
+            assert read <= 11, (index, table)
 
 
 async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:
@@ -113,7 +124,7 @@ async def test_searches_go_by_words_of_each_conversation(database_url: str) -> N
         used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
         assert used <= {"messages_pkey"}, plan
         assert not re.search("Seq Scan|Hash|Merge", plan), plan
-    plan = await plan_of(database_url, BY_PLACES)
+    plan = await plan_of(database_url, BY_PLACES[False])
     assert re.findall(r"Scan (?:Backward )?using (\w+) on", plan) == ["messages_pkey"], plan
 
 
@@ -126,4 +137,6 @@ async def test_vectors_are_read_in_one_conversation(database_url: str) -> None:
     }, plan
     assert plan.count("<#>") <= 1 and "Seq Scan" not in plan, plan
     plan = await plan_of(database_url, CLAIM)
+    assert "embedding_progress_pkey" in plan and "Seq Scan" not in plan, plan
+    plan = await plan_of(database_url, DUE)
     assert "embedding_progress_due" in plan and "Seq Scan" not in plan, plan

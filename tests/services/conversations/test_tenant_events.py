@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.conversations.tenant_events import NEWEST_OF_TENANTS, PAGE_OF_TENANT
+from app.adapters.postgres.conversations.tenant_events import NEWEST, PAGE_OF_TENANT
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ValidationError
 from app.domain.conversations.events import EventType
@@ -260,7 +260,7 @@ async def test_a_stream_ends_when_another_server_answers(
         assert [event async for event in events] == []
 
 
-@pytest.mark.parametrize("statement", [PAGE_OF_TENANT, NEWEST_OF_TENANTS], ids=["page", "newest"])
+@pytest.mark.parametrize("statement", [PAGE_OF_TENANT, NEWEST], ids=["page", "newest"])
 async def test_reads_go_by_position(database_url: str, statement: Any) -> None:
     """Cost model: a poll and a page read by the tenant's index, whatever there is.
 

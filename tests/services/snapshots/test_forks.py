@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.snapshots import forks as statements
 from app.adapters.postgres.snapshots.forks import COPIED, ForkRepository
@@ -911,8 +912,15 @@ async def of_another_tenant(harness: Harness) -> str:
     return own
 
 
-@pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_PINS_AND_COMPACTIONS"])
-async def test_copies_use_the_primary_keys(database_url: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(statements.COPY_MESSAGES, statements.REFS, statements.CHAIN),
+        *(statements.COPY_COMPACTIONS, *statements.COPY_MARKS.values()),
+    ],
+    ids=["messages", "refs", "chain", "compactions", *statements.COPY_MARKS],
+)
+async def test_copies_use_the_primary_keys(database_url: str, statement: Statement) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
-    plan = await plan_of(database_url, getattr(statements, name))
+    plan = await plan_of(database_url, statement)
     assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

@@ -101,13 +101,13 @@ async def test_a_long_log_is_measured_in_parts(
     """A log is measured in batches of rows, and no row twice."""
     cid = await harness.conversation()
     await harness.append(cid, *[user(f"message {number}") for number in range(50)])
-    whole = statements.MEASURE.sql.replace("$1", ":tenant_id")
+    whole = statements.BEHIND.sql.replace("$1", ":tenant_id")
     part = whole.replace(f"+ {statements.MAX_ROWS}", "+ 7")
     assert part != whole
-    small = type(statements.MEASURE)(part)
+    small = type(statements.BEHIND)(part)
     rounds = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statements, "MEASURE", small)
+        patch.setattr(statements, "BEHIND", small)
         async with database.session() as session:
             while await session.storage.measure(TENANT):
                 rounds += 1

@@ -58,8 +58,10 @@ _IN_RANGE: Final = {
 As a column of the order, it leaves PostgreSQL no other index; without statistics, that of the
 tenant's conversations would cost the same.
 """
+_CREATED_AT: Final = "greatest(c.created_at)"
+"""As an expression, it leaves PostgreSQL the primary key alone."""
 _PLACES: Final = {
-    ListOrder.CREATED: "c.created_at",
+    ListOrder.CREATED: _CREATED_AT,
     ListOrder.ACTIVE: """(SELECT v.active_at FROM conversation_activity v
             WHERE v.conversation_id = c.conversation_id LIMIT 1)""",
 }
@@ -67,8 +69,8 @@ _MATCHES = f"""
     {NOT_EXPIRED}
     AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
     AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
-    AND c.created_at > CAST(:created_after AS timestamptz)
-    AND c.created_at < CAST(:created_before AS timestamptz)
+    AND {_CREATED_AT} > CAST(:created_after AS timestamptz)
+    AND {_CREATED_AT} < CAST(:created_before AS timestamptz)
     AND (CAST(:any_active AS boolean) OR (
         SELECT v.active_at > CAST(:active_after AS timestamptz)
             AND v.active_at < CAST(:active_before AS timestamptz)
@@ -134,7 +136,7 @@ BY_IDS = Statement(
             {SETTINGS_JOINS}
             WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
                 AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+                AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
             ORDER BY number
             LIMIT CAST(:limit AS bigint)
         """,
@@ -145,8 +147,6 @@ BY_IDS = Statement(
 )
 
 
-_EXTRA_ENTRIES = 20
-"""Entries that are read at first beyond those of a page, of which some may not match."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 
@@ -188,7 +188,7 @@ class ConversationListRepository:
             )
             return Places(tuple((row["at"], str(row["conversation_id"])) for row in rows))
         found: list[Place] = []
-        part = limit + _EXTRA_ENTRIES
+        part = limit
         while scanned > 0:
             part = min(part, scanned)
             entries = await self._entries(wanted, lead, before, part, filters)

@@ -37,7 +37,6 @@ LOCK_SNAPSHOTS = Statement("""
     WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = ANY (ARRAY(
             SELECT session_id FROM snapshot_parts
             WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND tenant_id = CAST(:tenant_id AS text)
         ) || ARRAY(
             SELECT DISTINCT session_id FROM snapshot_messages
             WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)

@@ -27,6 +27,7 @@ from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.several import IndexProgress, MessagePlace
 from app.domain.conversations.stored_message import StoredMessage
 
+# The tenant is compared as an expression, which leaves PostgreSQL the primary key alone.
 PROGRESS = Statement(f"""
     SELECT c.conversation_id, h.head_seq, coalesce((
         SELECT w.seq FROM message_words w
@@ -37,7 +38,7 @@ PROGRESS = Statement(f"""
     JOIN heads h ON h.conversation_id = c.conversation_id
     WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
         AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
     ORDER BY array_position(CAST(:conversation_ids AS uuid[]), c.conversation_id)
 """)
 # The conversations are searched in the given order until there are enough messages.
@@ -64,22 +65,36 @@ NEWEST_OF = Statement(
         on_shard=True,
     )
 )
-BY_PLACES = Statement(
-    bounded_messages(
-        f"""
-            SELECT {STORED_COLUMNS}, m.conversation_id, requested.number
-            FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
-                WITH ORDINALITY AS requested (in_conversation, at_seq, number)
-            JOIN messages m ON m.conversation_id = requested.in_conversation
-                AND m.seq BETWEEN requested.at_seq AND requested.at_seq
-            ORDER BY requested.number
-            LIMIT CAST(:limit AS bigint)
-        """,
-        "number",
-        "conversation_id",
-        "number",
-    )
-)
+_REQUESTED = """
+    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+        WITH ORDINALITY AS requested (in_conversation, at_seq, number)
+"""
+_BY_PLACES = {
+    False: f"""
+        SELECT m.*, requested.in_conversation AS conversation_id, requested.number
+        {_REQUESTED}
+        CROSS JOIN LATERAL (
+            SELECT {STORED_COLUMNS} FROM messages
+            WHERE conversation_id = requested.in_conversation AND seq >= requested.at_seq
+            ORDER BY seq LIMIT 1
+        ) m
+        ORDER BY requested.number
+        LIMIT CAST(:limit AS bigint)
+    """,
+    True: f"""
+        SELECT {STORED_COLUMNS}, m.conversation_id, requested.number
+        {_REQUESTED}
+        JOIN messages m ON m.conversation_id = requested.in_conversation
+            AND m.seq = requested.at_seq
+        ORDER BY requested.number
+        LIMIT CAST(:limit AS bigint)
+    """,
+}
+BY_PLACES = {
+    is_distributed: Statement(bounded_messages(rows, "number", "conversation_id", "number"))
+    for is_distributed, rows in _BY_PLACES.items()
+}
+"""Statements by whether Citus plans them."""
 
 
 def _by_time(order: str) -> Statement:
@@ -226,7 +241,7 @@ class TenantSearchRepository:
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
     ) -> Page[tuple[ConversationId, StoredMessage]]:
         rows = await self._session.all(
-            BY_PLACES,
+            BY_PLACES[self._session.is_distributed],
             conversation_ids=[UUID(conversation_id) for conversation_id, _ in places],
             seqs=[seq for _, seq in places],
             **limits(len(places), bound),

@@ -195,14 +195,22 @@ CHAIN = Statement("""
         UNION ALL
         SELECT this.parent_id, chain.depth + 1
         FROM chain
-        JOIN compactions this ON this.conversation_id = CAST(:conversation_id AS uuid)
-            AND this.compaction_id = chain.compaction_id
+        CROSS JOIN LATERAL (
+            SELECT parent_id FROM compactions
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND compaction_id = chain.compaction_id
+            LIMIT 1
+        ) this
         WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
     )
     SELECT receipt.*
     FROM chain
-    JOIN compactions receipt ON receipt.conversation_id = CAST(:conversation_id AS uuid)
-        AND receipt.compaction_id = chain.compaction_id
+    CROSS JOIN LATERAL (
+        SELECT * FROM compactions
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = chain.compaction_id
+        LIMIT 1
+    ) receipt
     ORDER BY chain.depth
 """)
 

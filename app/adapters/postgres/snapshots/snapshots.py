@@ -152,7 +152,6 @@ LIST_OF_CONVERSATION = _list(
             AND s.session_id = ANY (ARRAY(
                 SELECT session_id FROM snapshot_parts
                 WHERE conversation_id = CAST(:conversation_id AS uuid)
-                    AND tenant_id = CAST(:tenant_id AS text)
             ) || ARRAY(
                 SELECT DISTINCT session_id FROM snapshot_messages
                 WHERE tenant_id = CAST(:tenant_id AS text)

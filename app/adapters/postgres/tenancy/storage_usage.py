@@ -30,9 +30,12 @@ MEASURE = Statement(
         INSERT INTO log_sizes AS known (conversation_id, through_seq, bytes)
         SELECT m.conversation_id, CAST(:through_seq AS bigint), CAST(:bytes AS bigint)
             + sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
-        FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+        FROM (
+            SELECT conversation_id, body, fragment FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND seq > CAST(:after_seq AS bigint) AND seq <= CAST(:through_seq AS bigint)
+            ORDER BY seq
+        ) m
         GROUP BY m.conversation_id
         ON CONFLICT (conversation_id) DO UPDATE
         SET through_seq = excluded.through_seq, bytes = excluded.bytes
