@@ -3,7 +3,8 @@
 One server runs for the whole session, shared by xdist's workers. Each worker migrates one template
 database, and each test works in a clone of it. With CONTEXT_TEST_POOLER=transaction in the
 environment services reach their databases through PgBouncer; the tests themselves, and those marked
-`direct`, do not.
+`direct`, do not. With CONTEXT_TEST_CITUS_URL, the URL of a database on the coordinator of a Citus
+cluster, all databases are distributed on its nodes; tests marked `one_server` cannot run there.
 
 [operation.pooler]
 """
@@ -164,6 +165,8 @@ OTHERS = """
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
+OTHERS_OF_SERVICES = f"{OTHERS} AND backend_type = 'client backend'"
+
 EMPTIED = """
     DO $$ DECLARE used record; BEGIN
         SET LOCAL session_replication_role = replica;
@@ -258,9 +261,9 @@ class Server:
 
 
 class Cluster:
-    """A distributed database of this worker on the nodes of a Citus cluster, emptied by each test.
+    """The distributed database of a worker on the nodes of a Citus cluster, which tests share.
 
-    A database that is distributed cannot be a template.
+    A database that is distributed cannot be a template of others.
     """
 
     def __init__(self, url: str, worker: str) -> None:
@@ -314,10 +317,8 @@ class Cluster:
 
     async def _empty(self) -> None:
         connection = await asyncpg.connect(self.url_of(self._name))
-        await connection.execute(OTHERS)
-        rows = await connection.fetch(
-            "SELECT * FROM run_command_on_all_nodes($1)", EMPTIED
-        )
+        await connection.execute(OTHERS_OF_SERVICES)
+        rows = await connection.fetch("SELECT * FROM run_command_on_all_nodes($1)", EMPTIED)
         assert all(row["success"] for row in rows), rows
         await connection.close()
 

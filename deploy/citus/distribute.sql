@@ -1,3 +1,13 @@
+-- Distributes the tables of the service on a Citus cluster: docs/scaling.md, "Citus".
+-- Run it on the coordinator, once the schema is migrated and while nothing writes:
+--   psql --single-transaction --set ON_ERROR_STOP=1 --file distribute.sql
+-- A new table needs its line here, in the migration that adds it, and in
+-- app/adapters/postgres/distribution.py.
+
+-- The triggers of conversations and heads write rows of the same conversation, on the same node.
+SET citus.enable_unsafe_triggers = on;
+SET citus.multi_shard_modify_mode = 'sequential';
+
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
@@ -43,3 +53,10 @@ SELECT create_distributed_table('blob_uploads', 'conversation_id', colocate_with
 SELECT create_distributed_table('snapshot_parts', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'conversations');
+
+-- The rows that the tables had before are on the shards now.
+DO $$ DECLARE placed regclass; BEGIN
+    FOR placed IN SELECT logicalrelid FROM pg_dist_partition LOOP
+        PERFORM truncate_local_data_after_distributing_table(placed);
+    END LOOP;
+END $$;

@@ -1,8 +1,12 @@
-"""Readiness: the database answers, is writable, and has the schema of this version."""
+"""Readiness: the database answers, is writable, and has the schema of this version.
+
+On Citus all of its tables have to be distributed, as this version does it.
+"""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement, Store
+from app.adapters.postgres.distribution import misplaced
 from app.adapters.postgres.migrate import newest_revision
 from app.domain.common.errors import ServiceUnavailable
 
@@ -39,4 +43,6 @@ class Readiness:
                 facts = {"reason": "read_only", "retry_after": 1}
                 raise ServiceUnavailable("The database is read-only", facts)
             row = await session.first(_VERSION)
-            return row is not None and int(row["revision"] or 0) >= self._newest_revision
+            if row is None or int(row["revision"] or 0) < self._newest_revision:
+                return False
+            return not session.is_distributed or not await misplaced(session)

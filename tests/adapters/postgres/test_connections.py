@@ -28,6 +28,8 @@ from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
 from tests.conftest import Server, execute, in_thread
 from tests.database_proxy import DatabaseProxy, proxied
 
+pytestmark = pytest.mark.one_server
+
 QUICK = Timeouts(connection=0.3, statement=0.3, long_statement=5.0, grace=0.2)
 SLACK_SECONDS = 1.5
 """What a bound may be missed by on a machine that has other work."""

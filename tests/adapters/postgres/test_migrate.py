@@ -39,6 +39,8 @@ GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 REVISION = """
 from alembic import op
 
+pytestmark = pytest.mark.one_server
+
 revision = "{number:04}"
 down_revision = {before!r}
 

@@ -28,6 +28,8 @@ from app.domain.conversations.listing import FIRST_ID, ListIndex, ListOrder
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.mark.parametrize(
     ("statement", "scans"),

@@ -14,7 +14,6 @@ import pkgutil
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -24,23 +23,27 @@ import pytest_asyncio
 
 from app.adapters import postgres
 from app.adapters.postgres.common.connections import PLANNING, Session, Statement
-from app.adapters.postgres.conversations.conversations import CONVERSATION_TABLES
+from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
+from app.adapters.postgres.distribution import BY_CONVERSATION, BY_TENANT, EVERYWHERE
 from app.adapters.postgres.tables import metadata
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user
-from tests.conftest import Server, started
+from tests.conftest import DISTRIBUTE, Server, started
+
+pytestmark = pytest.mark.one_server
 
 KEY = "conversation_id"
-GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
 
 @cache
 def statements() -> Mapping[str, Statement]:
-    """Return every statement of the adapter, by module and name."""
+    """Return every statement on the service's tables, by module and name."""
     found: dict[str, Statement] = {}
     for module in pkgutil.walk_packages(postgres.__path__, f"{postgres.__name__}."):
         own = module.name.rpartition(".")[2]
+        if own == "distribution":  # it reads a table of Citus
+            continue
         for name, held in vars(importlib.import_module(module.name)).items():
             for part, statement in _within(held):
                 known = next((key for key, it in found.items() if it is statement), None)
@@ -171,15 +174,17 @@ SPREAD = {
     "conversations.STORED_KEYS": "an id is created or not found: the two keys that it may have",
     "listing.BY_IDS": "a page of a tenant's list, its conversations given as a list",
     "listing.COUNT": "a tenant's list: which filter few conversations match",
-    "listing.PLACES": "a tenant's list, a page at a time",
+    "listing.ENTRIES": "a tenant's list, a page at a time",
+    "listing.MATCHING": "a page of a tenant's list, its conversations given as a list",
     "events.NEWEST_OF": "one look for all streams that a process holds",
     "exports.STALE": "imports that a crash has left, of all tenants, once an hour",
     "forks.ADD": "a fork: two conversations",
     "group_commit.GROUP": "appends of several conversations that wait at the same time",
     "forks.COPY_BLOBS": "a fork: two conversations",
-    "forks.COPY_PINS_AND_COMPACTIONS": "a fork: two conversations",
+    "forks.COPY_COMPACTIONS": "a fork: two conversations",
+    "forks.COPY_MARKS": "a fork: two conversations",
     "forks.COPY_MESSAGES": "a fork: two conversations",
-    "jobs.CLAIM": "a worker's claim: the work of all conversations that waits longest",
+    "jobs.WAITING": "a worker's claim: the work of all conversations that waits longest",
     "job_lists.LIST_OF_AGENT": "a tenant's list, a page at a time",
     "job_lists.LIST_OF_TENANT": "a tenant's list, a page at a time",
     "jobs.FIND_JOB": "a job is asked for by its id alone",
@@ -189,14 +194,13 @@ SPREAD = {
     "retention.LIST_EXPIRED": "what has expired, of all tenants, a batch at a time",
     "snapshots.ADD": "a snapshot of an agent has a part for each conversation",
     "snapshots.FIND": "a snapshot of an agent has a part for each conversation",
-    "snapshots.LOCK_CONVERSATIONS": "a snapshot of an agent has a part for each conversation",
     "snapshots.LIST": "a tenant's list, a page at a time",
     "snapshots.LIST_OF_AGENT": "an agent's list, a page at a time",
     "snapshots.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
     "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
     "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
     "snapshot_removal.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
-    "storage_usage.MEASURE": "what a tenant stores, once a second at most and only under a limit",
+    "storage_usage.BEHIND": "what a tenant stores, once a second at most and only under a limit",
     "storage_usage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
     "tenant_data.DELETE": "deleting a tenant, by an operator",
     "tenant_data.LIST_CONVERSATIONS": "exporting or deleting a tenant, by an operator",
@@ -205,15 +209,15 @@ SPREAD = {
     "tenant_search.BY_TIME": "a search in an agent's conversations, given as a list",
     "tenant_search.NEWEST": "a search in conversations that are given as a list",
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
-    "tenant_events.FIND_POSITION": "a tenant's stream of events is opened",
-    "tenant_events.NEWEST_OF_TENANTS": "one look for all streams that a process holds",
+    "tenant_events.NEWEST": "one look for all streams of a tenant that a process holds",
     "tenant_events.PAGE_OF_TENANT": "a page of a tenant's events",
-    "vectors.CLAIM": "a worker's claim: the messages of all conversations that wait longest",
-    "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
+    "vectors.DUE": "a worker's claim: the messages of all conversations that wait longest",
+    "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
+    "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.OF_AGENT": "a page of an agent's transcript",
     "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",
-    "transcripts.PINNED": "a page of a transcript, its conversations given as a list",
+    "transcripts.PINS": "a page of a transcript, its conversations given as a list",
     "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
     "active_windows.CLEAR_ALL": "clearing an agent: all its conversations",
 }
@@ -330,19 +334,21 @@ async def test_an_agents_status_is_all_that_looks_further(
     }
 
 
-def test_the_guide_places_every_table_once() -> None:
-    """Architecture, storage: the guide's calls are for all tables, in an order that works.
+def test_the_script_places_every_table_once() -> None:
+    """Architecture, storage: the script's calls are for all tables, in an order that works.
 
     What belongs to a conversation lies with it, and what its statements are joined with is
     everywhere: those tables come first.
     """
     calls = re.findall(
         r"SELECT create_(reference|distributed)_table\('(\w+)'(?:, '(\w+)')?(.*?)\);",
-        GUIDE.read_text(encoding="utf-8"),
+        DISTRIBUTE.read_text(encoding="utf-8"),
     )
     assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
+    placed = {kind: {call[1] for call in calls if call[2] == kind} for kind in ("", "tenant_id")}
+    assert placed == {"": set(EVERYWHERE), "tenant_id": set(BY_TENANT)}
     distributed = [call for call in calls if call[2] == KEY]
-    assert {table for _, table, _, _ in distributed} == set(CONVERSATION_TABLES)
+    assert {table for _, table, _, _ in distributed} == set(BY_CONVERSATION)
     assert distributed[0][1] == "conversations"
     for _, table, column, rest in calls:
         key = [part.name for part in metadata.tables[table].primary_key.columns]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.conversations.conversations import CONVERSATION_TABLES
+from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
 from app.adapters.postgres.tables import metadata
+
+pytestmark = pytest.mark.one_server
 
 
 async def test_migrations_create_the_described_tables(database_url: str) -> None:

@@ -9,7 +9,8 @@ import a fifth of the process's memory.
    used again.
 3. An error that means that the database is unavailable becomes ServiceUnavailable, which clients
    may retry; a full disk becomes InsufficientStorage.
-4. No statement needs session state. Through a transaction pooler, session settings are not sent,
+4. Citus passes errors of its nodes on as internal ones: by their texts they become what they are.
+5. No statement needs session state. Through a transaction pooler, session settings are not sent,
    and a statement is parsed and executed in one message.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -52,6 +53,17 @@ _UNAVAILABLE = (
     asyncpg.UndefinedTableError,  # not migrated yet
     asyncpg.UndefinedColumnError,  # not migrated yet
 )
+_NODE_ERRORS: Mapping[str, type[asyncpg.PostgresError]] = {
+    "duplicate key value violates unique constraint": asyncpg.UniqueViolationError,
+    "connection to the remote node": asyncpg.PostgresConnectionError,
+    "connection not open": asyncpg.PostgresConnectionError,
+    "server closed the connection unexpectedly": asyncpg.PostgresConnectionError,
+    "terminating connection": asyncpg.PostgresConnectionError,
+    "failed to execute task": asyncpg.PostgresConnectionError,
+    "could not receive query results": asyncpg.PostgresConnectionError,
+    "another command is already in progress": asyncpg.PostgresConnectionError,
+}
+"""The errors of nodes that Citus passes on as internal ones, by the beginning of their texts."""
 _RETRY_SECONDS = 1
 _DISK_FULL_RETRY_SECONDS = 30
 
@@ -177,6 +189,8 @@ class Session:
                 limit = self._timeouts.statement + self._timeouts.grace
                 return await execute(statement.sql, *arguments, timeout=limit)
             return await self._execute_long(execute, statement.sql, arguments)
+        except asyncpg.InternalServerError as error:
+            raise _translated(error) from error
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
@@ -221,7 +235,7 @@ class Session:
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection to a pooler that changes servers between transactions (rule 4).
+    """A connection to a pooler that changes servers between transactions (rule 5).
 
     asyncpg reads a statement's types before each run and parses it twice. The types are the same on
     every server, so they are read once; then parsing and execution are one round trip.
@@ -420,6 +434,15 @@ class Store:
             return InsufficientStorage("The disk of the database is full", facts)
         facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
         return ServiceUnavailable("The database does not answer", facts)
+
+
+def _translated(error: asyncpg.InternalServerError) -> asyncpg.PostgresError:
+    """Return the error of a node behind an internal error with which Citus passes it on."""
+    text = str(error)
+    for start, kind in _NODE_ERRORS.items():
+        if text.startswith(start):
+            return kind(text)
+    return error
 
 
 def _milliseconds(seconds: float) -> str:

@@ -92,11 +92,17 @@ STATE_COLUMNS = """
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
-LAST_MESSAGE_AT = """(
-    SELECT newest.created_at FROM messages newest WHERE newest.conversation_id = h.conversation_id
-    ORDER BY newest.seq DESC LIMIT 1
-) AS last_message_at"""
-"""When the newest message of a head `h` was received, for what shows it."""
+
+
+def last_message_at(conversation_id: str) -> str:
+    """Return the column of when the newest message of a conversation was received."""
+    return f"""(
+        SELECT newest.created_at FROM messages newest
+        WHERE newest.conversation_id = {conversation_id}
+        ORDER BY newest.seq DESC LIMIT 1
+    ) AS last_message_at"""
+
+
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
 SETTINGS_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id

@@ -9,14 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
 from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
-    LAST_MESSAGE_AT,
     NO_CACHED_SETTINGS,
     NOT_EXPIRED,
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
+    last_message_at,
 )
 from app.adapters.postgres.conversations.settings import (
     FIRST_LISTS,
@@ -85,9 +86,11 @@ LOCK_ID = Statement("""
     SELECT pg_advisory_xact_lock(
         hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
 """)
-FIND_CONVERSATION = Statement(
-    f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT} {_FIND}"
-)
+FIND_CONVERSATION = Statement(f"""
+    SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
+        {last_message_at("CAST(:conversation_id AS uuid)")}
+    {_FIND}
+""")
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
 LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
@@ -108,38 +111,6 @@ IDS_OF_AGENT = Statement("""
     SELECT conversation_id FROM conversations
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
 """)
-# Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
-# and then reads chunks that were stored meanwhile.
-CONVERSATION_TABLES = (
-    "conversations",
-    "heads",
-    "messages",
-    "idempotency_keys",
-    "compactions",
-    "compaction_leases",
-    "epochs",
-    "prompt_texts",
-    "pins",
-    "events",
-    "jobs",
-    "blobs",
-    "blob_uses",
-    "log_sizes",
-    "blob_uploads",
-    "blob_chunks",
-    "conversation_versions",
-    "usage_reports",
-    "conversation_usage",
-    "offloaded_totals",
-    "message_words",
-    "message_vectors",
-    "embedding_progress",
-    "redactions",
-    "snapshot_parts",
-    "conversation_labels",
-    "conversation_activity",
-)
-"""All tables with rows of a conversation, in the order of deletion."""
 FIND_OWNER = Statement("""
     SELECT tenant_id, agent_id, own_id FROM conversations
     WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -240,7 +211,7 @@ class ConversationRepository(ConfigurableRepository):
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
-        snapshot_rows: Mapping[str, int] = {}
+        snapshot_rows: dict[str, int] = {}
         if owner is not None:
             public_id = owner["own_id"] or conversation_id
             snapshot_rows = await remove_from_snapshots(

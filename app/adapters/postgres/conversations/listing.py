@@ -17,12 +17,12 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import (
-    LAST_MESSAGE_AT,
     LISTED_COLUMNS,
     NOT_EXPIRED,
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
+    last_message_at,
 )
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
@@ -128,7 +128,7 @@ COUNT = {
 BY_IDS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {LAST_MESSAGE_AT},
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {last_message_at("h.conversation_id")},
                 array_position(
                     CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
             FROM conversations c
@@ -200,11 +200,11 @@ class ConversationListRepository:
                 limit=part,
                 **filters,
             )
-            ids = {row["conversation_id"] for row in matching}
+            matched = {row["conversation_id"] for row in matching}
             found += (
                 (entry["at"], str(entry["conversation_id"]))
                 for entry in entries
-                if entry["conversation_id"] in ids
+                if entry["conversation_id"] in matched
             )
             if len(found) >= limit or len(entries) < part:
                 return Places(tuple(found[:limit]))

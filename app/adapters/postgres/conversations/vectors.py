@@ -101,7 +101,7 @@ ADVANCE = Statement("""
     SET through_seq = CAST(:through_seq AS bigint), attempts = 0,
         due_at = CASE WHEN p.requested_seq > CAST(:through_seq AS bigint) THEN alive.at END
     FROM alive
-    WHERE p.conversation_id = alive.conversation_id
+    WHERE p.conversation_id = CAST(:conversation_id AS uuid)
         AND p.model = CAST(:model AS text) AND p.through_seq = CAST(:after_seq AS bigint)
 """)
 # Run after ADVANCE in its transaction, whose lock orders it and a redaction.

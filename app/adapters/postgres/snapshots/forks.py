@@ -130,6 +130,7 @@ COPY_BLOBS = Statement(
     is_long=True,
 )
 
+
 def _copy_through(table: str) -> Statement:
     """Return a copy of the rows of a table through a seq."""
     return Statement(

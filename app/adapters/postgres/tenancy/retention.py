@@ -47,18 +47,18 @@ _IS_IDLE = """
     c.updated_at < CAST(:before AS timestamptz)
     AND NOT EXISTS (
         SELECT FROM messages m
-        WHERE m.conversation_id = c.conversation_id AND m.seq = h.head_seq
+        WHERE m.conversation_id = {of} AND m.seq = h.head_seq
             AND m.created_at >= CAST(:before AS timestamptz)
         OFFSET 0
     )
     AND NOT EXISTS (
-        SELECT FROM snapshot_parts p WHERE p.conversation_id = c.conversation_id OFFSET 0
+        SELECT FROM snapshot_parts p WHERE p.conversation_id = {of} OFFSET 0
     )
 """ + "".join(
     f"""
     AND NOT EXISTS (
         SELECT FROM {table} x
-        WHERE x.conversation_id = c.conversation_id
+        WHERE x.conversation_id = {{of}}
             AND x.{time} >= CAST(:before AS timestamptz)
         OFFSET 0
     )"""
@@ -75,7 +75,8 @@ _IS_IDLE = """
 # By id, which has an index. An index on the age would have to be updated by every append.
 LIST_CONVERSATIONS = Statement(
     f"""
-        SELECT c.tenant_id, c.conversation_id, {_IS_IDLE} AS is_idle
+        SELECT c.tenant_id, c.conversation_id,
+            {_IS_IDLE.format(of="c.conversation_id")} AS is_idle
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id > CAST(:after AS uuid)
         ORDER BY c.conversation_id
@@ -85,7 +86,7 @@ LIST_CONVERSATIONS = Statement(
 )
 IS_IDLE = Statement(
     f"""
-        SELECT {_IS_IDLE} AS is_idle
+        SELECT {_IS_IDLE.format(of="CAST(:conversation_id AS uuid)")} AS is_idle
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         """

@@ -1,0 +1,36 @@
+"""The tables with rows of a conversation."""
+
+from __future__ import annotations
+
+# Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
+# and then reads chunks that were stored meanwhile.
+CONVERSATION_TABLES = (
+    "conversations",
+    "heads",
+    "messages",
+    "idempotency_keys",
+    "compactions",
+    "compaction_leases",
+    "epochs",
+    "prompt_texts",
+    "pins",
+    "events",
+    "jobs",
+    "blobs",
+    "blob_uses",
+    "log_sizes",
+    "blob_uploads",
+    "blob_chunks",
+    "conversation_versions",
+    "usage_reports",
+    "conversation_usage",
+    "offloaded_totals",
+    "message_words",
+    "message_vectors",
+    "embedding_progress",
+    "redactions",
+    "snapshot_parts",
+    "conversation_labels",
+    "conversation_activity",
+)
+"""All tables with rows of a conversation, in the order of deletion."""
