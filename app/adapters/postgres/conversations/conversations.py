@@ -20,7 +20,6 @@ from app.adapters.postgres.common.rows import (
     last_message_at,
 )
 from app.adapters.postgres.conversations.settings import (
-    FIRST_LISTS,
     FIRST_VERSIONS,
     SET_SETTINGS,
     ConfigurableRepository,
@@ -28,37 +27,39 @@ from app.adapters.postgres.conversations.settings import (
     change_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
-from app.adapters.postgres.conversations.tenant_events import ADD_CREATED, ADD_DELETED
+from app.adapters.postgres.conversations.tenant_events import ADD_CREATED_OF, ADD_DELETED
+from app.domain.common import json_text
 from app.domain.common.ids import ConversationId
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow, conversation_window
-from app.domain.conversations.settings import StoredSettings
+from app.domain.conversations.settings import SettingsList, StoredSettings
 
+# Statements of one table each: Citus sends what a WITH clause returns to all nodes.
 ADD_CONVERSATION = Statement(f"""
-    WITH added AS (
-        INSERT INTO conversations (
-            conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-            metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
-        ) VALUES (
-            CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-            CAST(:model AS text), CAST(:policy AS text),
-            CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-            CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
-            {FIRST_VERSIONS}, CAST(:own_id AS text)
-        ) ON CONFLICT (conversation_id) DO NOTHING
-        RETURNING conversation_id, tenant_id, agent_id
-    ), event AS ({ADD_CREATED}
-    ), versions AS (
-        INSERT INTO conversation_versions (conversation_id, kind, version, body)
-        SELECT added.conversation_id, list.kind, 1, list.body
-        FROM added, {FIRST_LISTS}
-        WHERE list.body <> '[]'
-    )
-    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
-    SELECT added.conversation_id, CAST(:counter AS text), CAST(:window_seconds AS bigint),
-        a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
-    FROM added
+    INSERT INTO conversations (
+        conversation_id, tenant_id, agent_id, model, policy, sections, tools,
+        metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
+    ) VALUES (
+        CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
+        CAST(:model AS text), CAST(:policy AS text),
+        CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
+        CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
+        {FIRST_VERSIONS}, CAST(:own_id AS text)
+    ) ON CONFLICT (conversation_id) DO NOTHING
+""")
+_HEAD_COLUMNS = "conversation_id, counter, window_seconds, cleared_at, newest_at"
+ADD_HEAD = Statement(f"""
+    INSERT INTO heads ({_HEAD_COLUMNS})
+    VALUES (CAST(:conversation_id AS uuid), CAST(:counter AS text),
+        CAST(:window_seconds AS bigint), NULL, NULL)
+""")
+ADD_HEAD_OF_AGENT = Statement(f"""
+    INSERT INTO heads ({_HEAD_COLUMNS})
+    SELECT CAST(:conversation_id AS uuid), CAST(:counter AS text),
+        CAST(:window_seconds AS bigint), a.last_cleared_at,
+        a.last_cleared_at + interval '1 microsecond'
+    FROM (SELECT 1) AS added
     LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
         AND a.agent_id = CAST(:agent_id AS text)
 """)
@@ -146,20 +147,32 @@ class ConversationRepository(ConfigurableRepository):
         window = conversation_window(
             own_window, agent.rolling_window if agent is not None else None, self._window_defaults
         )
+        key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
+        agent_id = agent.agent_id if agent is not None else None
         added = await self._session.run(
             ADD_CONVERSATION,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            agent_id=agent.agent_id if agent is not None else None,
-            counter=counter,
+            **key,
+            agent_id=agent_id,
             metadata=metadata,
             own_id=own_id,
             own_window_seconds=window.stored,
-            window_seconds=window.seconds,
             expires_at=expires_at,
             **asdict(settings),
         )
-        return added == 1
+        if not added:
+            return False
+        await self._session.run(
+            ADD_HEAD if agent_id is None else ADD_HEAD_OF_AGENT,
+            **key,
+            agent_id=agent_id,
+            counter=counter,
+            window_seconds=window.seconds,
+        )
+        await self._session.run(ADD_CREATED_OF, **key, agent_id=agent_id)
+        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
+            if body != "[]":
+                await self.add_version(tenant_id, conversation_id, kind, 1, body)
+        return True
 
     async def stored_keys(
         self, tenant_id: str, public_id: str, keys: Sequence[str]
@@ -222,5 +235,12 @@ class ConversationRepository(ConfigurableRepository):
             for name, statement in DELETE_STATEMENTS.items()
         }
         if owner is not None:
-            await self._session.run(ADD_DELETED, conversation_id=conversation_id, **owner)
+            own_id = owner["own_id"]
+            await self._session.run(
+                ADD_DELETED,
+                conversation_id=conversation_id,
+                tenant_id=owner["tenant_id"],
+                agent_id=owner["agent_id"],
+                data=json_text.dumps({"own_id": own_id} if own_id is not None else {}),
+            )
         return deleted | snapshot_rows

@@ -40,15 +40,20 @@ ADD_CREATED = f"""
 """
 """Stores the event of a conversation in `added`, in the statement that adds it."""
 
+ADD_CREATED_OF = Statement(f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT CAST(:conversation_id AS uuid), {CREATED_SEQ}, 'created', '{{}}', clock_timestamp(),
+        CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
+""")
+
 ADD_DELETED = Statement(f"""
     INSERT INTO events (
         conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
     )
-    SELECT CAST(:conversation_id AS uuid), {DELETED_SEQ}, 'deleted',
-        CASE WHEN CAST(:own_id AS text) IS NULL THEN '{{}}'
-            ELSE CAST(json_build_object('own_id', CAST(:own_id AS text)) AS text)
-        END, clock_timestamp(),
-        CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
+    SELECT CAST(:conversation_id AS uuid), {DELETED_SEQ}, 'deleted', CAST(:data AS text),
+        clock_timestamp(), CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
 """)
 
 # A statement of its own: Citus would ask the nodes with the events for their own transactions.

@@ -86,6 +86,7 @@ _BY_PLACES = {
         {_REQUESTED}
         JOIN messages m ON m.conversation_id = requested.in_conversation
             AND m.seq = requested.at_seq
+            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
         ORDER BY requested.number
         LIMIT CAST(:limit AS bigint)
     """,

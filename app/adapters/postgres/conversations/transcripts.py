@@ -153,6 +153,7 @@ def _shown(order: str) -> Statement:
         ) AS requested (in_conversation, at_seq, shown_at)
         JOIN messages m ON m.conversation_id = requested.in_conversation
             AND m.seq = requested.at_seq
+            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
         ORDER BY {by_time}
     """
     return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
@@ -160,20 +161,24 @@ def _shown(order: str) -> Statement:
 
 SHOWN = {order: _shown(order) for order in ("asc", "desc")}
 
+# The tenant is compared as an expression, which leaves PostgreSQL the primary key alone.
 CONVERSATIONS = Statement(f"""
     SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
-    FROM unnest(CAST(:conversation_ids AS uuid[])) AS requested (conversation_id)
-    JOIN conversations c ON c.conversation_id = requested.conversation_id
-    JOIN heads h ON h.conversation_id = requested.conversation_id
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
     {SETTINGS_JOINS}
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """)
 
+# Citus reads only the shards of the list.
 REDACTED = Statement("""
     SELECT r.conversation_id, r.seq, r.created_at
     FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
         AS requested (conversation_id, seq)
     JOIN redactions r ON r.conversation_id = requested.conversation_id AND r.seq = requested.seq
+        AND r.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
 """)
 
 # A pin protects its call group, with results that are appended later: up to `past`.
@@ -181,6 +186,7 @@ PINS = Statement("""
     SELECT p.conversation_id, p.seq, (
         SELECT m.seq FROM messages m
         WHERE m.conversation_id = p.conversation_id AND m.seq > p.seq AND m.role <> 'tool'
+            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
         ORDER BY m.seq LIMIT 1
     ) AS past
     FROM pins p
