@@ -201,6 +201,7 @@ NODE_SETTINGS = (
     "CREATE EXTENSION citus",
     "CREATE EXTENSION IF NOT EXISTS vector",
     "ALTER DATABASE {name} SET citus.override_table_visibility = off",
+    "ALTER DATABASE {name} SET citus.enable_manual_changes_to_shards = on",  # to empty them
 )
 
 

@@ -1,6 +1,6 @@
 -- Distributes the tables of the service on a Citus cluster: docs/scaling.md, "Citus".
 -- Run it on the coordinator, once the schema is migrated and while nothing writes:
---   psql --single-transaction --set ON_ERROR_STOP=1 --file distribute.sql
+--   psql "$CONTEXT_DATABASE_URL" --set ON_ERROR_STOP=1 --file deploy/citus/distribute.sql
 -- A new table needs its line here, in the migration that adds it, and in
 -- app/adapters/postgres/distribution.py.
 
@@ -13,6 +13,7 @@ SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
 SELECT create_reference_table('key_uses');
 SELECT create_reference_table('agents');
+SELECT create_reference_table('settings_versions');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
 SELECT create_reference_table('calibrations');
@@ -25,8 +26,11 @@ SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'non
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
--- A conversation and all that belongs to it, on one node.
-SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
+-- A conversation and all that belongs to it, on one node. The triggers of conversations write the
+-- first two, and leave the rows that are there: so those come first.
+SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'none');
+SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversation_activity');
+SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'conversation_activity');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');
@@ -51,8 +55,6 @@ SELECT create_distributed_table('blob_chunks', 'conversation_id', colocate_with 
 SELECT create_distributed_table('blob_uses', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('blob_uploads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('snapshot_parts', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'conversations');
 
 -- The rows that the tables had before are on the shards now.
 DO $$ DECLARE placed regclass; BEGIN

@@ -17,6 +17,7 @@ BY_CONVERSATION = CONVERSATION_TABLES
 BY_TENANT = ("allowances", "creations", "tenant_usage")
 EVERYWHERE = (
     *("tenants", "api_keys", "key_uses", "agents", "agent_versions", "models", "calibrations"),
+    "settings_versions",
     *("summariser_calls", "snapshots", "snapshot_messages"),
 )
 
