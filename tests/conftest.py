@@ -261,7 +261,7 @@ class Server:
         in_thread(execute, self._url, sql)
 
 
-class Cluster:
+class Cluster(Server):
     """The distributed database of a worker on the nodes of a Citus cluster, which tests share.
 
     A database that is distributed cannot be a template of others.
