@@ -9,11 +9,12 @@ SET citus.enable_unsafe_triggers = on;
 SET citus.multi_shard_modify_mode = 'sequential';
 
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
+-- The triggers of agents, models and calibrations write the first one.
+SELECT create_reference_table('settings_versions');
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
 SELECT create_reference_table('key_uses');
 SELECT create_reference_table('agents');
-SELECT create_reference_table('settings_versions');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
 SELECT create_reference_table('calibrations');
