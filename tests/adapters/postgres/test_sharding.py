@@ -214,6 +214,7 @@ SPREAD = {
     "vectors.DUE": "a worker's claim: the messages of all conversations that wait longest",
     "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
     "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
+    "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.OF_AGENT": "a page of an agent's transcript",
     "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits
-from app.adapters.postgres.conversations.transcripts import CHAIN, CONVERSATIONS, OF_AGENT, PINS
+from app.adapters.postgres.conversations.transcripts import CHAINS, CONVERSATIONS, OF_AGENT, PINS
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ValidationError
 from app.domain.common.messages import Role
@@ -410,7 +410,7 @@ async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
         plan = await plan_of(database_url, statement)
         assert len(re.findall("using messages_pkey", plan)) == most, plan
         assert "messages_by_id" not in plan
-    for statement in (CHAIN, CONVERSATIONS, *OF_AGENT.values(), PINS):
+    for statement in (CHAINS, CONVERSATIONS, *OF_AGENT.values(), PINS):
         plan = await plan_of(database_url, statement)
         assert "Seq Scan" not in plan, plan
         assert "conversations_by_tenant" not in plan, plan

@@ -195,6 +195,32 @@ PINS = Statement("""
 """)
 
 # Receipts are large: the recursion reads their ids alone.
+CHAINS = Statement("""
+    WITH RECURSIVE chain AS (
+        SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
+        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
+            AS newest (conversation_id, compaction_id)
+        UNION ALL
+        SELECT chain.conversation_id, this.parent_id, chain.depth + 1
+        FROM chain
+        CROSS JOIN LATERAL (
+            SELECT parent_id FROM compactions
+            WHERE conversation_id = chain.conversation_id
+                AND compaction_id = chain.compaction_id
+            LIMIT 1
+        ) this
+        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
+    )
+    SELECT receipt.*
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT * FROM compactions
+        WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+        LIMIT 1
+    ) receipt
+    ORDER BY chain.conversation_id, chain.depth
+""")
+# Where Citus plans, each conversation has a statement of its own.
 CHAIN = Statement("""
     WITH RECURSIVE chain AS (
         SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
@@ -321,6 +347,17 @@ class TranscriptRepository:
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
+        if not self._session.is_distributed:
+            rows = await self._session.all(
+                CHAINS,
+                conversation_ids=list(newest),
+                compaction_ids=list(newest.values()),
+                limit=limit,
+            )
+            chains: dict[str, list[Compaction]] = {}
+            for row in rows:
+                chains.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
+            return chains
         found = {}
         for conversation_id, compaction_id in newest.items():
             rows = await self._session.all(
