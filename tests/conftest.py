@@ -281,7 +281,7 @@ class Cluster(Server):
     @contextmanager
     def clone(self) -> Iterator[str]:
         """Yield the URL of the database without rows, which nobody else uses meanwhile."""
-        in_thread(self._empty)
+        in_thread(self._remove_rows)
         yield self.url_of(self._name)
 
     def _node_url(self, node: Any, name: str) -> str:
@@ -316,7 +316,7 @@ class Cluster(Server):
         await connection.execute(DISTRIBUTE.read_text(encoding="utf-8"))
         await connection.close()
 
-    async def _empty(self) -> None:
+    async def _remove_rows(self) -> None:
         connection = await asyncpg.connect(self.url_of(self._name))
         await connection.execute(OTHERS_OF_SERVICES)
         rows = await connection.fetch("SELECT * FROM run_command_on_all_nodes($1)", EMPTIED)
