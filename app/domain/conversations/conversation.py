@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
@@ -65,7 +65,7 @@ class ConversationState:
     cleared_seq: int = 0
     oldest_at: datetime | None = None
     redacted_version: int = 0
-    version: int = 0
+    version: int = field(default=0, compare=False)
 
     @property
     def shown_messages(self) -> int:
@@ -110,7 +110,7 @@ class Conversation:
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
     expires_at: datetime | None = None
-    settings_version: int = 0
+    settings_version: int = field(default=0, compare=False)
 
     @property
     def public_id(self) -> str:
