@@ -39,9 +39,9 @@ class BuildInput:
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
-    the strategy `compaction_strategy`; `compaction_trigger` started it. `other_streams` are the
-    payload streams of the same format, if this one has no epoch yet. `pins` are the pinned seqs.
-    With `has_rows`, `rows` are the visible messages that are not cached.
+    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
+    if this one has no epoch yet. `pins` are the pinned seqs. With `has_rows`, `rows` are the
+    visible messages that are not cached.
     """
 
     conversation: Conversation
@@ -49,7 +49,6 @@ class BuildInput:
     window_epoch: Epoch | None
     view: View | None
     compaction_strategy: str | None
-    compaction_trigger: str | None
     compacted_at: datetime | None
     other_streams: tuple[str, ...]
     pins: tuple[int, ...]

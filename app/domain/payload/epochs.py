@@ -37,8 +37,6 @@ _BUILD_ID = re.compile(
     r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
 )
 
-COMPACTION = "compaction"
-"""The cause of a view that a compaction made."""
 PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
 MAX_FACTOR_DRIFT = 0.05
@@ -180,7 +178,7 @@ def break_reason(
     if last_epoch.policy_hash != resolved.policy_hash:
         return "policy_changed"
     if last_epoch.view_version != state.view_version:
-        return state.view_cause or COMPACTION
+        return state.view_cause or "compaction"
     if reason := _pin_change(last_start.view, new_start.view, pins) or _view_change(
         last_start.view, new_start.view
     ):
@@ -205,7 +203,7 @@ def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
 
 def _view_change(old: View, new: View) -> str | None:
     if old.summary_texts() != new.summary_texts():
-        return COMPACTION
+        return "compaction"
     if old.spans != new.spans:
         return "window_moved"
     if (old.results_cleared_through, old.uncleared_results) != (

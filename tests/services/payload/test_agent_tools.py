@@ -132,39 +132,10 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
     check(plain, exact=format is CHAT)
 
 
-async def test_tools_stay_in_the_epoch_after_an_automatic_compaction(harness: Harness) -> None:
-    """They stay, and the tool of the usage note is added before the note. [agent-tools.stay]"""
-    own = {"sandwich": {"preserve_top": 0}, "compaction": {"mode": "inline"}}
-    cid = await with_long_result(harness, **own)
-    assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
-    await harness.talk(cid, 100, words=250)
-    build = await harness.build(cid)
-    assert build["cache_break_reason"] == "compaction"
-    assert tools_of(build) == [READ_LINES, GREP, "compact_context", "recall"]
-    assert all(message["role"] != "tool" for message in build.payload["messages"])
-    await harness.set_policy(cid, {"agent_tools": "none"})
-    assert tools_of(await harness.build(cid)) == []
-
-
-async def test_a_clearing_keeps_the_tool_of_the_usage_note(harness: Harness) -> None:
-    """What a clearing frees is not lost with a tool that comes back. [agent-tools.stay]"""
-    policy = {"tool_output": {"context_budget_tokens": 300, "offload_threshold_bytes": 10**6}}
-    cid = await harness.conversation(WINDOW | policy)
-    builds = []
-    for number in range(4):
-        call_id = f"c{number}"
-        await harness.append(cid, user("go"), asks(call_id), result(call_id, "word " * 200))
-        builds.append(await harness.build(cid))
-    assert tools_of(builds[0]) == []
-    assert builds[-1]["cache_break_reason"] == "tool_results_cleared"
-    assert tools_of(builds[-1]) == [READ_LINES, "compact_context"]
-
-
 async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harness) -> None:
-    """The epoch after a forced compaction has only the tools that its texts mention.
+    """A new epoch has the tools that its texts mention, so a compaction removes unused ones.
 
-    They are what its target counts. What it hid is found with `recall`. [summary.recall-offered,
-    agent-tools.stay]
+    What it hid is found with `recall`. [summary.recall-offered]
     """
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]

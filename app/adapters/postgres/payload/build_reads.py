@@ -80,7 +80,7 @@ READ = Statement(
         SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
-            k.created_at AS compacted_at, k.trigger AS compaction_trigger,
+            k.created_at AS compacted_at,
             coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id

@@ -135,7 +135,6 @@ class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
             window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
-            compaction_trigger=row["compaction_trigger"],
             compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),

@@ -137,7 +137,6 @@ def _input_after(build_input: BuildInput, inline: InlineCompaction) -> BuildInpu
         conversation=replace(build_input.conversation, state=state),
         view=receipt.view,
         compaction_strategy=receipt.policy_strategy or receipt.strategy,
-        compaction_trigger=receipt.trigger,
         compacted_at=receipt.created_at,
         has_rows=has_rows,
         rows=list(rows.shown) if rows is not None and has_rows else [],

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
-from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
-from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
-    COMPACTION,
     PROVIDER_COMPACTED,
     BuildId,
     EpochStart,
@@ -22,8 +19,7 @@ from app.domain.payload.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.domain.prompt.resolved_settings import PayloadTools, digest
-from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
+from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.rendering import needed_agent_tools
 from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
@@ -33,8 +29,8 @@ from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependen
 class EpochChoice:
     """The epoch of a payload. `break_reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the agent tools that it has besides those that its texts mention. With
-    `leaves_prefix` the payload does not begin as those of the last epoch do.
+    `kept_tools` are the agent tools of the last epoch that stay. With `leaves_prefix` the payload
+    does not begin as those of the last epoch do.
     """
 
     last_epoch: Epoch | None
@@ -86,34 +82,15 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         replays_all = False
         min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
-    kept_tools = _kept_tools(state, last_tools, reason)
-    item, tools = state.view.sent_item, _new_start(state, kept_tools).tools
+    item, tools = state.view.sent_item, _new_start(state, ()).tools
     is_only_change = reason == PROVIDER_COMPACTED and tools == last_tools
     if item is not None and is_only_change and _begins_with_item(state):
         # The model made what follows its item with the item as its only history.
         reasoning_after = max(min_reasoning_after, item.seq - 1)
     start = _with_reasoning_limit(
-        _new_start(state, kept_tools), reasoning_after, state.resolved.accepted_reasoning(format)
+        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
     )
-    return EpochChoice(last_epoch, start, reason, kept_tools, leaves_prefix=last_epoch is not None)
-
-
-def _kept_tools(
-    state: BuildState, last_tools: PayloadTools | None, reason: str | None
-) -> tuple[str, ...]:
-    """Return the agent tools that a new epoch has from its start. [agent-tools.stay]
-
-    Tools come first in a payload: one that goes and comes back breaks the whole prefix each time.
-    So those of the last epoch stay, and where the history outgrew its window the tool of the usage
-    note is added before the note. A forced compaction counts only what its view mentions, so that
-    an asked target is met. `tool_search` stays only while tools are deferred.
-    """
-    is_forced = state.input.compaction_trigger == Trigger.FORCED and reason == COMPACTION
-    if last_tools is None or is_forced:
-        return ()
-    has_outgrown = reason in (COMPACTION, RESULTS_CLEARED)
-    names = (*last_tools.agent_tools, *((COMPACT_CONTEXT,) if has_outgrown else ()))
-    return tuple(dict.fromkeys(name for name in names if name != TOOL_SEARCH))
+    return EpochChoice(last_epoch, start, reason, (), leaves_prefix=last_epoch is not None)
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
