@@ -27,7 +27,7 @@ from benchmarks.loop_stalls import loop_stalls
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
 from benchmarks.outputs import MARKER_LINES, log_text
-from benchmarks.prefix import BEST, policies
+from benchmarks.prefix import BEST, piece_tokens, policies
 from benchmarks.provider_cache import (
     ImplicitCache,
     MarkedCache,
@@ -64,6 +64,13 @@ def test_a_conversation_goes_on_from_its_start_with_new_call_ids() -> None:
     assert unpaired(repeated[1:4]) is unpaired(repeated[5:8]) is unpaired(repeated[9:]) is None
     ids = [entry["id"] for message in repeated for entry in message.get("tool_calls") or []]
     assert len(set(ids)) == len(ids) == 6
+
+
+@pytest.mark.parametrize("head", [b"data:image/png;base64,", b'"media_type":"image/png","data":"'])
+def test_an_image_costs_its_pixels(head: bytes) -> None:
+    """A piece does not cost more where the base64 of its image is longer."""
+    short, long = (piece_tokens(b'{"u":"' + head + b"A" * size + b'"}') for size in (40, 40_000))
+    assert short == long > piece_tokens(b'{"u":"' + head + b'"}')
 
 
 @pytest.mark.parametrize(
