@@ -104,7 +104,7 @@ async def test_the_page_lists_every_metric() -> None:
 
 def test_the_page_lists_every_event() -> None:
     """The table of events has each by its name, and its level."""
-    used: dict[str, str] = {}
+    used = {"request": "info"}  # a record of its own, not a call of a logger's method
     for call in FOUND.values():
         name, attribute = call.args[0], call.func
         assert isinstance(name, ast.Constant) and isinstance(attribute, ast.Attribute)

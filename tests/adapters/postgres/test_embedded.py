@@ -23,12 +23,12 @@ from tests.logged import Lines, lines
 
 __all__ = ["lines"]
 
+pytestmark = pytest.mark.one_server
+
 HOLD = """
 import sys
 from pathlib import Path
 from app.adapters.postgres.embedded import running
-
-pytestmark = pytest.mark.one_server
 with running(Path(sys.argv[1]), print if "supervised" in sys.argv else None) as url:
     print(url, flush=True)
     sys.stdin.read()

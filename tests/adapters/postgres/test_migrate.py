@@ -35,11 +35,10 @@ from app.adapters.postgres.migrate import (
 from app.cli.database import migrated
 from tests.commands import environment
 
+pytestmark = pytest.mark.one_server
 GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 REVISION = """
 from alembic import op
-
-pytestmark = pytest.mark.one_server
 
 revision = "{number:04}"
 down_revision = {before!r}
