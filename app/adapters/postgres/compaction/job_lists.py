@@ -35,11 +35,8 @@ def _newest(scope: str, status: JobStatus) -> str:
             )"""
 
 
-def _list(scope: str, also: str = "true") -> Statement:
-    """Return the list of the jobs that `scope` and a status select, which an index begins with.
-
-    `also` is a condition of the jobs `j` and the conversations `c`.
-    """
+def _list(scope: str) -> Statement:
+    """Return the list of the jobs that `scope` and a status select, which an index begins with."""
     rows = f"""
         SELECT {", ".join(_SELECTED)}
         FROM (
@@ -51,18 +48,18 @@ def _list(scope: str, also: str = "true") -> Statement:
         JOIN jobs j ON j.conversation_id = newest.conversation_id
             AND j.status = newest.status AND j.job_id = newest.job_id
         JOIN conversations c ON c.conversation_id = newest.conversation_id AND {NOT_EXPIRED}
-        WHERE {also}
     """
     return Statement(bounded(rows, _COLUMNS, lengths("ask", "result", "error"), "job_id DESC"))
 
 
 LIST_OF_TENANT = _list("tenant_id = CAST(:tenant_id AS text)")
 LIST_OF_AGENT = _list("tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)")
-_OF_CONVERSATION = "{of}conversation_id = CAST(:conversation_id AS uuid)"
 LIST_OF_CONVERSATION = _list(
-    _OF_CONVERSATION.format(of=""),
-    f"""{_OF_CONVERSATION.format(of="j.")} AND {_OF_CONVERSATION.format(of="c.")}
-            AND c.tenant_id = CAST(:tenant_id AS text)""",
+    """conversation_id = CAST(:conversation_id AS uuid) AND EXISTS (
+                    SELECT FROM conversations c
+                    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+                        AND c.tenant_id = CAST(:tenant_id AS text)
+                )"""
 )
 
 
