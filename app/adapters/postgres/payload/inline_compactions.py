@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import placeholders
@@ -31,6 +32,8 @@ from app.domain.conversations.inline_compaction import InlineBasis, InlineChange
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import Span, View, spans_through
 
+# Citus refuses a join of which NULL would make nothing.
+_NO_COMPACTION = UUID(int=0)
 BASIS = Statement(
     """
         SELECT h.event_seq,
@@ -154,7 +157,7 @@ class InlineCompactionQueries:
         self, conversation_id: str, compaction_id: str | None
     ) -> InlineBasis | None:
         row = await self._session.first(
-            BASIS, conversation_id=conversation_id, compaction_id=compaction_id
+            BASIS, conversation_id=conversation_id, compaction_id=compaction_id or _NO_COMPACTION
         )
         if row is None:
             return None
