@@ -243,6 +243,7 @@ async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> Non
     assert (await client.post(f"{path}/context")).json()["tokens_used"] == used
 
 
+@pytest.mark.one_server  # the test runs a statement that Citus refuses
 async def test_a_pin_whose_connection_is_lost(client: httpx.AsyncClient, database_url: str) -> None:
     """It is a 503, changes nothing, and can be repeated."""
     path = await conversation_with_calls(client)

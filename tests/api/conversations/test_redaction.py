@@ -277,6 +277,7 @@ SIZES = """
 """The bytes of all logs, as the storage quota measures them."""
 
 
+@pytest.mark.one_server  # the test runs a statement that Citus refuses
 async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: str) -> None:
     """Its record has who, when and why, and stays; a shared blob stays with the other message."""
     path = await new_conversation(client, policy={"agent_tools": "none"})

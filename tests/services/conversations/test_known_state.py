@@ -126,6 +126,7 @@ async def test_a_known_state_stores_what_a_read_one_does(
     assert await rows(harness, _STATE, known) == await rows(harness, _STATE, read)
 
 
+@pytest.mark.one_server
 async def test_the_second_append_of_a_process_uses_the_lean_statement(
     harness: Harness, ran: list[str]
 ) -> None:
@@ -140,6 +141,7 @@ async def test_the_second_append_of_a_process_uses_the_lean_statement(
     assert set(ran) <= KNOWN
 
 
+@pytest.mark.one_server
 async def test_a_warm_step_is_one_statement(harness: Harness, ran: list[str]) -> None:
     """A build after an append in the same request reads nothing, and equals a cold one."""
     cid = await harness.conversation()
@@ -271,6 +273,7 @@ async def test_processes_at_once_leave_no_gap(harness: Harness) -> None:
         assert (state.head_seq, state.tokens, state.turns) == (50, totals[-1], 26)
 
 
+@pytest.mark.one_server
 async def test_a_group_stores_each_append_or_none_of_it(harness: Harness, ran: list[str]) -> None:
     """One append of a group that fails leaves the others stored, and gets its own error."""
     cids = [await harness.conversation() for _ in range(6)]

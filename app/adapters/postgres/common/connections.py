@@ -156,7 +156,8 @@ class Session:
     """Runs statements on one connection.
 
     `is_distributed` is whether Citus plans them. Then a statement that reads something for each row
-    of a list has to be about one conversation.
+    of a list has to be about one conversation, and what is written often is written by statements
+    of one table (`together`).
     """
 
     def __init__(
@@ -179,6 +180,19 @@ class Session:
         """Run it and return the number of affected rows."""
         status: str = await self._execute(self._connection.execute, statement, values)
         return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
+
+    @asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """On Citus, commit the statements of a block together; in a transaction, with the rest.
+
+        What is one statement elsewhere may be several there: Citus caches the plans of statements
+        on one table that name its key, and keeps only those to one node.
+        """
+        if not self.is_distributed or self._connection.is_in_transaction():
+            yield
+        else:
+            async with self._connection.transaction():
+                yield
 
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
@@ -338,6 +352,11 @@ class Store:
             # If a cancelled statement is not acknowledged, the pool closes the connection.
             with suppress(*_UNAVAILABLE):
                 await pool.release(connection)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the newest connection is to a database with Citus."""
+        return self._is_distributed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:

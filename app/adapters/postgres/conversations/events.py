@@ -15,16 +15,18 @@ from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.tenant_events import (
     POSITION_COLUMNS,
     POSITION_VALUES,
+    STORE_EVENT,
     TenantEventQueries,
 )
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
+_COUNT = """UPDATE heads SET event_seq = event_seq + 1
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING event_seq"""
 ADD = Statement(f"""
     WITH moved AS (
-        UPDATE heads SET event_seq = event_seq + 1
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING event_seq
+        {_COUNT}
     )
     INSERT INTO events (
         conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
@@ -33,6 +35,13 @@ ADD = Statement(f"""
         CAST(:data AS text), clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
     FROM moved
     JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
+""")
+
+# On Citus, statements of one table instead, and `STORE_EVENT`.
+COUNT = Statement(_COUNT)
+FIND_OWNER = Statement("""
+    SELECT tenant_id, agent_id FROM conversations
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
 
 FIND_NEWEST = Statement(f"""
@@ -82,7 +91,15 @@ class EventRepository(TenantEventQueries):
         self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
+        event = {"conversation_id": conversation_id, "type": type, "data": data}
+        if not self._session.is_distributed:
+            await self._session.run(ADD, **event)
+            return
+        async with self._session.together():
+            moved = await self._session.first(COUNT, conversation_id=conversation_id)
+            owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
+            if moved is not None and owner is not None:
+                await self._session.run(STORE_EVENT, **event, **moved, **owner)
 
     async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(

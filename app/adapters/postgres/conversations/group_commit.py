@@ -7,6 +7,8 @@
 3. A group has one append for each conversation. It leaves out conversations that are locked, and
    locks the others in the order of their ids, so that two groups never wait for each other.
 4. If a group fails for another reason than the database, each append of it is stored by itself.
+5. On Citus there are no groups: their conversations are on several nodes, which would commit in two
+   phases. An append is a transaction of statements of one table there, by the same rules.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from typing import Any
 
 from asyncpg import PostgresError, UniqueViolationError
 
-from app.adapters.postgres.common.connections import Statement, Store
+from app.adapters.postgres.common.connections import Session, Statement, Store
 from app.adapters.postgres.common.rows import SETTINGS_VERSION
+from app.adapters.postgres.common.settings_versions import settings_version
 from app.adapters.postgres.common.sliced_parameters import long_items
+from app.adapters.postgres.conversations.single_rows import add_messages, ids_are_used
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
 from app.domain.common.messages import Role
@@ -88,8 +92,7 @@ def _arrays(source: str, columns: Mapping[str, str], number: str) -> str:
     return f"unnest({parameters}) {number}AS {source} ({', '.join(columns)}"
 
 
-_STORE = f"""
-    moved AS (
+_CHANGE = """
         UPDATE heads h
         SET head_seq = h.head_seq + batch.messages,
             turns = h.turns + batch.turns,
@@ -101,12 +104,18 @@ _STORE = f"""
                         OR h.head_seq + batch.messages > batch.due_messages) THEN batch.now
                 ELSE h.due_at
             END,
-            open_calls = CAST(batch.open_after AS text[])
+            open_calls = CAST(batch.open_after AS text[])"""
+_IS_KNOWN = """h.state_version = batch.state_version AND NOT h.open_outside
+            AND (batch.expected_seq IS NULL OR h.head_seq = batch.expected_seq)
+            AND (batch.open_before IS NULL OR h.open_calls = CAST(batch.open_before AS text[]))"""
+_TOTALS = """h.head_seq, h.turns, h.tokens, h.newest_at, h.due_at IS NOT NULL AS is_due,
+            coalesce(h.due_at = batch.now, false) AS became_due"""
+_STORE = f"""
+    moved AS (
+        {_CHANGE}
         {{batches}}
         WHERE h.conversation_id = batch.conversation_id {{unlocked}}
-            AND h.state_version = batch.state_version AND NOT h.open_outside
-            AND (batch.expected_seq IS NULL OR h.head_seq = batch.expected_seq)
-            AND (batch.open_before IS NULL OR h.open_calls = CAST(batch.open_before AS text[]))
+            AND {_IS_KNOWN}
             AND (batch.settings_version IS NULL
                 OR batch.settings_version = {SETTINGS_VERSION.format(tenant_id="batch.tenant_id")})
             AND (batch.client_ids IS NULL OR NOT EXISTS (
@@ -116,10 +125,9 @@ _STORE = f"""
             ))
         RETURNING {{number}} AS number, batch.conversation_id AS conversation_id,
             batch.tenant_id AS tenant_id, batch.format AS format,
-            h.head_seq, h.turns, h.tokens, h.newest_at,
+            {_TOTALS},
             h.head_seq - batch.messages AS head_before, h.turns - batch.turns AS turns_before,
-            h.tokens - batch.tokens AS tokens_before, h.due_at IS NOT NULL AS is_due,
-            coalesce(h.due_at = batch.now, false) AS became_due
+            h.tokens - batch.tokens AS tokens_before
     ), stored AS (
         INSERT INTO messages (
             conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
@@ -173,6 +181,19 @@ GROUP = Statement(
 )
 """Stores several appends, each to another conversation, except to locked ones."""
 STATEMENTS = (ONE, BATCH, GROUP)
+MOVE = Statement(
+    _with_parameters(
+        f"""
+        {_CHANGE}
+        WHERE h.conversation_id = batch.conversation_id
+            AND {_IS_KNOWN}
+        RETURNING {_TOTALS}
+        """,
+        "batch",
+        _APPEND_COLUMNS,
+    )
+)
+"""Changes the state for one append, on Citus (rule 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +210,7 @@ class _Append:
 
     batch: dict[str, Any]
     messages: list[dict[str, Any]]
+    client_ids: list[str]
     size_bytes: int
     result: asyncio.Future[StoredAppend | None]
 
@@ -223,7 +245,7 @@ class GroupCommit:
         )
         if any(long_items([draft.body, draft.fragment]) for draft in drafts):
             return None  # the other statement sends these in slices
-        if append.size_bytes > _MAX_GROUP_BYTES:
+        if append.size_bytes > _MAX_GROUP_BYTES or self._store.is_distributed:
             return await self._store_one(append)
         if self._running < _MAX_GROUPS and not self._waiting:
             self._running += 1
@@ -258,7 +280,8 @@ class GroupCommit:
         group: dict[str, _Append] = {}
         later: list[_Append] = []
         size_bytes = 0
-        while self._waiting and len(group) < _MAX_GROUP_APPENDS and size_bytes < _MAX_GROUP_BYTES:
+        limit = 1 if self._store.is_distributed else _MAX_GROUP_APPENDS
+        while self._waiting and len(group) < limit and size_bytes < _MAX_GROUP_BYTES:
             append = self._waiting.popleft()
             if append.result.done():
                 continue  # its caller was cancelled
@@ -291,6 +314,8 @@ class GroupCommit:
     async def _store_one(self, append: _Append) -> StoredAppend | None:
         try:
             async with self._store.session() as session:
+                if session.is_distributed:
+                    return await _store_on_citus(session, append)
                 if len(append.messages) == 1:
                     row = await session.first(ONE, **append.batch, **append.messages[0])
                 else:
@@ -300,6 +325,39 @@ class GroupCommit:
             # A message with its id was stored while this statement waited for the lock.
             return None
         return _stored(row) if row is not None else None
+
+
+async def _store_on_citus(session: Session, append: _Append) -> StoredAppend | None:
+    """Store it by statements of one table (rule 5)."""
+    batch = append.batch
+    conversation_id = batch["conversation_id"]
+    async with session.together():
+        version = await settings_version(session, batch["tenant_id"])
+        if batch["settings_version"] not in (None, version):
+            return None
+        if await ids_are_used(session, conversation_id, append.client_ids):
+            return None
+        row = await session.first(MOVE, **batch)
+        if row is None:
+            return None
+        await add_messages(
+            session,
+            (
+                message
+                | {
+                    "conversation_id": conversation_id,
+                    "seq": row["head_seq"] - batch["messages"] + message["position"],
+                    "turn": row["turns"] - batch["turns"] + message["turn"],
+                    "total_tokens": row["tokens"] - batch["tokens"] + message["total_tokens"],
+                    "format": batch["format"],
+                    "timestamp": None,
+                    "at": row["newest_at"],
+                    "late_at": None,
+                }
+                for message in append.messages
+            ),
+        )
+    return _stored({**row, "settings_version": version})
 
 
 async def _settle(append: _Append, stored: Any) -> None:
@@ -375,7 +433,9 @@ def _append_of(
         "client_ids": _literal(client_ids) if client_ids else None,
         "format": format,
     }
-    return _Append(batch, messages, size_bytes, asyncio.get_running_loop().create_future())
+    return _Append(
+        batch, messages, client_ids, size_bytes, asyncio.get_running_loop().create_future()
+    )
 
 
 def _arrays_of(group: Sequence[_Append]) -> dict[str, list[Any]]:

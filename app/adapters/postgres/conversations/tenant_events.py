@@ -56,6 +56,15 @@ ADD_DELETED = Statement(f"""
         clock_timestamp(), CAST(:tenant_id AS text), CAST(:agent_id AS text), {POSITION_VALUES}
 """)
 
+STORE_EVENT = Statement(f"""
+    INSERT INTO events (
+        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
+    )
+    SELECT CAST(:conversation_id AS uuid), CAST(:event_seq AS bigint), CAST(:type AS text),
+        CAST(:data AS text), clock_timestamp(), CAST(:tenant_id AS text),
+        CAST(:agent_id AS text), {POSITION_VALUES}
+""")
+
 # A statement of its own: Citus would ask the nodes with the events for their own transactions.
 SNAPSHOT = Statement("""
     SELECT (pg_control_system()).system_identifier AS server_id,

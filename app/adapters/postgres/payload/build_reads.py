@@ -83,7 +83,8 @@ READ = Statement(
             k.created_at AS compacted_at,
             coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compaction_strategy,
             ARRAY(
-                SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id
+                SELECT pin.seq FROM pins pin
+                WHERE pin.conversation_id = CAST(:conversation_id AS uuid)
                 ORDER BY pin.seq
             ) AS pins,
             bounds.is_read AS has_rows,
@@ -104,12 +105,13 @@ READ = Statement(
         ) k ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs newest
-            WHERE newest.conversation_id = h.conversation_id AND newest.lane = {_PAYLOAD_STREAM}
+            WHERE newest.conversation_id = CAST(:conversation_id AS uuid)
+                AND newest.lane = {_PAYLOAD_STREAM}
             ORDER BY newest.epoch DESC LIMIT 1
         ) e ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs same_window
-            WHERE same_window.conversation_id = h.conversation_id
+            WHERE same_window.conversation_id = CAST(:conversation_id AS uuid)
                 AND same_window.lane = {_PAYLOAD_STREAM}
                 AND same_window."window" = CAST(:window AS bigint)
                 AND e."window" <> CAST(:window AS bigint)
@@ -148,14 +150,14 @@ READ = Statement(
             SELECT {_row_arrays("bounds.trimmed_through", "bounds.kept")}
             FROM (
                 (SELECT * FROM messages top
-                WHERE top.conversation_id = h.conversation_id
+                WHERE top.conversation_id = CAST(:conversation_id AS uuid)
                     AND bounds.is_read
                     AND top.seq >= bounds.top_start AND top.seq < bounds.top_end
                     AND top.seq > bounds.cached_through AND top.seq <= h.head_seq
                 ORDER BY top.seq)
                 UNION ALL
                 (SELECT * FROM messages inside
-                WHERE inside.conversation_id = h.conversation_id
+                WHERE inside.conversation_id = CAST(:conversation_id AS uuid)
                     AND bounds.is_read
                     AND inside.seq = ANY (bounds.kept)
                     AND inside.seq >= bounds.top_end AND inside.seq < bounds.tail_start
@@ -163,7 +165,7 @@ READ = Statement(
                 ORDER BY inside.seq)
                 UNION ALL
                 (SELECT * FROM messages tail
-                WHERE tail.conversation_id = h.conversation_id
+                WHERE tail.conversation_id = CAST(:conversation_id AS uuid)
                     AND bounds.is_read
                     AND tail.seq >= greatest(bounds.tail_start, bounds.top_end)
                     AND tail.seq > bounds.cached_through AND tail.seq <= h.head_seq
@@ -200,7 +202,7 @@ SINCE = Statement(
             SELECT {_row_arrays("0", "'{}'::bigint[]")}
             FROM (
                 SELECT * FROM messages newer
-                WHERE newer.conversation_id = h.conversation_id
+                WHERE newer.conversation_id = CAST(:conversation_id AS uuid)
                     AND newer.seq > CAST(:through_seq AS bigint) AND newer.seq <= h.head_seq
                 ORDER BY newer.seq
             ) r

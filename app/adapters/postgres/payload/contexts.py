@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
@@ -34,13 +35,15 @@ _EPOCH_COLUMNS = """
 """
 # The update orders it with a deletion, so that no row stays for a later conversation with this id.
 # Other processes read the new epoch, because the version of the state is another one.
+_BEGIN = """UPDATE heads SET state_version = state_version + 1
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND redacted_version <= CAST(:view_version AS bigint)
+            RETURNING conversation_id, state_version"""
+_IF_NEW = "ON CONFLICT (conversation_id, lane, epoch) DO NOTHING"
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            UPDATE heads SET state_version = state_version + 1
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND redacted_version <= CAST(:view_version AS bigint)
-            RETURNING conversation_id, state_version
+            {_BEGIN}
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body
@@ -49,10 +52,26 @@ ADD_EPOCH = Statement(
         ), added AS (
             INSERT INTO epochs ({_EPOCH_COLUMNS})
             SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-            ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
+            {_IF_NEW}
             RETURNING conversation_id
         )
         SELECT state_version FROM alive JOIN added USING (conversation_id)
+        """
+)
+# On Citus, statements of one table instead.
+BEGIN_EPOCH = Statement(_BEGIN)
+STORE_TEXT = Statement(
+    """
+        INSERT INTO prompt_texts (conversation_id, hash, body)
+        VALUES (CAST(:conversation_id AS uuid), CAST(:hash AS text), CAST(:body AS text))
+        ON CONFLICT (conversation_id, hash) DO NOTHING
+        """
+)
+STORE_EPOCH = Statement(
+    f"""
+        INSERT INTO epochs ({_EPOCH_COLUMNS})
+        VALUES ({placeholders(_EPOCH_COLUMNS)})
+        {_IF_NEW}
         """
 )
 
@@ -218,12 +237,29 @@ class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
             "hashes": [*texts],
             "texts": [*texts.values()],
         }
-        row = await self._session.first(ADD_EPOCH, **values)
+        if self._session.is_distributed:
+            row = await self._add_epoch_on_citus(conversation_id, texts, values)
+        else:
+            row = await self._session.first(ADD_EPOCH, **values)
         if row is None:
             return None
         if row["state_version"] == version + 1:
             self._settings_cache.change_version(tenant_id, conversation_id, version, version + 1)
         return int(row["state_version"])
+
+    async def _add_epoch_on_citus(
+        self, conversation_id: str, texts: Mapping[str, str], values: dict[str, Any]
+    ) -> Any | None:
+        async with self._session.together():
+            begun = await self._session.first(BEGIN_EPOCH, **values)
+            if begun is None:
+                return None
+            for hash, body in texts.items():
+                await self._session.run(
+                    STORE_TEXT, conversation_id=conversation_id, hash=hash, body=body
+                )
+            added = await self._session.run(STORE_EPOCH, **values)
+        return begun if added else None
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import placeholders
 from app.adapters.postgres.common.rows import compaction_from, log_rows_from, summaries_from
-from app.adapters.postgres.conversations.tenant_events import POSITION_COLUMNS, POSITION_VALUES
+from app.adapters.postgres.conversations.tenant_events import (
+    POSITION_COLUMNS,
+    POSITION_VALUES,
+    STORE_EVENT,
+)
 from app.adapters.postgres.payload.compactions import (
     NO_NEW_PIN,
     RECEIPT_COLUMNS,
@@ -26,6 +32,8 @@ from app.domain.conversations.inline_compaction import InlineBasis, InlineChange
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import Span, View, spans_through
 
+# Citus refuses a join of which NULL would make nothing.
+_NO_COMPACTION = UUID(int=0)
 BASIS = Statement(
     """
         SELECT h.event_seq,
@@ -98,16 +106,17 @@ _RECEIPT_VALUES = re.sub(
 
 # A pin adds an event under the lock of the head. So one that was set while this statement waited
 # for the lock changed `event_seq`.
-STORE = Statement(
-    f"""
-        WITH shown AS (
-            UPDATE heads
+_SHOW = f"""UPDATE heads
             SET {SHOWN_VIEW}, event_seq = event_seq + cardinality(CAST(:types AS text[]))
             WHERE conversation_id = CAST(:conversation_id AS uuid)
                 AND view_version = CAST(:view_version AS bigint)
                 AND event_seq = CAST(:event_seq AS bigint)
                 AND {NO_NEW_PIN}
-            RETURNING conversation_id
+            RETURNING conversation_id"""
+STORE = Statement(
+    f"""
+        WITH shown AS (
+            {_SHOW}
         ), receipt AS (
             INSERT INTO compactions ({RECEIPT_COLUMNS})
             SELECT {_RECEIPT_VALUES} FROM shown
@@ -128,6 +137,15 @@ STORE = Statement(
         SELECT created_at FROM receipt
         """
 )
+# On Citus, statements of one table instead, and `STORE_EVENT`.
+SHOW = Statement(_SHOW)
+STORE_RECEIPT = Statement(
+    f"""
+        INSERT INTO compactions ({RECEIPT_COLUMNS})
+        VALUES ({_RECEIPT_VALUES})
+        RETURNING created_at
+        """
+)
 
 
 class InlineCompactionQueries:
@@ -139,7 +157,7 @@ class InlineCompactionQueries:
         self, conversation_id: str, compaction_id: str | None
     ) -> InlineBasis | None:
         row = await self._session.first(
-            BASIS, conversation_id=conversation_id, compaction_id=compaction_id
+            BASIS, conversation_id=conversation_id, compaction_id=compaction_id or _NO_COMPACTION
         )
         if row is None:
             return None
@@ -185,14 +203,27 @@ class InlineCompactionQueries:
             change.cause,
             change.resume_at_tokens,
         )
-        row = await self._session.first(
-            STORE,
+        values = {
             **view,
             **{f"receipt_{name}": value for name, value in receipt.items()},
-            event_seq=change.event_seq,
-            types=[type for type, _ in change.events],
-            data=[data for _, data in change.events],
-            tenant_id=tenant_id,
-            agent_id=change.agent_id,
-        )
+            "event_seq": change.event_seq,
+            "types": [type for type, _ in change.events],
+            "data": [data for _, data in change.events],
+            "tenant_id": tenant_id,
+            "agent_id": change.agent_id,
+        }
+        if self._session.is_distributed:
+            row = await self._store_on_citus(change, values)
+        else:
+            row = await self._session.first(STORE, **values)
         return row["created_at"] if row is not None else None
+
+    async def _store_on_citus(self, change: InlineChange, values: dict[str, Any]) -> Any | None:
+        async with self._session.together():
+            if await self._session.first(SHOW, **values) is None:
+                return None
+            row = await self._session.first(STORE_RECEIPT, **values)
+            for event_seq, (type, data) in enumerate(change.events, start=change.event_seq + 1):
+                event = {"event_seq": event_seq, "type": type, "data": data}
+                await self._session.run(STORE_EVENT, **values | event)
+        return row

@@ -124,11 +124,13 @@ READS_OF_TENANT = {group_by: _read("tenant_usage", group_by) for group_by in Gro
 
 MAX_MEASURED = 5_000
 """Messages that one report measures; the next reports measure the rest of a longer log."""
+MAX_MEASURED_ON_CITUS = 500
+"""Fewer there, because each total is stored by a statement."""
 UNMARKED = 200
 """So many measured messages without an offloaded result have no row, and are measured again."""
 # A result with a preview has `view` in its output, after its size (`StoredOutput.as_json`). The
 # preview is a sample of the result, which therefore has as many tokens for each byte.
-OFFLOADED_TOKENS = Statement("""
+_MEASURED = """
     WITH last AS (
         SELECT coalesce(max(newest.seq), 0) AS seq, coalesce(max(newest.tokens), 0) AS tokens
         FROM (
@@ -156,16 +158,13 @@ OFFLOADED_TOKENS = Statement("""
         UNION ALL
         SELECT past.seq, 0 FROM past, last
         WHERE past.seq >= last.seq + CAST(:unmarked AS bigint)
-    ), added AS (
-        INSERT INTO offloaded_totals (conversation_id, seq, tokens)
-        SELECT CAST(:conversation_id AS uuid), measured.seq,
+    )"""
+_TOTAL = """measured.seq,
             CAST((SELECT tokens FROM last)
-                + sum(sum(measured.tokens)) OVER (ORDER BY measured.seq) AS bigint)
+                + sum(sum(measured.tokens)) OVER (ORDER BY measured.seq) AS bigint) AS tokens
         FROM measured
-        GROUP BY measured.seq
-        ON CONFLICT (conversation_id, seq) DO NOTHING
-        RETURNING seq, tokens
-    )
+        GROUP BY measured.seq"""
+_SUM = """
     SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
     FROM (
         SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
@@ -178,15 +177,33 @@ OFFLOADED_TOKENS = Statement("""
             WHERE o.conversation_id = CAST(:conversation_id AS uuid) AND o.seq <= edge.seq
             ORDER BY o.seq DESC LIMIT 1
         )
-        UNION ALL
+        {or_added}
+    ) upto ON true
+"""
+_OR_ADDED = """UNION ALL
         (
             SELECT added.seq, added.tokens FROM added
             WHERE added.seq <= edge.seq
             ORDER BY added.seq DESC LIMIT 1
         )
-        ORDER BY seq DESC LIMIT 1
-    ) upto ON true
+        ORDER BY seq DESC LIMIT 1"""
+OFFLOADED_TOKENS = Statement(f"""
+    {_MEASURED}, added AS (
+        INSERT INTO offloaded_totals (conversation_id, seq, tokens)
+        SELECT CAST(:conversation_id AS uuid), {_TOTAL}
+        ON CONFLICT (conversation_id, seq) DO NOTHING
+        RETURNING seq, tokens
+    )
+    {_SUM.format(or_added=_OR_ADDED)}
 """)
+# On Citus, statements that touch one node only instead.
+MEASURED_TOTALS = Statement(f"{_MEASURED} SELECT {_TOTAL}")
+STORE_TOTAL = Statement("""
+    INSERT INTO offloaded_totals (conversation_id, seq, tokens)
+    VALUES (CAST(:conversation_id AS uuid), CAST(:seq AS bigint), CAST(:tokens AS bigint))
+    ON CONFLICT (conversation_id, seq) DO NOTHING
+""")
+STORED_TOKENS = Statement(_SUM.format(or_added=""))
 
 
 class UsageTotalRepository:
@@ -234,16 +251,25 @@ class UsageTotalRepository:
     async def offloaded_tokens(
         self, conversation_id: str, spans: Sequence[Span], through_seq: int
     ) -> int:
-        row = await self._session.first(
-            OFFLOADED_TOKENS,
-            conversation_id=conversation_id,
-            through_seq=through_seq,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
-            max_measured=MAX_MEASURED,
-            unmarked=UNMARKED,
-        )
+        values = {
+            "conversation_id": conversation_id,
+            "through_seq": through_seq,
+            "starts": [span.start for span in spans],
+            "ends": [span.end for span in spans],
+            "max_measured": MAX_MEASURED,
+            "unmarked": UNMARKED,
+        }
+        if self._session.is_distributed:
+            row = await self._offloaded_on_citus(values | {"max_measured": MAX_MEASURED_ON_CITUS})
+        else:
+            row = await self._session.first(OFFLOADED_TOKENS, **values)
         return int(row["tokens"]) if row is not None else 0
+
+    async def _offloaded_on_citus(self, values: dict[str, Any]) -> Any | None:
+        async with self._session.together():
+            for total in await self._session.all(MEASURED_TOTALS, **values):
+                await self._session.run(STORE_TOTAL, **values | dict(total))
+            return await self._session.first(STORED_TOKENS, **values)
 
 
 def _arrays(entries: Sequence[UsageEntry]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A creation key is the idempotency key of a request that creates a resource outsi
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.settings_versions import count_change
 
 ADD = Statement(
     """
@@ -88,7 +89,9 @@ class TenantRepository:
         return stored == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
-        await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
+        async with self._session.together():
+            await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
+            await count_change(self._session, tenant_id)
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
         row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
@@ -99,4 +102,8 @@ class TenantRepository:
         return [(row["model"], row["entry"]) for row in rows]
 
     async def remove_model(self, tenant_id: str, model: str) -> bool:
-        return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1
+        async with self._session.together():
+            removed = await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model)
+            if removed:
+                await count_change(self._session, tenant_id)
+        return removed == 1

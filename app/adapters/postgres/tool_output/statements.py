@@ -26,27 +26,41 @@ _REPLACE_IF_COLLECTED = ",\n                ".join(
 )
 
 
+_CHUNK_COLUMNS = "content_id, number, start, newlines, size, data, object_start, object_size"
+
+
 def _insert_chunks(source: str) -> str:
     """Return an INSERT of chunks; it needs a row of the CTE in `source`, such as `upload, `."""
-    columns = "content_id, number, start, newlines, size, data, object_start, object_size"
-    return f"""INSERT INTO blob_chunks (conversation_id, {columns})
+    return f"""INSERT INTO blob_chunks (conversation_id, {_CHUNK_COLUMNS})
             SELECT CAST(:conversation_id AS uuid), chunk.*
             FROM {source}unnest(
                 CAST(:chunk_contents AS uuid[]), CAST(:chunk_number AS integer[]),
                 CAST(:chunk_start AS bigint[]), CAST(:chunk_newlines AS bigint[]),
                 CAST(:chunk_size AS integer[]), CAST(:chunk_data AS bytea[]),
                 CAST(:chunk_object_start AS bigint[]), CAST(:chunk_object_size AS integer[])
-            ) AS chunk ({columns})"""
+            ) AS chunk ({_CHUNK_COLUMNS})"""
 
 
+_INSERT_BLOB = """INSERT INTO blobs AS stored (
+                conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
+                tool_name, tool_call_id, object_key, attached
+            )"""
 # Storing an unattached blob again renews its age.
+_OR_RENEW = f"""ON CONFLICT (conversation_id, blob_id) DO UPDATE
+            SET {_REPLACE_IF_COLLECTED},
+                created_at = CASE
+                    WHEN stored.attached AND stored.collected_at IS NULL THEN stored.created_at
+                    ELSE excluded.created_at
+                END,
+                attached = stored.attached OR excluded.attached,
+                collected_at = NULL
+            RETURNING stored.content_id"""
+
+
 def _blobs_stored(source: str, attached: str) -> str:
     """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
     return f"""blobs_stored AS (
-            INSERT INTO blobs AS stored (
-                conversation_id, blob_id, content_id, byte_size, line_count, sha256, media_type,
-                tool_name, tool_call_id, object_key, attached
-            )
+            {_INSERT_BLOB}
             SELECT CAST(:conversation_id AS uuid), blob.*, {attached}
             FROM {source}, unnest(
                 CAST(:blob_ids AS text[]), CAST(:blob_contents AS uuid[]),
@@ -55,15 +69,7 @@ def _blobs_stored(source: str, attached: str) -> str:
                 CAST(:blob_tools AS text[]), CAST(:blob_calls AS text[]),
                 CAST(:blob_keys AS text[])
             ) AS blob
-            ON CONFLICT (conversation_id, blob_id) DO UPDATE
-            SET {_REPLACE_IF_COLLECTED},
-                created_at = CASE
-                    WHEN stored.attached AND stored.collected_at IS NULL THEN stored.created_at
-                    ELSE excluded.created_at
-                END,
-                attached = stored.attached OR excluded.attached,
-                collected_at = NULL
-            RETURNING stored.content_id
+            {_OR_RENEW}
         )"""
 
 
@@ -84,6 +90,40 @@ _USES_STORED = """uses_stored AS (
 
 BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
 """CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
+
+# On Citus an append stores them by statements of one row.
+STORE_BLOB = Statement(
+    f"""
+        {_INSERT_BLOB}
+        VALUES (
+            CAST(:conversation_id AS uuid), CAST(:blob_ids AS text), CAST(:blob_contents AS uuid),
+            CAST(:blob_sizes AS bigint), CAST(:blob_lines AS bigint), CAST(:blob_hashes AS text),
+            CAST(:blob_types AS text), CAST(:blob_tools AS text), CAST(:blob_calls AS text),
+            CAST(:blob_keys AS text), true
+        )
+        {_OR_RENEW}
+        """
+)
+STORE_CHUNK = Statement(
+    f"""
+        INSERT INTO blob_chunks (conversation_id, {_CHUNK_COLUMNS})
+        VALUES (
+            CAST(:conversation_id AS uuid), CAST(:chunk_contents AS uuid),
+            CAST(:chunk_number AS integer), CAST(:chunk_start AS bigint),
+            CAST(:chunk_newlines AS bigint), CAST(:chunk_size AS integer),
+            CAST(:chunk_data AS bytea), CAST(:chunk_object_start AS bigint),
+            CAST(:chunk_object_size AS integer)
+        )
+        ON CONFLICT DO NOTHING
+        """
+)
+STORE_USE = Statement(
+    """
+        INSERT INTO blob_uses (conversation_id, blob_id, seq)
+        VALUES (CAST(:conversation_id AS uuid), CAST(:blob_id AS text), CAST(:seq AS bigint))
+        ON CONFLICT DO NOTHING
+        """
+)
 
 BEGIN_UPLOAD = Statement(
     f"""
