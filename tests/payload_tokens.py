@@ -114,12 +114,12 @@ def _is_media(owner: Mapping[str, Any], value: str) -> bool:
 @lru_cache(maxsize=50_000)
 def text_tokens(text: str) -> int:
     """Return the tokens of one text."""
-    encode = _encoding().encode_ordinary
+    encode = encoding().encode_ordinary
     return sum(len(encode(text[start : start + LONGEST])) for start in range(0, len(text), LONGEST))
 
 
 @lru_cache(maxsize=1)
-def _encoding() -> tiktoken.Encoding:
+def encoding() -> tiktoken.Encoding:
     """Load the vocabulary from LiteLLM's copy, so that nothing is downloaded."""
     spec = importlib.util.find_spec("litellm")
     if spec is not None and spec.origin is not None:

@@ -254,11 +254,19 @@ class _WatchedContexts:
 
     async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
         found = await self._contexts.read_build_input(*arguments, **named)
+        await self._after_read()
+        return found
+
+    async def read_since(self, *arguments: Any, **named: Any) -> Any:
+        found = await self._contexts.read_since(*arguments, **named)
+        await self._after_read()
+        return found
+
+    async def _after_read(self) -> None:
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None
             await hook()
-        return found
 
 
 def new_id() -> str:

@@ -17,13 +17,13 @@ from typing import Any
 
 import httpx
 import pytest
-import tiktoken
 from anthropic.types import MessageParam
 from google.genai import types as genai
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
 from tests.api.talk import append, new_conversation, result, user
+from tests.payload_tokens import encoding
 
 
 @functools.cache
@@ -249,12 +249,6 @@ def strings_in(value: Any) -> Iterator[str]:
         case list():
             for item in value:
                 yield from strings_in(item)
-
-
-@functools.cache
-def encoding() -> tiktoken.Encoding:
-    """Return the vocabulary, which LiteLLM brings along."""
-    return tiktoken.get_encoding("o200k_base")
 
 
 def counted(payload: Any) -> int:

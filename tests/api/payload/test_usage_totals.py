@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import tiktoken
 from anthropic.types.beta import BetaUsage
 from google.genai.types import GenerateContentResponseUsageMetadata
 from openai.types import CompletionUsage
@@ -27,6 +26,7 @@ from tests import fake_llm as behave
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
+from tests.payload_tokens import encoding
 
 MODEL, UNPRICED, FAKE = "acme/large", "acme/unpriced", "openai/fake"
 # USD of a million tokens: 2 for input, 8 for output, 0.5 and 2.5 for cache reads and writes.
@@ -382,7 +382,7 @@ async def test_what_compaction_and_offloading_saved(client: httpx.AsyncClient) -
     talked = await append(client, path, *talk(60, "word " * 60))
     log = sum(item["token_count"] for item in (*first["messages"], *talked["messages"]))
     preview = first["messages"][2]["token_count"]
-    cut = len(tiktoken.get_encoding("o200k_base").encode(whole)) - preview
+    cut = len(encoding().encode(whole)) - preview
 
     built = (await client.post(f"{path}/context")).json()
     await report_sent(client, path, built, 5_000)
