@@ -228,7 +228,7 @@ class Server:
 
     @contextmanager
     def clone(self) -> Iterator[str]:
-        """Yield the URL of a migrated database without rows, which nobody else uses meanwhile."""
+        """Yield the URL of a migrated database without rows, of this caller alone meanwhile."""
         name = self._empty.pop() if self._empty else self._new()
         try:
             yield self.url_of(name)
@@ -280,7 +280,7 @@ class Cluster(Server):
 
     @contextmanager
     def clone(self) -> Iterator[str]:
-        """Yield the URL of the database without rows, which nobody else uses meanwhile."""
+        """Yield the URL of the database without rows, of this caller alone meanwhile."""
         in_thread(self._remove_rows)
         yield self.url_of(self._name)
 

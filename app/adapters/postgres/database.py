@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import SettingsCache
@@ -38,8 +37,7 @@ from app.adapters.postgres.tenancy.tenant_data import TenantDataRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.log.state_change import StateChange, state_after
+from app.domain.conversations.log.state_change import KnownAppend, state_after
 from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
 FREQUENT = (
@@ -181,23 +179,12 @@ class PostgresDatabase:
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._settings_cache.get(tenant_id, conversation_id).conversation
 
-    async def append_to_known(
-        self,
-        tenant_id: str,
-        known: Conversation,
-        format: str,
-        drafts: Sequence[Draft],
-        ids: Sequence[str],
-        change: StateChange,
-        now: datetime,
-        expected_seq: int | None,
-    ) -> Conversation | None:
-        stored = await self._group_commit.append(
-            tenant_id, known.conversation_id, format, drafts, ids, change, now, expected_seq
-        )
+    async def append_to_known(self, tenant_id: str, append: KnownAppend) -> Conversation | None:
+        stored = await self._group_commit.append(tenant_id, append)
         if stored is None:
             return None
-        after = replace(known, state=state_after(known.state, change, stored.totals))
+        known = append.known
+        after = replace(known, state=state_after(known.state, append.change, stored.totals))
         if stored.settings_version != known.settings_version:
             return replace(after, settings_version=stored.settings_version)
         self._settings_cache.put(tenant_id, after)

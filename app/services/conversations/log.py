@@ -16,7 +16,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.log.state_change import state_change
+from app.domain.conversations.log.state_change import KnownAppend, state_change
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
@@ -255,9 +255,8 @@ class LogService:
         if change is None:
             return None
         ids = [draft.id or self._new_id() for draft in drafts]
-        after = await self._database.append_to_known(
-            tenant_id, known, request.format, drafts, ids, change, now, request.expected_seq
-        )
+        append = KnownAppend(known, request.format, drafts, ids, change, now, request.expected_seq)
+        after = await self._database.append_to_known(tenant_id, append)
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)

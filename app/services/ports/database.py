@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.log.state_change import StateChange
+from app.domain.conversations.log.state_change import KnownAppend
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -171,17 +168,7 @@ class Database(Protocol):
         """Return the conversation as this process last read it, which may be outdated."""
         ...
 
-    async def append_to_known(
-        self,
-        tenant_id: str,
-        known: Conversation,
-        format: str,
-        drafts: Sequence[Draft],
-        ids: Sequence[str],
-        change: StateChange,
-        now: datetime,
-        expected_seq: int | None,
-    ) -> Conversation | None:
+    async def append_to_known(self, tenant_id: str, append: KnownAppend) -> Conversation | None:
         """Store a batch if the state is still the known one, and return the conversation after it.
 
         Batches of concurrent callers are committed together. The result has the version of the

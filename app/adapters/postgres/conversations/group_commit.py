@@ -18,7 +18,6 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from asyncpg import PostgresError, UniqueViolationError
@@ -31,8 +30,7 @@ from app.adapters.postgres.conversations.single_rows import add_messages, ids_ar
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
 from app.domain.common.messages import Role
-from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.log.state_change import LogTotals, StateChange
+from app.domain.conversations.log.state_change import KnownAppend, LogTotals
 
 _MAX_GROUPS = 2
 """Statements that run at once. With one more, groups are smaller and cost more."""
@@ -224,27 +222,15 @@ class GroupCommit:
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        format: str,
-        drafts: Sequence[Draft],
-        ids: Sequence[str],
-        change: StateChange,
-        now: datetime,
-        expected_seq: int | None,
-    ) -> StoredAppend | None:
+    async def append(self, tenant_id: str, known: KnownAppend) -> StoredAppend | None:
         """Store a batch; None, with nothing stored, if the state is another one or an id was used.
 
         Also None for a message of a megabyte or more.
         Raises ServiceUnavailable.
         """
-        append = _append_of(
-            tenant_id, conversation_id, format, drafts, ids, change, now, expected_seq
-        )
-        if any(long_items([draft.body, draft.fragment]) for draft in drafts):
+        if any(long_items([draft.body, draft.fragment]) for draft in known.drafts):
             return None  # the other statement sends these in slices
+        append = _append_of(tenant_id, known)
         if append.size_bytes > _MAX_GROUP_BYTES or self._store.is_distributed:
             return await self._store_one(append)
         if self._running < _MAX_GROUPS and not self._waiting:
@@ -379,19 +365,11 @@ def _stored(row: Any) -> StoredAppend:
     return StoredAppend(totals, row["settings_version"])
 
 
-def _append_of(
-    tenant_id: str,
-    conversation_id: str,
-    format: str,
-    drafts: Sequence[Draft],
-    ids: Sequence[str],
-    change: StateChange,
-    now: datetime,
-    expected_seq: int | None,
-) -> _Append:
+def _append_of(tenant_id: str, known: KnownAppend) -> _Append:
+    change, drafts = known.change, known.drafts
     messages: list[dict[str, Any]] = []
     tokens = turns = size_bytes = 0
-    for position, (draft, message_id) in enumerate(zip(drafts, ids, strict=True), start=1):
+    for position, (draft, message_id) in enumerate(zip(drafts, known.ids, strict=True), start=1):
         tokens += draft.tokens
         turns += draft.role is Role.USER
         size_bytes += len(draft.body) + len(draft.fragment or b"")
@@ -416,22 +394,22 @@ def _append_of(
         )
     client_ids = [draft.id for draft in drafts if draft.id is not None]
     batch = {
-        "conversation_id": conversation_id,
+        "conversation_id": known.known.conversation_id,
         "tenant_id": tenant_id,
         "messages": len(messages),
         "turns": turns,
         "tokens": tokens,
-        "now": now,
+        "now": known.now,
         "state_version": change.state_version,
         "settings_version": change.settings_version,
-        "expected_seq": expected_seq,
+        "expected_seq": known.expected_seq,
         "open_before": None if change.open_before is None else _literal(change.open_before),
         "open_after": _literal(change.open_calls),
         "resume_at": change.resume_at_tokens,
         "due_tokens": change.due_tokens,
         "due_messages": change.due_messages,
         "client_ids": _literal(client_ids) if client_ids else None,
-        "format": format,
+        "format": known.format,
     }
     return _Append(
         batch, messages, client_ids, size_bytes, asyncio.get_running_loop().create_future()

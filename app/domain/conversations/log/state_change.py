@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from app.domain.common.messages import Role
+from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.log.batch import BatchShape
 from app.domain.conversations.log.draft import Draft
@@ -41,6 +41,23 @@ class StateChange:
     due_tokens: int | None
     due_messages: int | None
     resume_at_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAppend:
+    """A batch to append to a known state, with the change of that state.
+
+    `ids` are those of the drafts. `now` is the time of the messages. With `expected_seq` the log
+    has to end there.
+    """
+
+    known: Conversation
+    format: FormatName
+    drafts: Sequence[Draft]
+    ids: Sequence[str]
+    change: StateChange
+    now: datetime
+    expected_seq: int | None
 
 
 @dataclass(frozen=True, slots=True)
