@@ -41,7 +41,7 @@ PAIRS, QUICK_PAIRS = 4, 2
 STEPS_PER_SECOND = 2.5
 """Of each conversation; all of them together keep the service about a third busy."""
 EFFECTIVE_WINDOW = 128_000 - 4_096
-START_SHARE = 0.69
+START_SHARE = 0.74
 MAX_SHARE = 0.93
 LONGEST_MESSAGE = 4_000
 """Characters; a longer tool result would cross both lines at once."""
@@ -265,7 +265,7 @@ def _first_call(port: int) -> tuple[float, float]:
 def _say(section: Section, modes: Sequence[Mode], plan: Plan) -> None:
     section.add_text(
         f"{CONVERSATIONS} conversations in a window of 128 000 tokens, strategy `sandwich`"
-        f" (due at 0.7), from {START_SHARE:.0%} of it on; {plan.steps} steps each in a round of"
+        f" (due at 0.75), from {START_SHARE:.0%} of it on; {plan.steps} steps each in a round of"
         f" {plan.seconds:g} s; {plan.pairs} pairs of rounds, the same messages in all; times in ms,"
         " medians of the rounds. Ratios: medians of the pairs. Alike: only steps of conversations"
         " that are not compacted yet, against the same steps of the other round."

@@ -142,7 +142,7 @@ class StrategyList(Page[Strategy]):
                     "name": "sandwich",
                     "description": "Top, a summary of the middle, bottom.",
                     "is_default": True,
-                    "trigger": 0.7,
+                    "trigger": 0.75,
                     "preserve_top": 5,
                     "preserve_bottom": 5,
                 }

@@ -110,7 +110,7 @@ DESCRIPTIONS: Mapping[str, str] = {
         "Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."
     ),
     "tool_output.clear_at_least": (
-        "Minimum tokens that a clearing frees; `auto` is a quarter of the budget."
+        "Minimum tokens that a clearing frees; `auto` is half of the budget."
     ),
     "tool_output.exclude_tools": "Names of tools whose results are never cleared.",
     "messages": "How user and assistant texts that exceed the context window are shortened.",

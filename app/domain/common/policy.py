@@ -127,7 +127,7 @@ class SandwichPolicy:
 
     preserve_top: int = 5
     preserve_bottom: int = 5
-    compression_threshold: float = 0.7
+    compression_threshold: float = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class CompactionPolicy:
     retain_directives: tuple[str, ...] = ()
     retain_last_turns: int = 1
     mode: CompactionMode = CompactionMode.BACKGROUND
-    target: float = 0.5
+    target: float = 0.45
     min_gain: float = 0.1
     max_messages: int | None = None
 

@@ -34,7 +34,7 @@ from app.domain.conversations.view import (
 from app.domain.formats.reasoning_families import is_same_family
 from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES, RECALL
+from app.domain.tool_output.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
 
 
 def base_view(state: ConversationState, active: View | None, policy: Policy) -> View:
@@ -339,25 +339,41 @@ def agent_tools_tokens(
     are those of the state. `has_shortened` is set when it shortens messages.
     """
     mentions = mentioned_agent_tools(
-        state, has_placeholders=has_placeholders, hides_messages=hides_messages
+        resolved.policy, state, has_placeholders=has_placeholders, hides_messages=hides_messages
     )
     readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
     return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
 def mentioned_agent_tools(
+    policy: Policy,
     state: ConversationState,
     *,
     has_placeholders: bool | None = None,
     hides_messages: bool | None = None,
 ) -> tuple[str, ...]:
-    """Return the agent tools that a payload may mention, if all cut results are shown.
-
-    `recall` finds what is compacted. [summary.recall-offered]
-    """
+    """Return the agent tools that a payload may have, if all cut results are shown."""
     if has_placeholders is None:
         has_placeholders = state.results_cleared_through > 0
     if hides_messages is None:
         hides_messages = state.hidden_span is not None
+    lasting = lasting_agent_tools(
+        policy, has_placeholders=has_placeholders, hides_messages=hides_messages
+    )
+    return (*state.mentions, *lasting)
+
+
+def lasting_agent_tools(
+    policy: Policy, *, has_placeholders: bool, hides_messages: bool
+) -> tuple[str, ...]:
+    """Return the agent tools of a view that hides messages or clears results. [agent-tools.stay]
+
+    Tools come first in a payload: one that goes and comes back breaks the whole prefix each time.
+    So they stay while no text mentions them: the reader of placeholders, `recall` for what is
+    compacted [summary.recall-offered], and the tool of the usage note where compactions are
+    automatic.
+    """
     reader = (READ_LINES,) if has_placeholders else ()
-    return (*state.mentions, *reader, *((RECALL,) if hides_messages else ()))
+    recall = (RECALL,) if hides_messages else ()
+    tools = (*reader, *recall)
+    return (*tools, COMPACT_CONTEXT) if tools and policy.compaction.auto else tools

@@ -109,7 +109,7 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tok
         resolved.limits,
         visible_tokens,
         state.summary_tokens,
-        mentioned_agent_tools(state),
+        mentioned_agent_tools(resolved.policy, state),
     )
 
 

@@ -145,7 +145,7 @@ async def test_a_model_that_is_allowed_no_longer_is_seen_and_can_be_changed(
         state = (await later.get(f"{path}/state")).json()
         assert f"'{MODEL}' may not summarise" in state["summariser_problem"]
         assert_problem(await later.post(f"{path}/compact"), 422, "VALIDATION_ERROR", PLACE)
-        await append(later, path, *talk(14, LONG))
+        await append(later, path, *talk(16, LONG))
         await work(narrowed, path)
         state = (await later.get(f"{path}/state")).json()
         failure = state["last_failure"]
@@ -169,7 +169,7 @@ async def test_a_failing_compaction_is_seen_until_one_succeeds(
     """State and events have time and reason, without content; success clears the state."""
     fake_llm.always(behave.status(500, "secret words of a provider"))
     path = await new_conversation(client, policy={**SMALL, "strategy": strategy})
-    await append(client, path, *talk(14, LONG))
+    await append(client, path, *talk(16, LONG))
     await work(app, path)
     failure = (await client.get(f"{path}/state")).json()["last_failure"]
     assert failure["code"] == "SERVICE_UNAVAILABLE"

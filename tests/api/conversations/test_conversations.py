@@ -162,7 +162,7 @@ async def test_policies_inherit(client: httpx.AsyncClient) -> None:
     assert body["policy"]["sandwich"] == {
         "preserve_top": 2,
         "preserve_bottom": 9,
-        "compression_threshold": 0.7,
+        "compression_threshold": 0.75,
     }
     assert body["policy_overrides"] == {"sandwich": {"preserve_bottom": 9}}
 

@@ -58,7 +58,7 @@ async def lives(client: httpx.AsyncClient) -> list[str]:
         await new_conversation(client),
     ]
     for path in paths:
-        await append(client, path, *talk(60, "word " * 40))
+        await append(client, path, *talk(65, "word " * 40))
     message = (await client.get(f"{paths[0]}/messages")).json()["data"][0]["id"]
     calls = [
         ("PUT", f"{paths[0]}/messages/{message}/pin"),

@@ -122,7 +122,7 @@ async def act(caller: Caller) -> None:
     cid = (await caller.call("create_conversation", body))["conversation_id"]
     for kind, items in (("sections", [{"name": "t", "content": "y"}]), ("tools", [TOOL])):
         await caller.call(f"set_conversation_{kind}", {kind: items}, conversation_id=cid)
-    messages = talk(30, "some words of a talk that goes on ")
+    messages = talk(60, "some words of a talk that goes on ")
     await caller.call("append_messages", {"messages": messages}, conversation_id=cid)
     await caller.call("build_context", {"format": "openai_chat"}, conversation_id=cid)
     await caller.call("upload_blob", b"one\ntwo\n", conversation_id=cid)

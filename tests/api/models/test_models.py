@@ -112,7 +112,7 @@ async def test_strategies(client: httpx.AsyncClient) -> None:
         assert found[name]["trigger"] == 0.8
     sandwich = found["sandwich"]
     assert (sandwich["trigger"], sandwich["preserve_top"], sandwich["preserve_bottom"]) == (
-        0.7,
+        0.75,
         5,
         5,
     )

@@ -387,7 +387,7 @@ async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> 
         asyncio.run_coroutine_threadsafe(run(log, ask, policy), loop).result(120)
 
     await asyncio.to_thread(tried)
-    assert steps["messages_shortened"] > 10
+    assert steps["messages_shortened"] >= 5
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])

@@ -1133,7 +1133,9 @@ def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
 
 def test_agent_tools_count_where_texts_may_name_them() -> None:
     """Cut or cleared results add tools to the payload, which are counted."""
-    auto, none = resolved_with(agent_tools="auto"), resolved_with(agent_tools="none")
+    manual = Policy(compaction=CompactionPolicy(auto=False))
+    auto = resolved_with(manual, agent_tools="auto")
+    none = resolved_with(manual, agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
     assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
     lines = agent_tools_tokens(auto, ConversationState(results_cleared_through=3))
@@ -1144,3 +1146,16 @@ def test_agent_tools_count_where_texts_may_name_them() -> None:
         < agent_tools_tokens(auto, cut)
     )
     assert agent_tools_tokens(auto, cut, has_placeholders=True) == agent_tools_tokens(auto, cut)
+
+
+def test_the_tool_of_the_usage_note_is_counted_once_the_view_shows_less() -> None:
+    """Where compactions are automatic, each such payload has it. [agent-tools.stay]"""
+    manual = resolved_with(Policy(compaction=CompactionPolicy(auto=False)), agent_tools="auto")
+    auto, state = resolved_with(agent_tools="auto"), ConversationState()
+    assert agent_tools_tokens(auto, state) == 0
+    for hides, clears in ((True, False), (False, True), (True, True)):
+        counts = [
+            agent_tools_tokens(resolved, state, has_placeholders=clears, hides_messages=hides)
+            for resolved in (auto, manual)
+        ]
+        assert counts[0] > counts[1] > 0

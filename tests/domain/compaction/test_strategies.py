@@ -127,7 +127,7 @@ def tail_of(history: Sequence[Entry], plan: CompactionPlan) -> list[Entry]:
 @pytest.mark.parametrize(
     ("name", "trigger", "preserved"),
     [
-        (StrategyName.SANDWICH, 0.7, (5, 5)),
+        (StrategyName.SANDWICH, 0.75, (5, 5)),
         (StrategyName.SLIDING_WINDOW, None, (0, 20)),
         (StrategyName.FULL_HISTORY, None, (None, None)),
         (StrategyName.TREE_SUMMARY, 0.8, (0, 1)),

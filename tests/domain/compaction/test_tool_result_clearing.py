@@ -77,16 +77,16 @@ def last_group(history: Sequence[Entry]) -> set[int]:
     ],
 )
 def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, budget: int) -> None:
-    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is a quarter of it."""
+    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is half of it."""
     assert tool_output_budget(ToolOutputPolicy(), window) == budget
-    assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 4
+    assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 2
 
 
 def test_an_explicit_budget_is_used_as_it_is() -> None:
     """An explicit budget ignores the window; the batch follows it unless it is set as well."""
     policy = ToolOutputPolicy(context_budget_tokens=1_000)
     assert tool_output_budget(policy, 10**6) == 1_000
-    assert min_cleared_tokens(policy, 10**6) == 250
+    assert min_cleared_tokens(policy, 10**6) == 500
     assert min_cleared_tokens(ToolOutputPolicy(clear_at_least=7), 10**6) == 7
 
 

@@ -25,7 +25,7 @@ from app.domain.payload.stateless import (
     require_messages,
 )
 
-POLICY = SandwichPolicy()
+POLICY = SandwichPolicy(compression_threshold=0.7)
 
 
 def conversation(count: int, tokens_each: int = 10) -> list[dict[str, Any]]:

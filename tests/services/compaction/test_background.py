@@ -86,10 +86,10 @@ async def end_pause(url: str, cid: str) -> None:
 async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) -> None:
     """The batch makes it due, one event `due` says so, and one worker can claim it."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 680)
+    await fill(harness, cid, 730)
     assert not await is_due(harness, cid)
     assert await kinds(harness, cid) == []
-    await fill(harness, cid, 701)
+    await fill(harness, cid, 751)
     assert await is_due(harness, cid)
     for _ in range(3):
         await harness.append(cid, user("why " * 4))
@@ -104,7 +104,7 @@ async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) 
 @pytest.mark.parametrize(
     ("strategy", "leaves", "share"),
     [
-        ("sandwich", {}, 0.7),
+        ("sandwich", {}, 0.75),
         ("sandwich", {"sandwich": {"compression_threshold": 0.5}}, 0.5),
         ("retain_summary", {}, 0.8),
         ("tree_summary", {"compaction": {"threshold_ratio": 0.6}}, 0.6),
@@ -158,7 +158,7 @@ async def test_without_automatic_compaction_nothing_is_due(
 async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> None:
     """The first append of a new process makes it due as any other does."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 690)
+    await fill(harness, cid, 740)
     await another(harness).append(cid, user("why " * 20))
     assert await is_due(harness, cid)
     assert await kinds(harness, cid) == ["due"]
@@ -167,7 +167,7 @@ async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> N
 async def test_an_append_uses_settings_changed_by_another_process(harness: Harness) -> None:
     """An append uses the current policy, whatever this process has cached."""
     cid = await harness.conversation(policy(5100, 100))
-    await fill(harness, cid, 690)
+    await fill(harness, cid, 740)
     await another(harness).set_policy(cid, {"budget": {"context_window": 1100}})
     await harness.append(cid, user("why " * 20))
     assert await is_due(harness, cid)
@@ -177,7 +177,7 @@ async def test_an_append_uses_settings_changed_by_another_process(harness: Harne
 async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harness) -> None:
     """The replayed answer makes nothing due again. [log.message-id]"""
     cid = await harness.conversation(policy(1100, 100))
-    batch = Append([user("why " * 720)], idempotency_key="k")
+    batch = Append([user("why " * 770)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
     assert isinstance(first, AppendAnswer) and first.pressure == "due"
@@ -229,7 +229,7 @@ async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -
     """Without a notification the compaction is due all the same."""
     cid = await harness.conversation(policy(1100, 100))
     with harness.database.failing("notify", DOWN):
-        answer = await harness.append(cid, user("why " * 720))
+        answer = await harness.append(cid, user("why " * 770))
     assert answer.head_seq == 1
     claim = await harness.leases.claim()
     assert claim is not None and claim.conversation_id == cid
@@ -241,14 +241,14 @@ async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -
 async def test_what_is_due_is_compacted(harness: Harness) -> None:
     """A worker compacts to the target, clears the due mark and adds an event."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     before = await harness.build(cid)
     assert before["compaction"] is None
     await harness.work(cid)
     stored = await harness.receipt(cid)
     assert (stored.trigger, stored.strategies_run) == ("background", ("sandwich",))
     assert stored.before_tokens == before["tokens_used"]
-    assert stored.after_tokens <= 500
+    assert stored.after_tokens <= 450
     assert not await is_due(harness, cid)
     for format, ask in ASKS.items():
         build = await harness.build(cid, ask)
@@ -266,7 +266,7 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
 async def test_a_slow_model_blocks_no_append_and_no_build(harness: Harness) -> None:
     """A slow model blocks nothing; new messages are shown after the summary."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     before = await harness.build(cid)
     harness.gateway.release.clear()
     working = asyncio.create_task(harness.work(cid))
@@ -293,7 +293,7 @@ async def test_a_compaction_no_longer_due_is_not_run(harness: Harness) -> None:
     """A compaction that a new policy made unnecessary costs no call. [compaction.background]"""
     for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
         cid = await harness.conversation(policy(1100, 100))
-        await fill(harness, cid, 705)
+        await fill(harness, cid, 755)
         await harness.set_policy(cid, leaves)
         await harness.work(cid)
         assert not await is_due(harness, cid)
@@ -305,7 +305,7 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
     """A compaction that would free too little is tried again after 5 % growth."""
     own = policy(1100, 100, compaction={"min_gain": 0.6})
     cid = await harness.conversation(own)
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.work(cid)
     state = (await harness.stored(cid)).state
     assert (state.compaction_id, state.is_due) == (None, False)
@@ -342,7 +342,7 @@ async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: H
 async def test_a_deleted_conversation_is_not_compacted(harness: Harness) -> None:
     """A conversation that was deleted is no error, and nothing of it is stored."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.conversations.remove(TENANT, cid)
     await harness.work(cid)
     await harness.work(new_id())
@@ -353,7 +353,7 @@ async def test_a_deleted_conversation_is_not_compacted(harness: Harness) -> None
 async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harness: Harness) -> None:
     """The work ends and stores nothing. [log.delete-everything]"""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     harness.gateway.release.clear()
     working = asyncio.create_task(harness.work(cid))
     await harness.gateway.waiting.wait()
@@ -370,7 +370,7 @@ async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harnes
 async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) -> None:
     """While another process compacts, nothing is done twice and the due mark stays."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     async with Leases(harness.database, new_id).held(cid) as is_mine:
         assert is_mine
         await harness.work(cid)
@@ -386,7 +386,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
     """Of two workers woken at the same time one makes the summary."""
     other = another(harness)
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await asyncio.gather(*(one.work(cid) for one in (harness, other, harness, other)))
     assert len(harness.gateway.calls) + len(other.gateway.calls) == 1
     assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
@@ -397,7 +397,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
 async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) -> None:
     """An undo during the model call wins; the compaction stays due and is checked again."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.work(cid)
     first = (await harness.receipt(cid)).compaction_id
     while not await is_due(harness, cid):
@@ -426,7 +426,7 @@ async def test_each_failure_pauses_compactions_for_longer(
     """30 s, then doubling, up to an hour; failures are counted, the view is unchanged."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     before = await harness.build(cid)
     for number, seconds in enumerate((30, 60, 120, 240), start=1):
         await harness.work(cid)
@@ -458,7 +458,7 @@ async def test_no_model_is_called_during_a_pause(harness: Harness, database_url:
     """Neither builds nor a worker call the model; the build names the reason."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.work(cid)
     await fill(harness, cid, 955)
     for _ in range(3):
@@ -501,7 +501,7 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
     """A successful compaction resets the failures; a forced one may run at any time."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.work(cid)
     harness.gateway.replies = [GOOD]
     if way == "background":
@@ -538,9 +538,9 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
     """Inline mode is never due; the build at the threshold compacts."""
     own = policy(1100, 100, compaction={"mode": "inline"})
     cid = await harness.conversation(own)
-    await fill(harness, cid, 680)
+    await fill(harness, cid, 730)
     assert (await harness.build(cid))["compaction"] is None
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     assert not await is_due(harness, cid)
     build = await harness.build(cid)
     check(build, exact=True)
@@ -669,7 +669,7 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
 async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
     """A job stays queued while another worker compacts, and has nothing to do then."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     job = await start(harness, cid)
     harness.gateway.release.clear()
     working = asyncio.create_task(harness.work(cid))

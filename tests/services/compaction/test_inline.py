@@ -16,7 +16,9 @@ STATEMENTS = 5
 
 
 def _inline(**leaves: Any) -> dict[str, Any]:
-    return policy(1100, 100, compaction={"mode": "inline"}, **leaves)
+    return policy(
+        1100, 100, compaction={"mode": "inline"}, sandwich={"compression_threshold": 0.7}, **leaves
+    )
 
 
 async def test_a_build_compacts_in_five_statements(

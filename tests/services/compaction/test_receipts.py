@@ -326,7 +326,7 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
 async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
     """Automatic compaction resumes when the log has grown by 5 % of the window."""
     cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 705)
+    await fill(harness, cid, 755)
     await harness.work(cid)
     assert (await harness.receipt(cid)).trigger == "background"
     await harness.undo(cid)

@@ -132,7 +132,7 @@ async def test_a_forced_compaction_goes_down_to_the_target(
         assert made.reason == "no messages between the preserved ends"
         return
     assert made.compacted
-    assert MIN_SHARE * 4500 <= made.after_tokens <= 4500
+    assert MIN_SHARE * 4050 <= made.after_tokens <= 4050
     # Which agent tools a payload offers is known once it is built; a receipt counts them all.
     built = (await harness.build(cid))["tokens_used"]
     assert built <= made.after_tokens if kind == "tools" else built == made.after_tokens

@@ -252,9 +252,9 @@ async def test_the_budget_is_a_share_of_the_policys_context_window(harness: Harn
     await use(harness, cid, *range(9), words=1_300)
     assert cleared(await harness.build(cid, small)) == 0
     await use(harness, cid, 9, words=1_300)
-    assert shown(await harness.build(cid, small)) == list(range(3, 10))
+    assert shown(await harness.build(cid, small)) == list(range(5, 10))
     for build in await both(harness, cid):
-        assert shown(build) == list(range(3, 10))
+        assert shown(build) == list(range(5, 10))
     assert await triggers(harness, cid) == ["tool_output"]
 
 

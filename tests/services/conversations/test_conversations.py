@@ -81,7 +81,7 @@ async def test_policies_override_the_services(
     assert made.policy["sandwich"] == {
         "preserve_top": 2,
         "preserve_bottom": 1,
-        "compression_threshold": 0.7,
+        "compression_threshold": 0.75,
     }
     alone = await conversations.create("t", NewConversation())
     assert alone.policy["sandwich"]["preserve_top"] == 3

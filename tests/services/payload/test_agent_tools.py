@@ -123,7 +123,7 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
         call_id = f"c{number}"
         await harness.append(cid, user("go"), asks(call_id), result(call_id, "word " * 200))
     build = await harness.build(cid, ASKS[format])
-    assert tools_of(build) == [READ_LINES]
+    assert tools_of(build) == [READ_LINES, "compact_context"]
     assert "; 1,000 bytes; read with tool_output_cache]" in build.contents
     await harness.set_policy(cid, {"agent_tools": "none"})
     plain = await harness.build(cid, ASKS[format])
@@ -132,15 +132,43 @@ async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> N
     check(plain, exact=format is CHAT)
 
 
+@FORMATS
+async def test_tools_stay_after_an_automatic_compaction(harness: Harness, format: Any) -> None:
+    """The tools of placeholders and of the usage note stay without either. [agent-tools.stay]"""
+    own = {
+        "sandwich": {"preserve_top": 0},
+        "compaction": {"mode": "inline"},
+        "tool_output": {"context_budget_tokens": 300, "offload_threshold_bytes": 10**6},
+    }
+    cid = await harness.conversation(WINDOW | own)
+    for number in range(4):
+        call_id = f"c{number}"
+        await harness.append(cid, user("go"), asks(call_id), result(call_id, "word " * 200))
+    cleared = await harness.build(cid, ASKS[format])
+    assert tools_of(cleared) == [READ_LINES, "compact_context"]
+    assert "% used" not in cleared.contents
+    await harness.talk(cid, 100, words=250)
+    for service, reason in ((None, "compaction"), (harness.cold(), None)):
+        build = await harness.build(cid, ASKS[format], service)
+        assert build["cache_break_reason"] == reason
+        assert tools_of(build) == [READ_LINES, "compact_context", "recall"]
+        assert "tool output trimmed" not in build.contents
+    await harness.set_policy(cid, {"agent_tools": "none"})
+    assert tools_of(await harness.build(cid, ASKS[format])) == []
+
+
 async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harness) -> None:
     """A new epoch has the tools that its texts mention, so a compaction removes unused ones.
 
-    What it hid is found with `recall`. [summary.recall-offered]
+    What it hid is found with `recall`, and `compact_context` stays where compactions are
+    automatic. [summary.recall-offered, agent-tools.stay]
     """
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
     await harness.talk(cid, 10, words=200)
     assert (await harness.compact(cid)).compacted
+    assert tools_of(await harness.build(cid)) == ["compact_context", "recall"]
+    await harness.set_policy(cid, {"compaction": {"auto": False}})
     assert tools_of(await harness.build(cid)) == ["recall"]
 
 

@@ -206,7 +206,7 @@ async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) ->
 
 
 async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> None:
-    """[reasoning.unchanged-prefix] The first item adds `recall`; reasoning is bound to tools."""
+    """[reasoning.unchanged-prefix] The first item adds tools; reasoning is bound to them."""
     cid = await harness.conversation({"budget": ROOM["budget"]})
     await harness.append(cid, user("What is it?"), format=RESPONSES)
     first = await built(harness, cid, RESPONSES, GPT)
@@ -220,7 +220,8 @@ async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> No
         build = await built(harness, cid, RESPONSES, GPT)
         assert history_of(build)[0] == item
         assert (thought in history_of(build)) == kept
-        assert [tool["name"] for tool in build.payload["tools"]] == ["recall"]
+        names = [tool["name"] for tool in build.payload["tools"]]
+        assert names == ["compact_context", "recall"]
 
 
 async def test_reasoning_after_the_item_survives_an_earlier_clearing(harness: Harness) -> None:

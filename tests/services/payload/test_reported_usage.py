@@ -422,13 +422,13 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
     """The reported total counts where it is larger, and wakes a worker once [usage.disjoint]."""
     cid = await talk(harness)
     await harness.build(cid)
-    below = await report(service, cid, chat(13_000, 299))
+    below = await report(service, cid, chat(13_950, 299))
     assert (below.should_compact, below.pressure) == (False, "ok")
     assert not await is_due(harness, cid)
-    due = await report(service, cid, chat(13_000, 300))
-    assert (due.should_compact, due.judged_tokens, due.pressure) == (True, 13_300, "due")
+    due = await report(service, cid, chat(13_950, 300))
+    assert (due.should_compact, due.judged_tokens, due.pressure) == (True, 14_250, "due")
     assert due.budget is not None
-    assert due.budget.used_tokens < 13_300
+    assert due.budget.used_tokens < 14_250
     assert await is_due(harness, cid)
     again = await report(service, cid)
     assert again.should_compact

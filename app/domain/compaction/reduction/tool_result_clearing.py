@@ -23,7 +23,7 @@ from app.domain.conversations.view import View
 BUDGET_SHARE = 0.25
 MIN_BUDGET_TOKENS = 20_000
 MAX_BUDGET_TOKENS = 60_000
-BATCH_SHARE = 0.25
+BATCH_SHARE = 0.5
 """The minimum share of the budget that one clearing frees."""
 
 

@@ -9,12 +9,13 @@ from typing import assert_never
 
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
+from app.domain.compaction.views import lasting_agent_tools
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View, spans_through
 from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.domain.prompt.resolved_settings import STUB_TOOL
-from app.domain.tool_output.preview import COMPACT_CONTEXT, RECALL
+from app.domain.tool_output.preview import COMPACT_CONTEXT
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.ports import Repositories
@@ -138,15 +139,19 @@ def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
 
 
 def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the agent tools that items and notes mention, and the kept ones.
+    """Return the agent tools that items and notes mention, the lasting and the kept ones.
 
     Where there would be no tool at all, it is a stub if Anthropic demands a tool definition because
     the history has calls.
     """
     assert state.items is not None
-    mentions = {*state.items.mentions, *state.notes.mentions, *kept}
-    if state.view.hides_messages:
-        mentions.add(RECALL)  # [summary.recall-offered]
+    view = state.view
+    lasting = lasting_agent_tools(
+        state.resolved.policy,
+        has_placeholders=view.results_cleared_through > 0,
+        hides_messages=view.hides_messages,
+    )
+    mentions = {*state.items.mentions, *state.notes.mentions, *lasting, *kept}
     tools = state.resolved.agent_tools(mentions)
     has_tools = bool(tools or state.resolved.tools)
     if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
