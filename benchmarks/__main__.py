@@ -31,6 +31,7 @@ MEASUREMENTS = {
     "start": "benchmarks.start",
     "stall": "benchmarks.stall",
     "io": "benchmarks.database_work",
+    "disk": "benchmarks.disk",
     "slow_model": "benchmarks.slow_model",
     "compaction": "benchmarks.compaction",
     "fidelity": "benchmarks.fidelity.measurement",

@@ -30,6 +30,7 @@ _ORDER = (
     "start",
     "stall",
     "io",
+    "disk",
     "slow_model",
     "compaction",
     "fidelity",
