@@ -109,7 +109,7 @@ def _check(names: Sequence[str]) -> int:
         measured |= _measure(name, quick=True).ratios
     rows = ratios.compare(ratios.load(), measured, names)
     print(ratios.table(rows))
-    return int(any(row.result.fails for row in rows))
+    return ratios.exit_code(rows)
 
 
 def _record(names: Sequence[str], runs: int) -> int:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -93,7 +94,12 @@ def from_runs(values: Sequence[float]) -> Recorded:
     is_fixed = len(set(values)) == 1 and float(ratio).is_integer()
     noise = NOISE_FACTOR * max(abs(value - ratio) for value in values)
     noise = 0.0 if is_fixed else max(noise, MIN_NOISE * abs(ratio))
-    return Recorded(ratio, round(noise, 4), len(values))
+    return Recorded(ratio, ceil(noise * 1e4) / 1e4, len(values))
+
+
+def exit_code(rows: Iterable[Comparison]) -> int:
+    """Return 1 if any comparison fails."""
+    return int(any(row.result.fails for row in rows))
 
 
 def of_measurements(names: Iterable[str], measurements: Sequence[str]) -> set[str]:
