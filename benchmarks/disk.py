@@ -1,4 +1,4 @@
-"""Bytes per message on disk and in the WAL, and what a dump and its restoration take.
+"""Bytes and CPU per message: on disk, in the WAL, and for a dump and its restoration.
 
 1. Messages of 1 KB are appended one by one, with a build after every 20, as an agent does. Then
    every conversation is compacted, and its words are indexed by a first search.
@@ -25,7 +25,7 @@ from app.adapters.postgres.embedded_cluster import programs
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, times
 from benchmarks.log_copies import copying, settle
-from benchmarks.processes import service
+from benchmarks.processes import CpuMeter, CpuTimes, PostgresProcesses, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import plain_message
 
@@ -33,6 +33,8 @@ CONVERSATIONS, QUICK_CONVERSATIONS = 100, 20
 MESSAGES_EACH = 200
 MESSAGE_CHARS = 1_000
 BUILD_EVERY = 20
+BACKEND_SECONDS = 0.5
+"""After so long the backend of a closed connection has ended."""
 RESTORED = "restored"
 _SIZES = """
     SELECT relname, pg_relation_size(oid), pg_indexes_size(oid), pg_total_relation_size(oid)
@@ -40,6 +42,7 @@ _SIZES = """
     ORDER BY pg_total_relation_size(oid) DESC
 """
 _WAL = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"
+_CPU = ("CPU of the service, ms", "of PostgreSQL")
 _SHOWN_BYTES = 20
 """Tables with fewer bytes per message are one row of the table."""
 
@@ -56,10 +59,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The sizes of all tables and the position of the WAL."""
+    """Sizes of all tables, the position of the WAL, and CPU times before and after its VACUUM."""
 
     tables: Sequence[Table]
     wal: int
+    before: CpuTimes
+    after: CpuTimes
 
     @property
     def total(self) -> int:
@@ -75,18 +80,26 @@ def measure(quick: bool) -> Section:
         service(data_dir, "--no-worker", log=log) as served,
         Connection(served.port) as ours,
     ):
-        empty = uvloop.run(_state(url))
+        meter = CpuMeter(PostgresProcesses(data_dir))
+
+        def state() -> State:
+            before = meter.read(served)
+            tables, wal = uvloop.run(_settled(url))
+            time.sleep(BACKEND_SECONDS)
+            return State(tables, wal, before, meter.read(served))
+
+        empty = state()
         paths = [f"/v1/conversations/{create_conversation(ours)}" for _ in range(count)]
         report(f"disk: appending {count * MESSAGES_EACH:,} messages")
         _append(ours, paths)
-        appended = uvloop.run(_state(url))
+        appended = state()
         report("disk: compacting and indexing")
         for path in paths:
             ours.post(f"{path}/compact", {})
-        compacted = uvloop.run(_state(url))
+        compacted = state()
         for path in paths:
             ours.get(f"{path}/messages?q=index")
-        indexed = uvloop.run(_state(url))
+        indexed = state()
         report("disk: dumping")
         dump = _dump(url, data_dir.parent)
     section = _section(count * MESSAGES_EACH, (empty, appended, compacted, indexed))
@@ -106,12 +119,19 @@ def _append(ours: Connection, paths: Sequence[str]) -> None:
                 ours.post(f"{path}/context", {})
 
 
-async def _state(url: str) -> State:
+async def _settled(url: str) -> tuple[list[Table], int]:
+    """Vacuum; return the tables and the position of the WAL."""
     async with copying(url) as connection:
         await settle(connection)
         wal: int = await connection.fetchval(_WAL)
         rows: Sequence[Any] = await connection.fetch(_SIZES)
-        return State([Table(*row) for row in rows], wal)
+        return [Table(*row) for row in rows], wal
+
+
+async def _size(url: str) -> int:
+    async with copying(url) as connection:
+        rows: Sequence[Any] = await connection.fetch(_SIZES)
+        return sum(row[3] for row in rows)
 
 
 def _dump(url: str, folder: Path) -> str:
@@ -123,8 +143,7 @@ def _dump(url: str, folder: Path) -> str:
     _run("createdb", f"--maintenance-db={url}", RESTORED)
     _run("pg_restore", "--no-owner", f"--dbname={into}", str(target))
     restored = time.perf_counter()
-    whole = uvloop.run(_state(url)).total
-    again = uvloop.run(_state(into)).total
+    whole, again = (uvloop.run(_size(each)) for each in (url, into))
     size = target.stat().st_size
     return (
         f"The dump has {size / 2**20:.1f} MiB, {times(size / whole)} of the tables, and took"
@@ -159,10 +178,16 @@ def _section(messages: int, states: Sequence[State]) -> Section:
         return f"{size / messages:,.0f}"
 
     section.add_table(
-        ("state", "tables and indexes", "WAL since the state before"),
+        ("state", "tables and indexes", "WAL since the state before", *_CPU),
         (
-            (name, each(state.total - empty.total), each(state.wal - before.wal))
-            for name, state, before in (
+            (
+                name,
+                each(state.total - empty.total),
+                each(state.wal - last.wal),
+                f"{(state.before.server - last.after.server) * 1000 / messages:.2f}",
+                f"{(state.before.postgres - last.after.postgres) * 1000 / messages:.2f}",
+            )
+            for name, state, last in (
                 ("appended and built", appended, empty),
                 ("compacted", compacted, appended),
                 ("words indexed", indexed, compacted),
