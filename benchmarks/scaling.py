@@ -34,7 +34,7 @@ import uvloop
 
 from benchmarks import floors
 from benchmarks.append import Load, Round
-from benchmarks.connection import Connection
+from benchmarks.connection import Connection, request
 from benchmarks.figures import Section, p50, times
 from benchmarks.processes import CpuMeter, PostgresProcesses, Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
@@ -59,7 +59,6 @@ _ROWS = """
     SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
     FROM pg_stat_user_tables WHERE relname = 'messages'
 """
-WARM_UP_SECONDS = 2
 SAMPLE_SECONDS = 0.02
 STATISTICS_SECONDS = 1.5
 """After so long the backends have told the statistics what they read."""
@@ -104,6 +103,10 @@ class Row:
     lines: list[list[str]] = field(default_factory=list)
     """The requests for each conversation."""
     rounds: list[Run] = field(default_factory=list)
+
+    def own(self, index: int) -> list[list[str]]:
+        """Return the requests for the conversations of one process: its share of them, or all."""
+        return self.lines[index :: self.processes] if self.routing == KEPT else self.lines
 
     def middle(self, figure: str) -> float:
         """Return the median of a figure."""
@@ -157,15 +160,23 @@ def _rows(
                 for index, server in enumerate(used)
             ]
             name = floors.DATABASE if row.system == FLOOR else None
-            _load(loads, meter, WARM_UP_SECONDS)  # others have written since this row's last round
+            _warm_up(row, used)
             row.rounds.append(_run(loads, used, meter, url, name, seconds))
     return rows
 
 
+def _warm_up(row: Row, servers: Sequence[Served]) -> None:
+    """Send each process one request for each of its conversations, so that it knows them."""
+    for index, server in enumerate(servers):
+        with Connection(server.port) as connection:
+            for lines in row.own(index):
+                method, path, body = lines[0].split(" ", 2)
+                connection.send(request(method, path, body.encode()))
+
+
 def _share(row: Row, index: int) -> list[str]:
-    """Return the requests of one process: those of its conversations, or of all."""
-    own = row.lines[index :: row.processes] if row.routing == KEPT else row.lines
-    requests = [line for conversation in own for line in conversation]
+    """Return the requests of one process, in an order of their own."""
+    requests = [line for conversation in row.own(index) for line in conversation]
     Random(index).shuffle(requests)
     return requests
 
