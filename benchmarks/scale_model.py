@@ -14,8 +14,9 @@ prices above all.
    indexed, which takes CPU, disk and WAL once.
 4. Database servers are as many as CPU, disk and WAL need, each with a standby. They share nothing:
    tenants are divided among them. With Citus the database's CPU is `citus_factor` times as much.
-5. The working set is what the steps of active conversations read: the rows that a payload shows, if
-   no process has them in memory.
+5. A process has the payload of `in_memory_share` of the steps in memory; it has to be given that
+   memory (`CONTEXT_WINDOW_CACHE_BYTES`) and the requests of its conversations. The working set of
+   the database is the rows that the payloads of all active conversations show.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ class Parameters:
     """What is measured, what is assumed, and the prices."""
 
     # Measured; a message has 1000 characters.
-    step_service_cpu_ms: float = 1.1  # --only scaling: a step, one process
+    step_service_cpu_ms: float = 1.1  # --only scaling: a step, one process, `kept`
     step_database_cpu_ms: float = 0.2  # the same
+    cold_step_service_cpu_ms: float = 3.0  # --only scaling: one process, `cold`
+    cold_step_database_cpu_ms: float = 1.0  # the same
     further_message_service_cpu_ms: float = 0.04  # --only append: a message in a batch
     further_message_database_cpu_ms: float = 0.02  # the same
     indexing_service_cpu_ms: float = 2.0  # --only disk: compacting and indexing
@@ -57,6 +60,7 @@ class Parameters:
     messages_per_step: float = 2
     indexed_share: float = 0.5
     shown_messages: float = 300
+    in_memory_share: float = 0.5
     utilisation: float = 0.5
     citus_factor: float = 6  # docs/scaling.md: 4.6 for an append, 8 for a build
     server_vcpus: float = 64
@@ -86,6 +90,7 @@ class Need:
     disk_tb: float
     servers: int
     largest_table_tb_per_server: float
+    payload_memory_gb: float
     working_set_gb: float
     wal_mb_per_second: float
     connections_per_server: int
@@ -106,11 +111,13 @@ def need(active: float, stored: float, of: Parameters) -> Need:
     """Return what so many active conversations and stored messages need."""
     steps = active / of.seconds_per_step
     messages = steps * of.messages_per_step
-    further = messages - steps
-    service_ms = steps * of.step_service_cpu_ms + further * of.further_message_service_cpu_ms
-    indexed = messages * of.indexed_share
+    further, indexed = messages - steps, messages * of.indexed_share
+    warm, cold = steps * of.in_memory_share, steps * (1 - of.in_memory_share)
+    service_ms = warm * of.step_service_cpu_ms + cold * of.cold_step_service_cpu_ms
+    service_ms += further * of.further_message_service_cpu_ms
     service_ms += indexed * of.indexing_service_cpu_ms
-    database_ms = steps * of.step_database_cpu_ms + further * of.further_message_database_cpu_ms
+    database_ms = warm * of.step_database_cpu_ms + cold * of.cold_step_database_cpu_ms
+    database_ms += further * of.further_message_database_cpu_ms
     database_ms += indexed * of.indexing_database_cpu_ms
     service_cores = ceil(service_ms / 1000 / of.utilisation)
     database_cores = ceil(database_ms / 1000 / of.utilisation)
@@ -126,6 +133,7 @@ def need(active: float, stored: float, of: Parameters) -> Need:
     kept_wal = wal * of.average_of_peak * 86_400 * of.kept_wal_days
     kept = disk * 1e3 * of.kept_base_copies + kept_wal / GB
     compute = (service_cores + 2 * database_cores) * of.vcpu_hour * HOURS_A_MONTH
+    shown = active * of.shown_messages * of.message_bytes / GB
     return Need(
         steps_per_second=steps,
         messages_per_second=messages,
@@ -137,7 +145,8 @@ def need(active: float, stored: float, of: Parameters) -> Need:
         disk_tb=disk,
         servers=servers,
         largest_table_tb_per_server=stored * of.largest_table_bytes / 1e12 / servers,
-        working_set_gb=active * of.shown_messages * of.message_bytes / GB,
+        payload_memory_gb=shown * of.in_memory_share,
+        working_set_gb=shown,
         wal_mb_per_second=wal / MB,
         connections_per_server=ceil(service_cores * of.connections_per_process / servers),
         hours_between_freezes=XIDS_BEFORE_FREEZE / (steps * of.average_of_peak / servers) / 3600,

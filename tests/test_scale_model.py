@@ -13,6 +13,9 @@ from benchmarks.scale_model import SIZES, Parameters, need, parsed, table
 PLAIN = Parameters(
     step_service_cpu_ms=1,
     step_database_cpu_ms=0.5,
+    cold_step_service_cpu_ms=3,
+    cold_step_database_cpu_ms=1.5,
+    in_memory_share=1,
     further_message_service_cpu_ms=0,
     further_message_database_cpu_ms=0,
     indexing_service_cpu_ms=2,
@@ -50,6 +53,14 @@ def test_cores_disk_and_cost_of_round_numbers() -> None:
     assert found.disk_usd == pytest.approx(2 * 2000 * 0.1)
     assert found.backup_usd == pytest.approx((2 * 2000 + 2.5e6 * 86_400 / 1e9) * 0.01)
     assert found.days_to_store == pytest.approx(1_000_000_000 / 500 / 86_400)
+
+
+def test_steps_without_a_payload_in_memory_cost_more_and_need_no_memory_of_processes() -> None:
+    """Without any in memory, 1000 steps take 3 + 1 ms of the service each and 1.5 + 0.5 ms."""
+    found = need(10_000, 1_000_000_000, replace(PLAIN, in_memory_share=0))
+    assert (found.service_cores, found.database_cores) == (8, 4)
+    assert found.payload_memory_gb == 0
+    assert need(10_000, 1_000_000_000, PLAIN).payload_memory_gb == found.working_set_gb > 0
 
 
 @pytest.mark.parametrize(
