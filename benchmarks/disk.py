@@ -25,7 +25,7 @@ from app.adapters.postgres.embedded_cluster import programs
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, times
 from benchmarks.log_copies import copying, settle
-from benchmarks.processes import CpuMeter, CpuTimes, PostgresProcesses, service
+from benchmarks.processes import PostgresProcesses, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import plain_message
 
@@ -59,12 +59,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Sizes of all tables, the position of the WAL, and CPU times before and after its VACUUM."""
+    """Sizes of all tables, the position of the WAL, and CPU times before and after its VACUUM.
+
+    CPU times are those of the service and of PostgreSQL.
+    """
 
     tables: Sequence[Table]
     wal: int
-    before: CpuTimes
-    after: CpuTimes
+    before: tuple[float, float]
+    after: tuple[float, float]
 
     @property
     def total(self) -> int:
@@ -80,13 +83,15 @@ def measure(quick: bool) -> Section:
         service(data_dir, "--no-worker", log=log) as served,
         Connection(served.port) as ours,
     ):
-        meter = CpuMeter(PostgresProcesses(data_dir))
+
+        def cpu() -> tuple[float, float]:
+            return served.cpu_seconds, PostgresProcesses(data_dir).cpu_seconds
 
         def state() -> State:
-            before = meter.read(served)
+            before = cpu()
             tables, wal = uvloop.run(_settled(url))
             time.sleep(BACKEND_SECONDS)
-            return State(tables, wal, before, meter.read(served))
+            return State(tables, wal, before, cpu())
 
         empty = state()
         paths = [f"/v1/conversations/{create_conversation(ours)}" for _ in range(count)]
@@ -184,8 +189,10 @@ def _section(messages: int, states: Sequence[State]) -> Section:
                 name,
                 each(state.total - empty.total),
                 each(state.wal - last.wal),
-                f"{(state.before.server - last.after.server) * 1000 / messages:.2f}",
-                f"{(state.before.postgres - last.after.postgres) * 1000 / messages:.2f}",
+                *(
+                    f"{(now - then) * 1000 / messages:.2f}"
+                    for now, then in zip(state.before, last.after, strict=True)
+                ),
             )
             for name, state, last in (
                 ("appended and built", appended, empty),

@@ -172,6 +172,7 @@ def _warm_up(row: Row, servers: Sequence[Served]) -> None:
             for lines in row.own(index):
                 method, path, body = lines[0].split(" ", 2)
                 connection.send(request(method, path, body.encode()))
+    time.sleep(STATISTICS_SECONDS)
 
 
 def _share(row: Row, index: int) -> list[str]:
