@@ -40,20 +40,20 @@ class Parameters:
     """What is measured, what is assumed, and the prices."""
 
     # Measured; a message has 1000 characters.
-    step_service_cpu_ms: float = 1.1  # --only scaling: a step, one process, `kept`
-    step_database_cpu_ms: float = 0.2  # the same
-    cold_step_service_cpu_ms: float = 3.0  # --only scaling: one process, `cold`
-    cold_step_database_cpu_ms: float = 1.0  # the same
+    step_service_cpu_ms: float = 1.6  # --only scaling: a step, one process, `kept`
+    step_database_cpu_ms: float = 0.34  # the same
+    cold_step_service_cpu_ms: float = 3.7  # --only scaling: one process, `cold`
+    cold_step_database_cpu_ms: float = 2.4  # the same
     further_message_service_cpu_ms: float = 0.04  # --only append: a message in a batch
     further_message_database_cpu_ms: float = 0.02  # the same
-    indexing_service_cpu_ms: float = 2.0  # --only disk: compacting and indexing
-    indexing_database_cpu_ms: float = 1.0  # the same
+    indexing_service_cpu_ms: float = 3.8  # --only disk: compacting and indexing
+    indexing_database_cpu_ms: float = 0.15  # the same
     message_bytes: float = 1_610  # --only disk: appended and built, all tables and indexes
     indexed_bytes: float = 2_500  # --only disk: what compacting and indexing add
     largest_table_bytes: float = 1_370  # --only disk: the rows of `messages`
     wal_bytes: float = 2_430  # --only disk: appended and built
-    indexed_wal_bytes: float = 7_050  # --only disk: what compacting and indexing add
-    dump_mib_per_second: float = 9  # --only disk
+    indexed_wal_bytes: float = 7_180  # --only disk: what compacting and indexing add
+    dump_mib_per_second: float = 7  # --only disk
     # Assumed.
     seconds_per_step: float = 60
     average_of_peak: float = 0.25
