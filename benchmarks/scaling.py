@@ -166,13 +166,17 @@ def _rows(
 
 
 def _warm_up(row: Row, servers: Sequence[Served]) -> None:
-    """Send each process one request for each of its conversations, so that it knows them."""
-    for index, server in enumerate(servers):
-        with Connection(server.port) as connection:
-            for lines in row.own(index):
-                method, path, body = lines[0].split(" ", 2)
-                connection.send(request(method, path, body.encode()))
-    time.sleep(STATISTICS_SECONDS)
+    """Send each process a request for each of its conversations, so that it knows them.
+
+    The second time is for the statistics: a backend tells what it read only while it works.
+    """
+    for _ in range(2):
+        for index, server in enumerate(servers):
+            with Connection(server.port) as connection:
+                for lines in row.own(index):
+                    method, path, body = lines[0].split(" ", 2)
+                    connection.send(request(method, path, body.encode()))
+        time.sleep(STATISTICS_SECONDS)
 
 
 def _share(row: Row, index: int) -> list[str]:

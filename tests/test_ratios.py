@@ -55,6 +55,18 @@ def test_one_more_than_a_count_that_never_varied_fails() -> None:
     assert from_runs([1.0, 1.0, 1.0, 1.1, 1.0]).noise == pytest.approx(0.2)
 
 
+def test_only_measurements_with_a_worse_ratio_are_repeated_and_the_lower_value_counts() -> None:
+    """A ratio that was high once and not again passes; one that is high twice fails."""
+    recorded = {NAME: from_runs([1.0] * 5), "io: trips": from_runs([2.0] * 5)}
+    first = {NAME: 1.5, "io: trips": 2.0}
+    rows = compare(recorded, first, COMPARED)
+    assert ratios.to_repeat(rows) == ["append"]
+    for again, code in ((1.0, 0), (1.4, 1)):
+        both = ratios.lower(first, {NAME: again})
+        assert both == {NAME: again, "io: trips": 2.0}
+        assert ratios.exit_code(compare(recorded, both, COMPARED)) == code
+
+
 def test_a_renamed_ratio_fails_under_both_names() -> None:
     """Neither what is recorded and not measured nor the opposite passes unnoticed."""
     rows = compare({NAME: from_runs([1.0] * 5)}, {"append: batch, CPU": 1.0}, ["append"])
