@@ -40,10 +40,10 @@ class Parameters:
     """What is measured, what is assumed, and the prices."""
 
     # Measured; a message has 1000 characters.
-    step_service_cpu_ms: float = 1.6  # --only scaling: a step, one process, `kept`
+    step_service_cpu_ms: float = 1.2  # --only scaling: a step, one process, `kept`
     step_database_cpu_ms: float = 0.34  # the same
-    cold_step_service_cpu_ms: float = 3.7  # --only scaling: one process, `cold`
-    cold_step_database_cpu_ms: float = 2.4  # the same
+    cold_step_service_cpu_ms: float = 3.1  # --only scaling: one process, `cold`
+    cold_step_database_cpu_ms: float = 1.7  # the same
     further_message_service_cpu_ms: float = 0.04  # --only append: a message in a batch
     further_message_database_cpu_ms: float = 0.02  # the same
     indexing_service_cpu_ms: float = 3.8  # --only disk: compacting and indexing
