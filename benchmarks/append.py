@@ -135,13 +135,16 @@ def measure(quick: bool) -> Section:
         section.add_text("One message per request, 16 connections:")
         _table(section, single)
         ratios = _ratios(single, lambda entry: entry.per_second)
-        spent = _ratios(single, lambda entry: 1 / (entry.server_cpu_ms + entry.postgres_cpu_ms))
+        spent = _ratios(single, _messages_per_cpu)
         section.add_text(
             f"Of the {rounds} pairs of rounds: messages/s {times(min(ratios))} to"
             f" {times(max(ratios))}, median {times(p50(ratios))}; messages per second of CPU,"
             f" which other load on the machine moves less, {times(min(spent))} to"
             f" {times(max(spent))}, median {times(p50(spent))}."
         )
+        section.ratio("one message, CPU / floor B", 1 / p50(spent))
+        postgres = _ratios(single, lambda entry: entry.postgres_cpu_ms)
+        section.ratio("one message, PostgreSQL CPU / floor B", p50(postgres))
         ratio = p50(ratios)
         section.goal(
             "performance.append",
@@ -152,6 +155,7 @@ def measure(quick: bool) -> Section:
         batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
         section.add_text(f"{BATCH} messages per request, 4 connections:")
         _table(section, batches)
+        section.ratio("batch, CPU / floor B", 1 / p50(_ratios(batches, _messages_per_cpu)))
         speed = _median(batches["ours"], "per_second")
         section.goal(
             "performance.append",
@@ -236,6 +240,10 @@ def _ratios(
     """Return ours against floor B for each pair of neighbouring rounds."""
     pairs = zip(rounds_by_server["ours"], rounds_by_server["floor B"], strict=True)
     return [figure(ours) / figure(floor) for ours, floor in pairs]
+
+
+def _messages_per_cpu(entry: Round) -> float:
+    return 1 / (entry.server_cpu_ms + entry.postgres_cpu_ms)
 
 
 def _table(section: Section, rounds_by_server: dict[str, list[Round]]) -> None:

@@ -135,6 +135,8 @@ def _section(measured_conversations: Sequence[MeasuredConversation], idle: Count
             ("build, cold", measured.cold, measured.cold_payload_bytes),
         ):
             if works:
+                trips = p50([work.round_trips for work in works])
+                section.ratio(f"{name} at {measured.size:,} messages, round trips", trips)
                 rows.append((str(measured.size), name, *_cells(works, payloads)))
     section.add_table(
         ("messages", "request", "count", "round trips", "KiB read", "KiB sent", "payload KiB"),
@@ -175,6 +177,7 @@ def _add_goals(section: Section, measured_conversations: Sequence[MeasuredConver
         for measured in measured_conversations
         for work, size in zip(measured.cold, measured.cold_payload_bytes, strict=True)
     ]
+    section.ratio("build, cold, bytes read / payload", max(shares))
     section.goal(
         "performance.round-trips",
         "cold: bytes read ≤ 1.2x the window",
@@ -186,6 +189,7 @@ def _add_goals(section: Section, measured_conversations: Sequence[MeasuredConver
         [work.from_server for measured in measured_conversations for work in measured.appends]
     )
     most = p50(read) + appended
+    section.ratio("warm step, bytes read", most)
     section.goal(
         "performance.round-trips",
         "warm: bytes read per step ≤ 5 KiB",

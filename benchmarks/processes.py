@@ -173,10 +173,11 @@ class PostgresProcesses:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of the server and all its living backends."""
+        """CPU time of the server and all its backends, with those that have ended."""
         server = psutil.Process(self.pid)
-        total = 0.0
-        for process in (server, *server.children()):
+        own = server.cpu_times()
+        total = float(own.user + own.system + own.children_user + own.children_system)
+        for process in server.children():
             with suppress(psutil.NoSuchProcess):
                 spent = process.cpu_times()
                 total += spent.user + spent.system

@@ -1,9 +1,11 @@
 """Steps in one request by 1, 2 and 4 processes on one database, beside floor B (wrk).
 
 1. Each process has a port of its own and `wrk` connections of its own, 16 in all. A request appends
-   a message of 1 KB to one of 64 conversations and gets the full payload.
+   a message of 1 KB to one of 64 conversations and gets the full payload. Each row of the table has
+   conversations of its own, which begin with 100 messages, so that payloads are alike in all rows.
 2. `kept`: all requests of a conversation go to one process, as with a balancer that hashes its id.
    `spread`: they go to any, so that a process often finds that another one has written meanwhile.
+   `cold`: to any, and processes keep no payload in memory, as if each conversation had rested long.
 3. The cores are shared with PostgreSQL and `wrk`, so the throughput of more processes is bounded by
    them. What counts is the CPU time of a step, of all processes and of PostgreSQL.
 4. Beside the load PostgreSQL is asked again and again which backends wait for a lock, and its
@@ -18,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +34,7 @@ import uvloop
 
 from benchmarks import floors
 from benchmarks.append import Load, Round
-from benchmarks.connection import Connection
+from benchmarks.connection import Connection, request
 from benchmarks.figures import Section, p50, times
 from benchmarks.processes import CpuMeter, PostgresProcesses, Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
@@ -47,7 +49,7 @@ MESSAGE_CHARS, TOKENS = 1_000, 220
 WINDOW_TOKENS = 60_000
 FLAT = 1.1
 SERVICE, FLOOR = "service", "floor B, cached"
-KEPT, SPREAD = "kept", "spread"
+KEPT, SPREAD, COLD = "kept", "spread", "cold"
 _WAITING = """
     SELECT count(*) FILTER (WHERE wait_event_type = 'Lock')::float,
         count(*) FILTER (WHERE wait_event_type = 'LWLock')::float, count(*)::float
@@ -57,7 +59,6 @@ _ROWS = """
     SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
     FROM pg_stat_user_tables WHERE relname = 'messages'
 """
-WARM_UP_SECONDS = 2
 SAMPLE_SECONDS = 0.02
 STATISTICS_SECONDS = 1.5
 """After so long the backends have told the statistics what they read."""
@@ -99,7 +100,13 @@ class Row:
     system: str
     routing: str
     processes: int
+    lines: list[list[str]] = field(default_factory=list)
+    """The requests for each conversation."""
     rounds: list[Run] = field(default_factory=list)
+
+    def own(self, index: int) -> list[list[str]]:
+        """Return the requests for the conversations of one process: its share of them, or all."""
+        return self.lines[index :: self.processes] if self.routing == KEPT else self.lines
 
     def middle(self, figure: str) -> float:
         """Return the median of a figure."""
@@ -114,12 +121,17 @@ def measure(quick: bool) -> Section:
     with ExitStack() as stack:
         data_dir, url, log = stack.enter_context(database())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scaling-")))
-        ours = [
-            stack.enter_context(service(data_dir, "--no-worker", log=log))
-            for _ in range(max(PROCESSES))
-        ]
+        ours, cold = (
+            [
+                stack.enter_context(service(data_dir, "--no-worker", environ=environ, log=log))
+                for _ in range(max(PROCESSES))
+            ]
+            for environ in ({}, {"CONTEXT_WINDOW_CACHE_BYTES": "0"})
+        )
         bare = [stack.enter_context(floor_b(url, log)) for _ in range(max(PROCESSES))]
-        rows = _rows(folder, data_dir, url, {SERVICE: ours, FLOOR: bare}, seconds, rounds)
+        servers = {(SERVICE, KEPT): ours, (SERVICE, SPREAD): ours, (SERVICE, COLD): cold}
+        servers |= {(FLOOR, KEPT): bare, (FLOOR, SPREAD): bare}
+        rows = _rows(folder, data_dir, url, servers, seconds, rounds)
     return _section(rows, seconds, rounds)
 
 
@@ -127,37 +139,49 @@ def _rows(
     folder: Path,
     data_dir: Path,
     url: str,
-    servers: dict[str, list[Served]],
+    servers: dict[tuple[str, str], list[Served]],
     seconds: int,
     rounds: int,
 ) -> list[Row]:
-    lines = _lines(servers[SERVICE][0], url)
     meter = CpuMeter(PostgresProcesses(data_dir))
     rows = [
         Row(system, routing, processes)
-        for system in servers
-        for routing in (KEPT, SPREAD)
+        for system, routing in servers
         for processes in PROCESSES
-        if processes > 1 or routing == KEPT
+        if processes > 1 or routing != SPREAD
     ]
+    _fill(rows, servers[SERVICE, KEPT][0], url)
     for place in range(rounds):
         for row in rows:
             report(f"scaling: round {place + 1}, {row.processes} of {row.system}, {row.routing}")
-            used = servers[row.system][: row.processes]
+            used = servers[row.system, row.routing][: row.processes]
             loads = [
-                Load(folder, f"load-{index}", server, _share(lines[row.system], row, index))
+                Load(folder, f"load-{index}", server, _share(row, index))
                 for index, server in enumerate(used)
             ]
             name = floors.DATABASE if row.system == FLOOR else None
-            _load(loads, meter, WARM_UP_SECONDS)  # others have written since this row's last round
+            _warm_up(row, used)
             row.rounds.append(_run(loads, used, meter, url, name, seconds))
     return rows
 
 
-def _share(lines: Sequence[Sequence[str]], row: Row, index: int) -> list[str]:
-    """Return the requests of one process: those of its conversations, or of all."""
-    own = lines[index :: row.processes] if row.routing == KEPT else lines
-    requests = [line for conversation in own for line in conversation]
+def _warm_up(row: Row, servers: Sequence[Served]) -> None:
+    """Send each process a request for each of its conversations, so that it knows them.
+
+    The second time is for the statistics: a backend tells what it read only while it works.
+    """
+    for _ in range(2):
+        for index, server in enumerate(servers):
+            with Connection(server.port) as connection:
+                for lines in row.own(index):
+                    method, path, body = lines[0].split(" ", 2)
+                    connection.send(request(method, path, body.encode()))
+        time.sleep(STATISTICS_SECONDS)
+
+
+def _share(row: Row, index: int) -> list[str]:
+    """Return the requests of one process, in an order of their own."""
+    requests = [line for conversation in row.own(index) for line in conversation]
     Random(index).shuffle(requests)
     return requests
 
@@ -232,8 +256,8 @@ async def _rows_read(url: str, database_name: str | None) -> int:
         await connection.close()
 
 
-def _lines(served: Served, url: str) -> dict[str, list[list[str]]]:
-    """Fill the conversations, and return the requests for each of them, by system."""
+def _fill(rows: Sequence[Row], served: Served, url: str) -> None:
+    """Fill the conversations of each row, and make the requests for them."""
     rng = Random(8)
     roles = ("user", "assistant")
     history = [plain_message(rng, roles[place % 2], MESSAGE_CHARS) for place in range(MESSAGES)]
@@ -241,29 +265,29 @@ def _lines(served: Served, url: str) -> dict[str, list[list[str]]]:
         orjson.dumps(plain_message(rng, roles[place % 2], MESSAGE_CHARS)).decode()
         for place in range(BODIES_EACH)
     ]
-    with Connection(served.port) as connection:
-        ours = [create_conversation(connection) for _ in range(CONVERSATIONS)]
-        for name in ours:
-            connection.post(f"/v1/conversations/{name}/messages", {"messages": history})
-    bare = [uuid4() for _ in range(CONVERSATIONS)]
-    uvloop.run(_fill_floor(url, bare, [orjson.dumps(message).decode() for message in history]))
-
-    def each(names: Sequence[object], line: Callable[[object, str], str]) -> list[list[str]]:
-        return [[line(name, body) for body in new] for name in names]
-
     counts = f'"tokens":{TOKENS},"window_tokens":{WINDOW_TOKENS}'
-    return {
-        SERVICE: each(
-            ours,
-            lambda name, body: (
-                f'POST /v1/conversations/{name}/context {{"append":{{"messages":[{body}]}}}}'
-            ),
-        ),
-        FLOOR: each(
-            bare,
-            lambda name, body: f'POST /conversations/{name}/step {{"message":{body},{counts}}}',
-        ),
-    }
+    bare: list[UUID] = []
+    with Connection(served.port) as connection:
+        for row in rows:
+            report(f"scaling: filling {row.processes} of {row.system}, {row.routing}")
+            if row.system == FLOOR:
+                names = [uuid4() for _ in range(CONVERSATIONS)]
+                bare += names
+                row.lines = [
+                    [
+                        f'POST /conversations/{name}/step {{"message":{body},{counts}}}'
+                        for body in new
+                    ]
+                    for name in names
+                ]
+                continue
+            for _ in range(CONVERSATIONS):
+                path = f"/v1/conversations/{create_conversation(connection)}"
+                connection.post(f"{path}/messages", {"messages": history})
+                row.lines.append(
+                    [f'POST {path}/context {{"append":{{"messages":[{body}]}}}}' for body in new]
+                )
+    uvloop.run(_fill_floor(url, bare, [orjson.dumps(message).decode() for message in history]))
 
 
 async def _fill_floor(url: str, names: Sequence[UUID], bodies: Sequence[str]) -> None:
@@ -284,21 +308,22 @@ def _section(rows: Sequence[Row], seconds: int, rounds: int) -> Section:
         " samples of active backends: for a lock, and for an inner lock of PostgreSQL, mostly while"
         " the log file is flushed."
     )
-    single = {row.system: row for row in rows if row.processes == 1}
+    single = {(row.system, row.routing): row for row in rows if row.processes == 1}
+    single |= {(system, SPREAD): single[system, KEPT] for system in (SERVICE, FLOOR)}
     heads = ("system", "requests of a conversation", "processes", "steps/s", "of one", "p50 ms")
     cpu = ("p95", "p99", "server CPU", "PostgreSQL CPU", "CPU, of one", "rows read per step")
     section.add_table((*heads, *cpu, "lock", "inner lock"), (_cells(row, single) for row in rows))
     for row in rows:
         if row.processes == 1 or row.system == FLOOR:
             continue
-        ratio = row.middle("cpu_ms") / single[row.system].middle("cpu_ms")
+        ratio = row.middle("cpu_ms") / single[row.system, row.routing].middle("cpu_ms")
         goal = f"CPU per step, {row.processes} processes against 1, {row.routing} ≤ {FLAT}x"
         section.goal("performance.processes", goal, times(ratio), ratio <= FLAT)
     return section
 
 
-def _cells(row: Row, single: dict[str, Row]) -> tuple[str, ...]:
-    one = single[row.system]
+def _cells(row: Row, single: dict[tuple[str, str], Row]) -> tuple[str, ...]:
+    one = single[row.system, row.routing]
     return (
         row.system,
         row.routing,

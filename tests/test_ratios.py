@@ -1,0 +1,107 @@
+"""`make bench ARGS="--check"` notices what got worse, and only that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import ratios
+from benchmarks.ratios import COMPARED, MIN_RUNS, Recorded, Result, compare, from_runs
+
+NAME = "append: batch, CPU / floor B"
+figures = st.floats(min_value=0, max_value=1e6).map(lambda value: round(value, 4))
+runs = st.lists(figures, min_size=MIN_RUNS, max_size=9)
+
+
+def result_of(recorded: Recorded, measured: float) -> Result:
+    """Compare one ratio of one measurement."""
+    (row,) = compare({NAME: recorded}, {NAME: measured}, ["append"])
+    return row.result
+
+
+@given(runs)
+def test_no_run_that_was_recorded_fails(values: list[float]) -> None:
+    """The noise covers all runs that it was made from."""
+    recorded = from_runs(values)
+    assert {result_of(recorded, value) for value in values} == {Result.SAME}
+
+
+@given(runs, st.floats(min_value=0, max_value=1))
+def test_what_is_inside_the_noise_never_fails(values: list[float], share: float) -> None:
+    """A ratio up to the recorded one plus its noise passes."""
+    recorded = from_runs(values)
+    inside = min(recorded.ratio + share * recorded.noise, recorded.allowed)
+    assert result_of(recorded, inside) is Result.SAME
+
+
+@given(runs, st.floats(min_value=1e-4, max_value=1e6))
+def test_what_is_beyond_the_noise_always_fails(values: list[float], more: float) -> None:
+    """A ratio above it is worse, one as far below is better and passes."""
+    recorded = from_runs(values)
+    worse = result_of(recorded, recorded.allowed + more)
+    assert worse is Result.WORSE and worse.fails
+    better = result_of(recorded, recorded.ratio - recorded.noise - more)
+    assert better is Result.BETTER and not better.fails
+
+
+def test_one_more_than_a_count_that_never_varied_fails() -> None:
+    """Counts that are the same in all runs have no noise; measured ratios have 5 % at least."""
+    assert result_of(from_runs([2.0] * 5), 3.0) is Result.WORSE
+    assert from_runs([2.0] * 5).noise == 0
+    assert from_runs([1.25] * 5).noise == pytest.approx(0.0625, abs=1e-4)
+    assert from_runs([1.0, 1.0, 1.0, 1.1, 1.0]).noise == pytest.approx(0.2, abs=2e-4)
+
+
+def test_only_measurements_with_a_worse_ratio_are_repeated_and_the_lower_value_counts() -> None:
+    """A ratio that was high once and not again passes; one that is high twice fails."""
+    recorded = {NAME: from_runs([1.0] * 5), "io: trips": from_runs([2.0] * 5)}
+    first = {NAME: 1.5, "io: trips": 2.0}
+    rows = compare(recorded, first, COMPARED)
+    assert ratios.to_repeat(rows) == ["append"]
+    for again, code in ((1.0, 0), (1.4, 1)):
+        both = ratios.lower(first, {NAME: again})
+        assert both == {NAME: again, "io: trips": 2.0}
+        assert ratios.exit_code(compare(recorded, both, COMPARED)) == code
+
+
+def test_a_renamed_ratio_fails_under_both_names() -> None:
+    """Neither what is recorded and not measured nor the opposite passes unnoticed."""
+    rows = compare({NAME: from_runs([1.0] * 5)}, {"append: batch, CPU": 1.0}, ["append"])
+    assert {row.name: row.result for row in rows} == {
+        "append: batch, CPU": Result.NOT_RECORDED,
+        NAME: Result.NOT_MEASURED,
+    }
+    assert ratios.exit_code(rows) == 1
+
+
+def test_only_the_ratios_of_what_was_measured_are_expected() -> None:
+    """A check of some measurements does not miss the ratios of others."""
+    recorded = {NAME: from_runs([1.0] * 5), "io: append, round trips": from_runs([1.0] * 5)}
+    rows = compare(recorded, {NAME: 1.0}, ["append"])
+    assert [row.name for row in rows] == [NAME]
+    assert ratios.exit_code(rows) == 0
+
+
+def test_the_table_states_what_was_recorded_allowed_and_measured() -> None:
+    """Each line has the name, the three numbers and the result."""
+    recorded = {NAME: Recorded(ratio=2.0, noise=0.25, runs=5)}
+    head, line = ratios.table(compare(recorded, {NAME: 2.3}, ["append"])).splitlines()
+    assert head.split() == ["ratio", "recorded", "allowed", "measured"]
+    assert line.removeprefix(NAME).split() == ["2.000", "2.250", "2.300", "WORSE"]
+
+
+def test_recorded_ratios_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """The file keeps all numbers."""
+    recorded = {NAME: from_runs([1.0, 1.1, 1.2, 1.3, 1.4]), "io: trips": from_runs([2.0] * 5)}
+    ratios.save(recorded, tmp_path / "ratios.json")
+    assert ratios.load(tmp_path / "ratios.json") == recorded
+
+
+def test_the_committed_ratios_are_of_enough_runs_of_what_is_compared() -> None:
+    """Every compared measurement has ratios, and no other has any."""
+    recorded = ratios.load()
+    assert {name.partition(":")[0] for name in recorded} == set(COMPARED)
+    assert min(entry.runs for entry in recorded.values()) >= MIN_RUNS
