@@ -57,26 +57,32 @@ class Done:
     """A command that has ended."""
 
     code: int
-    stdout: str
+    output: bytes
     stderr: str
 
+    @property
+    def stdout(self) -> str:
+        """The output as text."""
+        return self.output.decode()
 
-async def command(*arguments: Any, url: str | None = None) -> Done:
-    """Run a command of the command line in a process."""
+
+async def command(*arguments: Any, url: str | None = None, sent: bytes | None = None) -> Done:
+    """Run a command of the command line in a process, with bytes for its standard input."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *map(str, arguments),
         env=environment(**({"CONTEXT_DATABASE_URL": url} if url else {})),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    stdout, stderr = await process.communicate()
-    return Done(process.returncode or 0, stdout.decode(), stderr.decode())
+    stdout, stderr = await process.communicate(sent)
+    return Done(process.returncode or 0, stdout, stderr.decode())
 
 
-async def succeed(*arguments: Any, url: str | None = None) -> Done:
+async def succeed(*arguments: Any, url: str | None = None, sent: bytes | None = None) -> Done:
     """Run a command that must succeed."""
-    done = await command(*arguments, url=url)
+    done = await command(*arguments, url=url, sent=sent)
     assert done.code == 0, done.stderr
     return done
 
@@ -120,12 +126,14 @@ async def test_a_backup_is_of_one_moment(
             await append(client, path, *talk(3))
 
     tasks = [asyncio.create_task(appending(path)) for path in paths]
-    done = await succeed("backup", tmp_path / "b.zip", url=database_url)
+    done = await succeed("backup", "-", url=database_url)
     stopping.set()
     await asyncio.gather(*tasks)
-    assert "rows of" in done.stdout
+    assert "rows of" in done.stderr
+    file = tmp_path / "b.zip"
+    file.write_bytes(done.output)
     with server.clone() as target:
-        await succeed("restore", tmp_path / "b.zip", url=target)
+        await succeed("restore", file, url=target)
         checked = await succeed("check", "--json", url=target)
         assert json.loads(checked.stdout)["problems"] == []
 
@@ -182,7 +190,7 @@ async def test_private_databases_are_restored_to(tmp_path: Path, database_url: s
         file = tmp_path / "b.zip"
         done = await succeed("backup", file, "--json", url=old)
         assert json.loads(done.stdout)["revision"] == newest_revision() - 1
-    await succeed("restore", file, "--data-dir", tmp_path / "new")
+    await succeed("restore", "-", "--data-dir", tmp_path / "new", sent=file.read_bytes())
     with running(tmp_path / "new") as new:
         assert await asyncio.to_thread(is_current, new)
         assert "t" in str((await rows_of(new))["tenants"])

@@ -76,8 +76,8 @@ CHECKS: Mapping[str, str] = {
         )
     """,
     "the bytes of blobs": f"""
-        SELECT b.conversation_id || ': ' || b.blob_id || ', ' || b.byte_size || ' bytes, its chunks '
-            || coalesce(c.size, 0)
+        SELECT b.conversation_id || ': ' || b.blob_id || ', ' || b.byte_size
+            || ' bytes, its chunks ' || coalesce(c.size, 0)
         FROM blobs b LEFT JOIN ({_CONTENTS}) c USING (conversation_id, content_id)
         WHERE b.collected_at IS NULL AND (
             b.byte_size <> coalesce(c.size, 0) OR c.chunks <> c.numbers OR c.first <> 0

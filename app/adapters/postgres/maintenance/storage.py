@@ -53,8 +53,8 @@ async def usage_of(url: str, largest: int) -> Usage:
     """Return the sizes in bytes, largest first; raises DatabaseUnusable.
 
     The bytes of a table are those on disk, with the space that updates have left. Those of messages
-    and receipts are as PostgreSQL stores them (compressed, without indexes), those of outputs before
-    compression. The number of rows of a table is PostgreSQL's estimate.
+    and receipts are as PostgreSQL stores them (compressed, without indexes), those of outputs
+    before compression. The number of rows of a table is PostgreSQL's estimate.
     """
     async with snapshot(url) as connection:
         return {
