@@ -72,7 +72,7 @@ async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
         scope = "read-only" if key.read_only else "full"
         rows.append((key.key_id, key.tenant_id, key.name or "-", _state(key, now), *times, scope))
     heads = ("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE")
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
@@ -82,7 +82,7 @@ async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
     rows = [
         (_time(use.hour), use.address or "-", str(use.admitted), str(use.refused)) for use in uses
     ]
-    return _table(("HOUR", "ADDRESS", "ADMITTED", "REFUSED"), rows)
+    return table(("HOUR", "ADDRESS", "ADMITTED", "REFUSED"), rows)
 
 
 async def table_of_tenants(settings: Settings) -> str:
@@ -90,7 +90,7 @@ async def table_of_tenants(settings: Settings) -> str:
     async with _opened(settings) as (_, quotas):
         found = await quotas.all_limits()
     rows = [(tenant_id, *map(_number, astuple(limits))) for tenant_id, limits in found.items()]
-    return _table(("TENANT", *(field.name.upper() for field in fields(TenantLimits))), rows)
+    return table(("TENANT", *(field.name.upper() for field in fields(TenantLimits))), rows)
 
 
 async def set_limits(
@@ -139,7 +139,8 @@ def _number(limit: int | None) -> str:
     return "-" if limit is None else str(limit)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines with aligned columns."""
     lines = (heads, *rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(

@@ -429,7 +429,25 @@ class Environment(EnvSettingsSource):
     def __call__(self) -> dict[str, Any]:
         """Return the values by field, with the policy of `policy_from_env`."""
         values = {name: text.strip() for name, text in super().__call__().items() if text.strip()}
-        return values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
+        files = {name: os.environ.get(file, "").strip() for name, file in secret_files().items()}
+        secrets = {
+            name: _secret(name, file) for name, file in files.items() if file and name not in values
+        }
+        return secrets | values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
+
+
+def secret_files() -> dict[str, str]:
+    """Return the secret settings, and the variables that name files with their values."""
+    fields = Settings.model_fields.items()
+    return {name: f"{variable(name)}_FILE" for name, field in fields if not field.repr}
+
+
+def _secret(name: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        raise SettingsError(f"{variable(name)}_FILE cannot be read: {file}: {reason}.") from exc
 
 
 class Settings(
@@ -527,5 +545,6 @@ def description_of(name: str) -> str:
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, such as misspelt ones."""
     known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
+    known |= set(secret_files().values())
     known |= {leaf for leaf, _ in policy_variables(DEFAULT_POLICY)}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.cli.configuration import markdown
 from app.domain.common.policy import DEFAULT_POLICY, effective
 from app.environment import SettingsError, policy_from_env, policy_variables
-from app.settings import GROUPS, Settings, unknown_variables
+from app.settings import GROUPS, Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 
 LEAVES = {
@@ -226,3 +226,35 @@ def test_the_policys_model_has_to_be_an_allowed_one(more: dict[str, str], is_ref
         return
     with pytest.raises(SettingsError, match="CONTEXT_COMPACTION_MODEL"):
         settings_from(environ)
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    """`…_FILE` names a file; the variable itself overrides it. [operation.secret-files]"""
+    file = tmp_path / "secret"
+    file.write_text(" from a file\n")
+    assert set(secret_files()) >= {"database_url", "summarizer_api_key", "metrics_token"}
+    environ = {"CONTEXT_METRICS_TOKEN_FILE": str(file)}
+    assert settings_from(environ).metrics_token == "from a file"
+    assert "from a file" not in repr(settings_from(environ))
+    assert settings_from(environ | {"CONTEXT_METRICS_TOKEN": "own"}).metrics_token == "own"
+    assert settings_from({"CONTEXT_METRICS_TOKEN_FILE": " "}).metrics_token is None
+    assert unknown_variables(environ) == []
+    assert unknown_variables({"CONTEXT_PORT_FILE": "x"}) == ["CONTEXT_PORT_FILE"]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_an_unreadable_secret_is_named(tmp_path: Path, content: bytes | None) -> None:
+    """The error names the variable and the file, not its content."""
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError, match=rf"CONTEXT_METRICS_TOKEN_FILE.*{file}"):
+        settings_from({"CONTEXT_METRICS_TOKEN_FILE": str(file)})
+
+
+def test_a_secret_of_a_file_is_checked(tmp_path: Path) -> None:
+    """A value from a file has the same bounds as one of the variable."""
+    file = tmp_path / "secret"
+    file.write_text("mysql://wrong")
+    with pytest.raises(SettingsError, match="CONTEXT_DATABASE_URL is invalid"):
+        settings_from({"CONTEXT_DATABASE_URL_FILE": str(file)})

@@ -1,4 +1,4 @@
-"""The command line: `serve | worker | migrate | keys | tenants | demo | compare | openapi`.
+"""The command line: `serve | worker | migrate | backup | restore | check | …`.
 
 1. A flag sets its environment variable and overrides it, so child processes see the same settings.
 2. An error that a user can fix is one line on stderr without a traceback. The exit code is 2 for
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import click
 
+from app.cli.backup import backup, restore
+from app.cli.check import check, usage
 from app.cli.compare import compare
 from app.cli.documents import openapi, settings
 from app.cli.migrate import migrate
@@ -30,7 +32,10 @@ def cli() -> None:
     """
 
 
-for command in (serve, worker, migrate, keys, tenants, demo, compare, openapi, settings):
+for command in (
+    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants),
+    *(demo, compare, openapi, settings),
+):
     cli.add_command(command)
 
 

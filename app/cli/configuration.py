@@ -9,7 +9,7 @@ from typing import Any
 from app.api.prompt.policy_schemas import PolicyPatch
 from app.domain.common.policy import DEFAULT_POLICY
 from app.environment import policy_variables, variable
-from app.settings import GROUPS, Settings
+from app.settings import GROUPS, Settings, secret_files
 
 _HEAD = """\
 # Configuration
@@ -19,6 +19,10 @@ settings class; `make docs` writes it. An empty variable counts as unset. At sta
 value ends the process with exit code 2 and a line that names the variable. Lists are separated by
 commas. Some settings are also flags of `serve` and `worker`, which override the variable; `--help`
 shows them.
+
+A secret can also come from a file, as Docker and Kubernetes mount it. These variables name such
+files, and the variable without `_FILE` overrides its file:
+{secrets}.
 
 Clients of the service, such as `context-service demo`, read `CONTEXT_URL` and `CONTEXT_API_KEY`.
 The service reads neither.
@@ -40,7 +44,8 @@ def markdown() -> str:
     """Return the page."""
     properties = Settings.model_json_schema(by_alias=False)["properties"]
     header: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
-    parts = [_HEAD]
+    secrets = ",\n".join(map(_code, secret_files().values()))
+    parts = [_HEAD.format(secrets=secrets)]
     for group in GROUPS:
         rows = [_setting_row(name, properties[name]) for name in group.model_fields]
         parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(header, rows)}")

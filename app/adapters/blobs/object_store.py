@@ -137,28 +137,38 @@ class ObjectStore:
         """Copy an object to a content of another conversation, and return its key."""
         key = _key(tenant_id, conversation_id, content_id)
         if self._url.startswith("file:"):
-            await self._rewrite(object_key, key)
+            # obstore would make a hard link with the age of the object, which a sweep of orphans
+            # could delete before a row names it.
+            await self.put(key, self.pieces(object_key))
         else:
             async with self.client() as opened:
                 await opened.copy_async(object_key, key)
         return key
 
-    async def _rewrite(self, object_key: str, key: str) -> None:
-        """Copy an object of a folder by writing it again.
+    async def size(self, object_key: str) -> int | None:
+        """Return the bytes of an object, None if there is none."""
+        async with self.client() as opened:
+            with suppress(FileNotFoundError):
+                return int((await opened.head_async(object_key))["size"])
+        return None
 
-        obstore would make a hard link with the age of the object, which a sweep of orphans could
-        delete before a row names it.
-        """
+    async def pieces(self, object_key: str) -> AsyncIterator[bytes]:
+        """Yield the bytes of an object."""
         async with self.client() as opened:
             pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
-        writer = ObjectWriter(self, key)
+        while True:
+            async with self.client():
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield bytes(piece)
+
+    async def put(self, object_key: str, pieces: AsyncIterator[bytes]) -> None:
+        """Write an object, whole or not at all."""
+        writer = ObjectWriter(self, object_key)
         try:
-            while True:
-                async with self.client():
-                    piece = await anext(pieces, None)
-                if piece is None:
-                    break
-                await writer.send(memoryview(piece))
+            async for piece in pieces:
+                await writer.send(piece)
             await writer.finish()
         finally:
             await writer.abort()

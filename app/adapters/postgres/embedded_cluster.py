@@ -137,7 +137,8 @@ def prepare(cluster: Cluster) -> None:
     if version != MAJOR_VERSION:
         raise EmbeddedPostgresError(
             f"{path} was created by PostgreSQL {version}, and this is PostgreSQL {MAJOR_VERSION}:"
-            " move its data with pg_dump, or choose another data directory."
+            " write `context-service backup FILE` with the release before, and"
+            " `context-service restore FILE` into a new data directory with this one."
         )
     if cluster.account and path.stat().st_uid == 0:  # restored from a backup by root
         for entry in (path, *path.rglob("*")):

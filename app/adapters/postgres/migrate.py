@@ -90,13 +90,13 @@ def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
     return revision >= newest_revision(migrations) and not lacks_vectors
 
 
-def migrate(url: str, migrations: Path = MIGRATIONS) -> None:
-    """Run the missing migrations, in one process at a time (rule 3).
+def migrate(url: str, migrations: Path = MIGRATIONS, revision: int | None = None) -> None:
+    """Run the missing migrations, up to a revision, in one process at a time (rule 3).
 
     Raises MigrationError. A failed migration is rolled back; the migrations before it stay.
     """
     with _translated_errors():
-        asyncio.run(_migrate(url, migrations))
+        asyncio.run(_migrate(url, migrations, revision or newest_revision(migrations)))
 
 
 @contextmanager
@@ -134,19 +134,24 @@ async def _schema(url: str) -> tuple[int, bool]:
     """Return the revision, and whether pgvector is there without the column of embeddings."""
     connection = await _connect(url)
     try:
-        if not await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL"):
-            return 0, False
-        revision = await connection.fetchval("SELECT max(version_num) FROM alembic_version")
-        return int(revision or 0), bool(await connection.fetchval(_LACKS_VECTORS))
+        revision = await revision_of(connection)
+        return revision, bool(revision and await connection.fetchval(_LACKS_VECTORS))
     finally:
         await connection.close(timeout=_ANSWER_SECONDS)
 
 
-async def _migrate(url: str, migrations: Path) -> None:
+async def revision_of(connection: asyncpg.Connection) -> int:
+    """Return the revision of a database's schema; 0 if it has none."""
+    if not await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL"):
+        return 0
+    return int(await connection.fetchval("SELECT max(version_num) FROM alembic_version") or 0)
+
+
+async def _migrate(url: str, migrations: Path, target: int) -> None:
     async with migration_lock(url):
         revision, lacks_vectors = await _schema(url)
-        if revision < newest_revision(migrations):
-            await _upgrade(url, migrations)
+        if revision < target:
+            await _upgrade(url, migrations, target)
         elif lacks_vectors:
             await _add_vectors(url)
 
@@ -159,7 +164,7 @@ async def _add_vectors(url: str) -> None:
         await connection.close(timeout=_ANSWER_SECONDS)
 
 
-async def _upgrade(url: str, migrations: Path) -> None:
+async def _upgrade(url: str, migrations: Path, target: int) -> None:
     from sqlalchemy.exc import DBAPIError
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
@@ -170,7 +175,7 @@ async def _upgrade(url: str, migrations: Path) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             async with engine.connect() as connection:
-                return await connection.run_sync(_run_alembic, migrations)
+                return await connection.run_sync(_run_alembic, migrations, target)
         except DBAPIError as exc:
             is_locked = getattr(exc.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
             if not is_locked or attempt == ATTEMPTS:
@@ -179,11 +184,11 @@ async def _upgrade(url: str, migrations: Path) -> None:
             await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
 
 
-def _run_alembic(connection: Connection, migrations: Path) -> None:
+def _run_alembic(connection: Connection, migrations: Path, target: int) -> None:
     from alembic import command
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    command.upgrade(config, "head")
+    command.upgrade(config, f"{target:04d}")

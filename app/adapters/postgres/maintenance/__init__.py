@@ -1,0 +1,1 @@
+"""Backup, restore and check of a whole database."""
