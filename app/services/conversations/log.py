@@ -270,8 +270,9 @@ class LogService:
                     )
                     or after
                 )
-        answer = await self._answer(self._database.session, after, positions, batch.warnings)
-        answer = replace(answer, head_seq=positions[-1].seq)
+        answer = await self._answer(
+            self._database.session, after, positions, batch.warnings, head_seq=positions[-1].seq
+        )
         return AppendResult(after, answer, positions, appended)
 
     async def _append(
@@ -322,12 +323,14 @@ class LogService:
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
+        head_seq: int | None = None,
     ) -> AppendAnswer:
+        """Return the answer, where `head_seq` is given after these messages and no later ones."""
         status = await read_budget(self._resolver, open_session, conversation)
         pressure = status.pressure if status else None
         return AppendAnswer(
             messages=messages,
-            head_seq=conversation.state.head_seq,
+            head_seq=conversation.state.head_seq if head_seq is None else head_seq,
             pressure=pressure.pressure if pressure else None,
             notice=pressure.notice if pressure else None,
             next_threshold=pressure.next_threshold if pressure else None,

@@ -155,7 +155,7 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
 
 
 def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
-    return replace(state, tools=replace(state.tools, agent_tools=names))
+    return replace(state, tools=state.tools.with_agent_tools(names))
 
 
 def _with_usage_note(state: BuildState) -> BuildState:
@@ -174,6 +174,8 @@ def _with_usage_note(state: BuildState) -> BuildState:
 
 
 def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
+    if notes == state.notes:
+        return state
     position = state.resolved.policy.dynamic_position
     match position:
         case DynamicPosition.TAIL:

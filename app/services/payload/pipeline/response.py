@@ -71,7 +71,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         "stable_items": payload.stable_items,
         "base_items": payload.base_items,
         "prefix_hash": payload.prefix_hash,
-        "cache_break_reason": epoch.reason,
+        "cache_break_reason": recorded.break_reason,
         "breakpoints": payload.breakpoints,
         "tail": payload.tail,
         "tokens_used": usage.total,
