@@ -190,9 +190,7 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
     tail_hash = await _record_tail(deps, state, rendered)
     build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
-    return RecordedBuild(
-        state, rendered, epoch, is_new, choice.break_reason, through_seq, build_id
-    )
+    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, build_id)
 
 
 def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildInput | None:

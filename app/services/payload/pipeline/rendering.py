@@ -28,11 +28,12 @@ async def render(
 ) -> BuildState:
     """Render this view, unless it is rendered already, and write the payload's notes."""
     rendered = state.rendered
-    if rendered is not None and rendered.view != view and _renders_alike(state, rendered, view):
-        rendered.view = rendered.assembler.view = view
-        state = replace(state, view=view)
-    elif rendered is None or rendered.view != view:
-        state = await render_view(deps, replace(state, view=view))
+    if rendered is None or rendered.view != view:
+        if rendered is not None and _renders_alike(state, rendered, view):
+            rendered.view = rendered.assembler.view = view
+            state = replace(state, view=view)
+        else:
+            state = await render_view(deps, replace(state, view=view))
     return with_notes(state, kept_tools)
 
 
