@@ -16,7 +16,7 @@ import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """The parameters of glibc's `mallopt`."""
-_SETTINGS = ((_MMAP_THRESHOLD, 2 * 2**20), (_TRIM_THRESHOLD, 4 * 2**20), (_ARENA_MAX, 2))
+_SETTINGS = ((_MMAP_THRESHOLD, 2**20), (_TRIM_THRESHOLD, 2 * 2**20), (_ARENA_MAX, 2))
 
 
 def return_freed_memory() -> None:
