@@ -21,7 +21,7 @@ from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.circuit_breaker import CircuitBreaker, EmbeddingCircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.database import FREQUENT, PostgresDatabase
@@ -114,6 +114,8 @@ class Parts:
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         await loading
+        self.tokenizer.load()  # on this thread first; see `preload_fast`
+        await asyncio.to_thread(self.tokenizer.count, "once")
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
@@ -123,7 +125,7 @@ class Parts:
 
     def _load(self) -> None:
         """Load what the first request would wait for."""
-        self.tokenizer.load()
+        preload_fast()
         self.registry.find("")
 
 

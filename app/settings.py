@@ -223,6 +223,11 @@ class LimitSettings(BaseModel):
         " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
+    bodies_bytes: Positive = Field(
+        64 * 2**20,
+        description="Memory per process for bodies of more than 64 KiB while they are received and"
+        " answered; one body more is always received, others wait and then receive 503.",
+    )
     max_json_values: Positive = Field(
         200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
     )
@@ -261,7 +266,7 @@ class LimitSettings(BaseModel):
         15.0, description="Interval of comments on an event stream without events."
     )
     window_cache_bytes: int = Field(
-        64 * 2**20,
+        32 * 2**20,
         ge=0,
         description="Memory per process for rendered payloads; 0 disables the cache.",
     )

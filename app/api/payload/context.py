@@ -118,7 +118,9 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
         append = Append(messages, format, expected_seq, idempotency_key)
     if body.usage is not None:
         report = Report(**dict(body.usage), idempotency_key=idempotency_key)
-    known = KnownPayload(**dict(body.known)) if body.known is not None else None
+    known = None
+    if body.known is not None:
+        known = KnownPayload(body.known.epoch, body.known.through_seq, body.known.build_id)
     return Step(_settings(body), known, append, report)
 
 

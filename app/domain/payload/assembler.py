@@ -149,9 +149,10 @@ class Assembler(ABC):
 
     def _add(self, row: LogRow) -> None:
         self._put_opening()
-        hidden = self.view.hidden
-        if self._summary_texts and (hidden is None or row.seq >= hidden.start):
-            self._put_summary()
+        if self._summary_texts:
+            hidden = self.view.hidden
+            if hidden is None or row.seq >= hidden.start:
+                self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
             if call_id in self._open_calls:

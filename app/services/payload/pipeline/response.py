@@ -43,7 +43,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     )
     payload = _render(request, state)
     state = state.degrade(*payload.degraded)
-    if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
+    if view.summary_as_system and not takes_system(state.format) and view.summary_texts():
         state = state.degrade(SUMMARY_AS_USER)
     if state.resolved.has_last_resort(state.tools.deferred):
         state = state.degrade(BUILTIN_TOOLS_DEFERRED)
@@ -71,7 +71,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         "stable_items": payload.stable_items,
         "base_items": payload.base_items,
         "prefix_hash": payload.prefix_hash,
-        "cache_break_reason": epoch.reason,
+        "cache_break_reason": recorded.break_reason,
         "breakpoints": payload.breakpoints,
         "tail": payload.tail,
         "tokens_used": usage.total,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
@@ -130,7 +131,7 @@ class Restart(Exception):  # not an error: the pipeline starts over
         self.input = input
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which a cached property does not work with
 class BuildState:
     """The view that a build shows, with its entries and, once rendered, its payload items.
 
@@ -310,7 +311,7 @@ class BuildState:
             tokens += resolved.system_tokens((*self.opening.texts, *self.tail.texts))
         return tokens - resolved.raw_dynamic
 
-    @property
+    @cached_property
     def usage(self) -> Usage:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved
