@@ -30,7 +30,7 @@ async def test_a_tenant_is_exported_and_deleted(
         TENANT, second, SettingsList.SECTIONS, [{"name": "base", "content": "Else."}]
     )
     exports = ExportService(harness.database, harness.outputs, harness.clock.utc)
-    service = TenantDataService(harness.database, harness.conversations, exports)
+    service = TenantDataService(harness.database, harness.conversations, exports, harness.archives)
     body = b"".join([lines async for lines in service.export(TENANT)])
     lines = [json.loads(line) for line in body.splitlines()]
     assert lines[0]["tenant_id"] == TENANT
