@@ -105,6 +105,11 @@ class Clock:
         self.pass_ms(seconds * 1000)
 
 
+def in_two_weeks() -> datetime:
+    """Return a time at which what the database has stored now is idle."""
+    return datetime.now(UTC) + 2 * ARCHIVED_AFTER
+
+
 def unlimited_storage(database: Database) -> StorageQuota:
     """Return a storage quota without limits."""
     quotas = QuotaService(database, TenantLimits(), lambda: STARTED, lambda: 0.0)
@@ -306,7 +311,7 @@ class Harness:
         )
         self.outputs = StoredResults(self.database, self.objects or RowStore(), new_id)
         self.archives = ArchiveService(
-            self.database, ArchiveObjects(self.objects), new_id, self.clock.utc, ARCHIVED_AFTER
+            self.database, ArchiveObjects(self.objects), new_id, in_two_weeks, ARCHIVED_AFTER
         )
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)

@@ -208,15 +208,14 @@ class Session:
         """
         return await self._copied(self._connection.copy_from_query, query, output=write)
 
-    async def copy_in(
-        self, table: str, columns: Sequence[str], rows: AsyncIterator[bytes] | bytes
-    ) -> int:
+    async def copy_in(self, table: str, columns: Sequence[str], rows: bytes) -> int:
         """Add rows in the text format of COPY to a table; return their number.
 
         In a transaction, with the longer timeout.
         """
         copy = self._connection.copy_to_table
-        return await self._copied(copy, table, columns=columns, source=rows)
+        # To asyncpg, bytes would be the path of a file.
+        return await self._copied(copy, table, columns=columns, source=memoryview(rows))
 
     async def _copied(self, copy: Any, subject: str, **options: Any) -> int:
         await self._set_long_timeout()
