@@ -44,8 +44,8 @@ from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.appended_messages import AppendAnswer
+from app.services.conversations.archives import ArchiveService
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
