@@ -1,7 +1,8 @@
 """Archiving and restoring conversations: bytes on disk, time and memory.
 
-1. Conversations of the workload are appended over HTTP, built and searched, so that they have an
-   index of words and epochs. A longer one repeats the messages of the shortest (`log_copies`).
+1. Conversations of the workload are appended over HTTP and built, and half of them are searched:
+   then all their messages are in the index of words, as compacted ones are. A longer one repeats
+   the messages of the shortest (`log_copies`).
 2. This process archives them, as a worker does, into a folder. A request over HTTP restores them:
    its time is beside that of the same request to the restored conversation.
 3. The bytes on disk are those of all tables with their indexes, after VACUUM FULL.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -28,10 +30,10 @@ from benchmarks.figures import Section, ms, p50
 from benchmarks.log_copies import copying, extend
 from benchmarks.processes import CpuMeter, PostgresProcesses, service
 from benchmarks.stage import create_conversation, database, report
-from benchmarks.workload import conversation
+from benchmarks.workload import Message, conversation
 
-SIZES, QUICK_SIZES = (1_000, 10_000, 100_000), (1_000, 10_000)
-ROUNDS, QUICK_ROUNDS = 3, 2
+SIZES, QUICK_SIZES = (1_000, 10_000), (1_000,)
+ROUNDS, QUICK_ROUNDS = 5, 2
 BATCH = 100
 AFTER = timedelta(days=7)
 _DISK = """
@@ -46,6 +48,7 @@ class Archived:
 
     conversation_id: UUID
     size: int
+    is_searched: bool
     archive: list[float] = field(default_factory=list)
     archive_cpu: list[float] = field(default_factory=list)
     archive_postgres: list[float] = field(default_factory=list)
@@ -58,6 +61,11 @@ class Archived:
     left_bytes: int = 0
     text_bytes: int = 0
     object_bytes: int = 0
+
+    @property
+    def title(self) -> str:
+        """The first cell of its row."""
+        return f"{self.size:,}{', searched' if self.is_searched else ''}"
 
     @property
     def path(self) -> str:
@@ -82,7 +90,7 @@ def measure(quick: bool) -> Section:
         ),
         [
             (
-                *(f"{it.size:,}", ms(p50(it.archive))),
+                *(it.title, ms(p50(it.archive))),
                 f"{ms(p50(it.archive_cpu))} + {ms(p50(it.archive_postgres))}",
                 *(ms(p50(it.archive) / it.size * 10_000), f"{it.peak_bytes / 2**20:.0f}"),
                 ms(p50(it.restore)),
@@ -99,7 +107,7 @@ def measure(quick: bool) -> Section:
         ),
         [
             (
-                f"{it.size:,}",
+                it.title,
                 *(f"{total / it.size:,.0f}" for total in (it.disk_bytes, it.left_bytes)),
                 *(f"{total / it.size:,.0f}" for total in (it.text_bytes, it.object_bytes)),
                 f"{it.object_bytes / it.disk_bytes:.1%}",
@@ -127,11 +135,13 @@ async def _measure(
     with service(data_dir, "--no-worker", environ=environ, log=log) as served:
         connection = await asyncpg.connect(url, command_timeout=600)
         meter = CpuMeter(PostgresProcesses(data_dir))
-        for size in sizes:
+        for size, is_searched in product(sizes, (False, True)):
             report(f"archive: {size:,} messages")
             empty = await _disk(connection)
             with Connection(served.port) as http:
-                it = Archived(await _filled(http, url, size), size)
+                it = Archived(await _filled(http, url, size), size, is_searched)
+                if is_searched:
+                    http.get(f"{it.path}/messages?limit=1&q=server")
             it.disk_bytes = await _disk(connection) - empty
             for number in range(rounds):
                 await connection.execute("UPDATE heads SET due_at = NULL")
@@ -158,11 +168,11 @@ async def _measure(
 
 
 async def _filled(http: Connection, url: str, size: int) -> UUID:
-    """Return a conversation of so many messages, built and searched."""
+    """Return a conversation of so many messages."""
     conversation_id = UUID(create_conversation(http))
     path = f"/v1/conversations/{conversation_id}"
     shortest = min(size, SIZES[0])
-    messages = []
+    messages: list[Message] = []
     for message in conversation(seed=1):
         if len(messages) >= shortest and message["role"] == "user":
             break
@@ -173,7 +183,6 @@ async def _filled(http: Connection, url: str, size: int) -> UUID:
         async with copying(url) as copies:
             await extend(copies, conversation_id, 1, len(messages), size // len(messages) - 1)
     http.post(f"{path}/context", {})
-    http.get(f"{path}/messages?limit=1&q=server")
     return conversation_id
 
 

@@ -25,8 +25,8 @@ from app.domain.common import json_text
 
 FORMAT = "context-service.archive"
 VERSION = 1
-MAX_MESSAGES = 1_000_000
-"""Messages of the longest conversation that is archived: a restore takes about a minute."""
+MAX_MESSAGES = 200_000
+"""Messages of the longest conversation that is archived: a restore of it takes a minute or more."""
 _END_OF_ROWS = b"\\.\n"
 
 

@@ -108,7 +108,7 @@ class ArchiveService:
             if _is_conflict(error):
                 outcome = "changed"
                 return False
-            _log_failed("conversation_not_archived", candidate.conversation_id, error)
+            _log_failed(candidate.conversation_id, error)
             return False
         finally:
             self._observer.archived("archive", outcome, perf_counter() - started)
@@ -263,7 +263,7 @@ def _is_conflict(error: Exception) -> bool:
     )
 
 
-def _log_failed(event: str, conversation_id: str, error: Exception) -> None:
+def _log_failed(conversation_id: str, error: Exception) -> None:
     reason = error.facts.get("reason") if isinstance(error, ServiceUnavailable) else None
     data = {"conversation_id": conversation_id, "reason": reason or type(error).__name__}
-    _log.warning(event, extra={"data": data})
+    _log.warning("conversation_not_archived", extra={"data": data})
