@@ -148,10 +148,11 @@ async def _measure(
                 it.peak_bytes = max(it.peak_bytes, await _archive(archives, meter, it))
                 if not number:
                     it.left_bytes = await _disk(connection) - empty
-                    it.text_bytes, it.object_bytes = await connection.fetchrow(
+                    (sizes_of,) = await connection.fetch(
                         "SELECT text_bytes, object_bytes FROM archives WHERE conversation_id = $1",
                         it.conversation_id,
                     )
+                    it.text_bytes, it.object_bytes = sizes_of
                 with Connection(served.port) as http:
                     before = meter.read(served)
                     it.restore.append(_read(http, it))

@@ -181,6 +181,8 @@ class SnapshotService:
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, model or default_model
         )
+        # A model may have taken a minute for the summary.
+        await self._archives.restore_all(tenant_id, [item.part.conversation_id for item in windows])
         async with self._database.transaction() as session:
             # The lock orders this transaction and a deletion of the agent.
             if lock_agent and agent_id is not None:

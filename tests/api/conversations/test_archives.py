@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 
 from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.conversations.archives import ArchiveRepository
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.tenancy.retention import Retention
 from app.main import create_app
@@ -27,6 +29,7 @@ from tests.api.conversations.builders import full_conversation, post
 from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import execute, started
 from tests.services.fakes import ARCHIVED_AFTER, in_two_weeks, new_id
+from tests.test_worker import until
 
 PREFIX = "/v1/conversations/{conversation_id}"
 READS = {
@@ -443,6 +446,32 @@ async def test_processes_that_know_its_state_go_on(
             assert built["cache_break_reason"] is None or number < 2
             if number % 3 == 2:
                 assert await worker.archive() == 1
+
+
+async def test_an_append_that_waits_for_the_archive_is_stored(
+    client: httpx.AsyncClient,
+    worker: Worker,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request that meets the deletion of the rows waits for it, and then for the restore."""
+    path = await new_conversation(client)
+    await append(client, path, user("one"))
+    inner, sent = ArchiveRepository.move_out, list[asyncio.Task[dict[str, Any]]]()
+
+    async def is_waiting() -> bool:
+        return bool(await execute(database_url, "SELECT FROM pg_locks WHERE NOT granted"))
+
+    async def met(*arguments: Any) -> bool:
+        moved = await inner(*arguments)
+        sent.append(asyncio.create_task(append(client, path, user("two"))))
+        await until(is_waiting, "the append waits")
+        return moved
+
+    monkeypatch.setattr(ArchiveRepository, "move_out", met)
+    assert await worker.archive() == 1
+    assert (await sent[0])["head_seq"] == 2
+    assert len((await client.get(f"{path}/messages")).json()["data"]) == 2
 
 
 def files_in(objects: str) -> list[Path]:

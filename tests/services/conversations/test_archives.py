@@ -210,6 +210,7 @@ async def test_another_tenant_restores_nothing(
     assert watched.reads == reads
 
 
+@pytest.mark.one_server  # Citus refuses some of these statements
 @pytest.mark.parametrize(
     "work",
     [
@@ -260,6 +261,7 @@ async def test_what_a_tenant_stores_stays_the_same(harness: Harness, database_ur
 # --- changes meanwhile ------------------------------------------------------------------------
 
 
+@pytest.mark.one_server  # Citus refuses some of these statements
 @pytest.mark.parametrize(
     "change",
     [

@@ -129,9 +129,9 @@ BY_IDS = Statement(
     bounded(
         f"""
             SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, h.is_archived,
-                coalesce({newest_message_at("h.conversation_id")}, (
+                coalesce({newest_message_at("c.conversation_id")}, (
                     SELECT a.last_message_at FROM archives a
-                    WHERE a.conversation_id = h.conversation_id AND h.is_archived LIMIT 1
+                    WHERE a.conversation_id = c.conversation_id AND h.is_archived LIMIT 1
                 )) AS last_message_at,
                 array_position(
                     CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number

@@ -45,6 +45,11 @@ COPIES = Statement(
             JOIN messages m ON m.conversation_id = family.conversation_id
                 AND m.seq = CAST(:seq AS bigint)
             WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
+                AND NOT EXISTS (
+                    SELECT FROM redactions done
+                    WHERE done.conversation_id = m.conversation_id
+                        AND done.seq = CAST(:seq AS bigint)
+                )
             UNION ALL
             SELECT archived.conversation_id
             FROM family
@@ -52,12 +57,12 @@ COPIES = Statement(
             JOIN conversations c ON c.conversation_id = family.conversation_id
             WHERE archived.head_seq >= CAST(:seq AS bigint)
                 AND (c.expires_at IS NULL OR c.expires_at > now())
+                AND NOT EXISTS (
+                    SELECT FROM redactions done
+                    WHERE done.conversation_id = archived.conversation_id
+                        AND done.seq = CAST(:seq AS bigint)
+                )
         ) found
-        WHERE NOT EXISTS (
-            SELECT FROM redactions done
-            WHERE done.conversation_id = found.conversation_id
-                AND done.seq = CAST(:seq AS bigint)
-        )
         ORDER BY found.conversation_id
         LIMIT CAST(:limit AS bigint)
         """
