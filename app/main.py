@@ -259,6 +259,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         events=EventService(
             database,
             utc_now,
+            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
             shares=TenantShares(
                 "streams",

@@ -110,6 +110,11 @@ def in_two_weeks() -> datetime:
     return datetime.now(UTC) + 2 * ARCHIVED_AFTER
 
 
+async def nothing_is_archived(_tenant_id: str, _conversation_id: str) -> bool:
+    """Return that no conversation was restored."""
+    return False
+
+
 def unlimited_storage(database: Database) -> StorageQuota:
     """Return a storage quota without limits."""
     quotas = QuotaService(database, TenantLimits(), lambda: STARTED, lambda: 0.0)

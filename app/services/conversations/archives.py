@@ -36,6 +36,8 @@ from app.services.ports import ArchiveFile, ArchiveStore, Database, Observer
 
 MAX_ARCHIVE_SECONDS = 600.0
 """After this time an archive is given up. The sweep deletes objects without a row after an hour."""
+MAX_FAILURES = 3
+"""Conversations in a row that cannot be archived, after which a run ends."""
 MAX_RESTORES = 2
 """Restores of a process at the same time: each takes a connection and a few mebibytes."""
 MAX_WAIT_SECONDS = 30.0
@@ -79,11 +81,12 @@ class ArchiveService:
     async def archive_all(self) -> int:
         """Archive the conversations whose time has come, and return their number.
 
-        One that cannot be archived now is tried again by the next run.
+        One that cannot be archived now is tried again by the next run. A run ends after
+        `MAX_FAILURES` in a row, because the store or the database is away.
         """
         if self._after is None:
             return 0
-        archived, last = 0, _LOWEST_ID
+        archived, failures, last = 0, 0, _LOWEST_ID
         while True:
             idle_since = self._now() - self._after
             async with self._database.session() as session:
@@ -93,25 +96,29 @@ class ArchiveService:
             last = page[-1].conversation_id
             # Workers that run at the same time rarely meet at one conversation.
             for candidate in random.sample(page, len(page)):
-                if candidate.is_archivable(idle_since):
-                    archived += await self._archive(candidate, idle_since)
+                if not candidate.is_archivable(idle_since):
+                    continue
+                outcome = await self._archive(candidate, idle_since)
+                archived += outcome == "archived"
+                failures = failures + 1 if outcome == "failed" else 0
+                if failures == MAX_FAILURES:
+                    return archived
 
-    async def _archive(self, candidate: ArchiveCandidate, idle_since: datetime) -> bool:
-        """Archive a conversation, and return whether it is archived now."""
+    async def _archive(self, candidate: ArchiveCandidate, idle_since: datetime) -> str:
+        """Archive a conversation; return `archived`, `changed` or `failed`."""
         outcome, started = "failed", perf_counter()
         try:
             async with asyncio.timeout(MAX_ARCHIVE_SECONDS):
                 is_archived = await self._try_archive(candidate, idle_since)
             outcome = "archived" if is_archived else "changed"
-            return is_archived
         except (ServiceUnavailable, DamagedArchive, TimeoutError) as error:
             if _is_conflict(error):
                 outcome = "changed"
-                return False
-            _log_failed(candidate.conversation_id, error)
-            return False
+            else:
+                _log_failed(candidate.conversation_id, error)
         finally:
             self._observer.archived("archive", outcome, perf_counter() - started)
+        return outcome
 
     async def _try_archive(self, candidate: ArchiveCandidate, idle_since: datetime) -> bool:
         content_id = self._new_id()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.services.conversations.archives import ArchiveService
 from app.services.ports import ArchiveFile
 from app.services.tool_output.collection import BlobCollector
 from tests.conftest import execute
+from tests.services.conversations.test_events import events_of
 from tests.services.fakes import (
     ARCHIVED_AFTER,
     TENANT,
@@ -319,6 +320,34 @@ async def test_an_append_while_it_is_archived_is_kept(
     assert (await harness.stored(cid)).state.head_seq == 16
 
 
+async def test_a_store_that_is_away_ends_the_run(
+    harness: Harness,
+    archives: ArchiveService,
+    watched: WatchedObjects,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A run ends after three failures in a row; one that fails alone stops no other."""
+    cids = [await spoken(harness) for _ in range(5)]
+    before = [await rows_of(database_url, cid) for cid in cids]
+    away = ServiceUnavailable("The object store does not answer", {"reason": "Away"})
+
+    async def fail() -> None:
+        watched.before_add = fail
+        raise away
+
+    async def fail_once() -> None:
+        raise away
+
+    watched.before_add = fail
+    assert await archives.archive_all() == 0
+    assert caplog.messages.count("conversation_not_archived") == 3
+    assert [await rows_of(database_url, cid) for cid in cids] == before
+    watched.before_add = fail_once
+    assert await archives.archive_all() == 4
+    assert await archives.archive_all() == 1
+
+
 async def test_a_deletion_while_it_is_archived_leaves_nothing(
     harness: Harness,
     archives: ArchiveService,
@@ -428,6 +457,37 @@ async def test_a_slow_restore_is_answered_in_time(
     await archives.close()  # the end of the process; it stays archived
     monkeypatch.undo()
     assert await archives.restore(TENANT, cid)
+
+
+async def test_a_stream_outlives_the_archive(harness: Harness) -> None:
+    """Who follows a conversation that is archived is not told that it was deleted."""
+    agent = await harness.agent(None)
+    cid = await harness.conversation(agent_id=agent)
+    await harness.append(cid, user("one"))
+    events = events_of(harness.database, restore=harness.archives.restore)
+    told = []
+    async with aclosing((await events.open(TENANT, cid)).events()) as stream:
+        async for event in stream:
+            told.append(event.type)
+            match event.type:
+                case "ready":
+                    assert await harness.archives.archive_all() == 1
+                    await harness.agents.clear(TENANT, agent)
+                case "cleared":
+                    await harness.append(cid, user("two"))
+                case "appended":
+                    await harness.conversations.remove(TENANT, cid)
+    assert told == ["ready", "cleared", "appended", "deleted"]
+
+
+async def test_a_followed_conversation_stays_archived(harness: Harness) -> None:
+    """A stream without new events does not bring its conversation back."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("one"))
+    await harness.archives.archive_all()
+    async with harness.database.session() as session:
+        newest = await session.events.newest_of([cid])
+    assert newest[cid].seq == 1
 
 
 async def test_without_a_store_it_is_named(harness: Harness) -> None:
