@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
+from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.circuit_breaker import CircuitBreaker, EmbeddingCircuitBreaker
@@ -39,6 +40,7 @@ from app.services.compaction.summaries.model_summary import ModelAccess
 from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.embedding_model import EmbeddingModel, EmbeddingSettings
 from app.services.conversations.meaning import MeaningIndex
@@ -95,6 +97,7 @@ class Parts:
     search: SearchService
     meaning: MeaningIndex | None
     conversations: ConversationService
+    archives: ArchiveService
     retention: RetentionService
     keys: KeyService
     quotas: QuotaService
@@ -120,6 +123,7 @@ class Parts:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
             closing.push_async_callback(self.keys.close)
+            closing.push_async_callback(self.archives.close)
             async with self.telemetry.running():
                 yield
 
@@ -164,9 +168,10 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     summariser = Summariser(access)
     leases = Leases(database, new_id)
     active = ActiveWindows(database, resolver, now)
-    blob_store: BlobStore = RowStore()
+    object_store = None
     if settings.blob_store_url is not None:
-        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
+        object_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
+    blob_store: BlobStore = object_store or RowStore()
     outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
@@ -224,6 +229,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         search=SearchService(database, resolver, meaning, telemetry),
         meaning=meaning,
         conversations=conversations,
+        archives=ArchiveService(
+            database,
+            ArchiveObjects(object_store),
+            new_id,
+            utc_now,
+            _days(settings.archive_after_days),
+            telemetry,
+        ),
         retention=RetentionService(
             database,
             retention,

@@ -242,6 +242,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
+        archives=parts.archives,
         conversations=parts.conversations,
         conversation_keys=ConversationKeys(database),
         log=log,
@@ -258,11 +259,12 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs),
+        redactions=RedactionService(database, resolver, parts.outputs, parts.archives),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,
+            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
             shares=TenantShares(
                 "streams",
@@ -307,11 +309,19 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
+        parts.archives,
         parts.storage,
         resolver.default_model,
         settings.max_batch,
     )
     summaries = SnapshotSummaries(database, parts.summariser)
     return SnapshotService(
-        database, resolver, summaries, restores, parts.outputs, parts.active, new_id
+        database,
+        resolver,
+        summaries,
+        restores,
+        parts.outputs,
+        parts.active,
+        parts.archives,
+        new_id,
     )
