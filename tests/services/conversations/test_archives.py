@@ -144,7 +144,7 @@ async def spoken(harness: Harness) -> str:
     """Return a conversation with a large result and some talk."""
     cid = await harness.conversation(SHORT)
     await harness.append(cid, user("look"), asks("c1"), result("c1", "line\n" * 20_000))
-    await harness.talk(cid, 6)
+    await harness.talk(cid, 6, words=60)
     await built(harness, cid)
     return cid
 
