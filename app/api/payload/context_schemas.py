@@ -487,8 +487,7 @@ class PreviewedContext(ResponseSchema):
         description="The newest message whose items would not change; null without any."
     )
     breakpoint_seqs: list[int | None] = Field(
-        description="The last message of the item of each breakpoint; null where that is a"
-        " summary."
+        description="The last message of the item of each breakpoint; null where that is a summary."
     )
     thresholds: Thresholds = Field(description="The thresholds of this payload in tokens.")
 

@@ -51,9 +51,10 @@ async def preview(client: httpx.AsyncClient, path: str, **params: Any) -> dict[s
 async def test_a_preview_is_the_next_build(client: httpx.AsyncClient, format: str) -> None:
     """A preview has all that a build then returns, in each format, at first and in an epoch."""
     path = await new_conversation(client, sections=[{"name": "base", "content": "Be brief."}])
+    asked = {"format": format, "model": "claude-3-5-sonnet"}
+    built: dict[str, Any] = {}
     for messages in ([*talk(6), user("?"), calling("a"), result("a")], [assistant("!"), user(".")]):
         await append(client, path, *messages)
-        asked = {"format": format, "model": "claude-3-5-sonnet"}
         previewed = await preview(client, path, **asked)
         built = (await client.post(f"{path}/context", json=asked)).json()
         assert {name: previewed[name] for name in SHARED} == {name: built[name] for name in SHARED}
