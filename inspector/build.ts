@@ -13,7 +13,7 @@ const { metafile } = await build({
   entryPoints: [join(import.meta.dirname, "src", "main.tsx")],
   outdir: fresh,
   entryNames: "[name]-[hash]",
-  chunkNames: "[name]-[hash]",
+  chunkNames: "chunk-[hash]",
   splitting: true,
   bundle: true,
   minify: true,

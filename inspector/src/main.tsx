@@ -30,7 +30,7 @@ function View(): JSX.Element {
   if (first === "snapshots") return <Snapshots />;
   if (first === "events") return <Events />;
   if (first === "c" && second !== undefined) return <ConversationPage id={second} view={third ?? "window"} />;
-  return <Empty title="There is no such page."><a href="#/conversations">All conversations</a></Empty>;
+  return <Empty page title="There is no such page."><a href="#/conversations">All conversations</a></Empty>;
 }
 
 function KeyForm(): JSX.Element {

@@ -1,7 +1,7 @@
 // Small parts that the views are made of.
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { BASE, type Refused } from "./api.ts";
 import { compact, count, percent, time, ago, words } from "./format.ts";
 import { apiKey, mayWrite, tell } from "./state.ts";
@@ -55,8 +55,9 @@ export function Failed({ error, retry }: { error: Refused; retry?: () => void })
   );
 }
 
-export function Empty({ title, children }: { title: string; children?: ComponentChildren }): JSX.Element {
-  return <div class="empty"><strong>{title}</strong>{children && <p>{children}</p>}</div>;
+/** Says that there is nothing and what to do; `page` where nothing else is on the page. */
+export function Empty({ title, children, page }: { title: string; children?: ComponentChildren; page?: boolean }): JSX.Element {
+  return <div class="empty">{page ? <h1>{title}</h1> : <strong>{title}</strong>}{children && <p>{children}</p>}</div>;
 }
 
 export function Badge({ kind, children }: { kind: string; children: ComponentChildren }): JSX.Element {
@@ -108,7 +109,7 @@ export function Marked({ text, query }: { text: string; query: string }): JSX.El
 export function Dialog({ title, close, children, wide }: { title: string; close: () => void; children: ComponentChildren; wide?: boolean }): JSX.Element {
   const frame = useRef<HTMLDialogElement>(null);
   const id = useId();
-  useEffect(() => frame.current?.showModal(), []);
+  useLayoutEffect(() => frame.current?.showModal(), []);
   return (
     <dialog ref={frame} class={wide ? "wide" : ""} aria-labelledby={id} onClose={close}
       onClick={(event) => event.target === frame.current && frame.current?.close()}>

@@ -31,7 +31,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   const live = useLive(id);
   if (found.error) {
     return found.error.status === 404
-      ? <Empty title="There is no such conversation.">It may have been deleted, or it belongs to another tenant. <a href="#/conversations">All conversations</a></Empty>
+      ? <Empty page title="There is no such conversation.">It may have been deleted, or it belongs to another tenant. <a href="#/conversations">All conversations</a></Empty>
       : <Failed error={found.error} retry={found.reload} />;
   }
   const conversation = found.data;

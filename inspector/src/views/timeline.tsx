@@ -153,7 +153,7 @@ function Epochs({ epochs }: { epochs: Epoch[] }): JSX.Element {
       <h2>Epochs</h2>
       <p class="muted">In an epoch each payload extends the one before, so that the provider's cache holds.</p>
       {epochs.length === 0 ? <Empty title="No payload was built yet." /> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Epochs"><table class="list"><thead><tr><th scope="col">Began</th><th scope="col">Because of</th><th scope="col">Format, model</th><th scope="col" class="num">At message</th></tr></thead>
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of epochs"><table class="list"><thead><tr><th scope="col">Began</th><th scope="col">Because of</th><th scope="col">Format, model</th><th scope="col" class="num">At message</th></tr></thead>
           <tbody>{epochs.slice(0, 100).map((epoch) => (
             <tr key={epoch.epoch_id}><td><When iso={epoch.created_at} /></td><td>{epoch.cache_break_reason ? <Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> : <span class="muted">first payload</span>}</td><td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.max_context_tokens && ` · ${compact(epoch.max_context_tokens)} window`}</div></td><td class="num">{epoch.start_seq}</td></tr>
           ))}</tbody></table></div>
@@ -168,7 +168,7 @@ function Usage({ usage }: { usage: Schemas["UsageTotalsAnswer"] }): JSX.Element 
       <h2>Usage and cost</h2>
       <p class="muted">By day and model, {usage.from} to {usage.to}.</p>
       {usage.data.length === 0 ? <Empty title="No usage was reported." /> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Usage and cost"><table class="list"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Input</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Output</th><th scope="col" class="num">Cost</th></tr></thead>
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of usage"><table class="list"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Input</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Output</th><th scope="col" class="num">Cost</th></tr></thead>
           <tbody>{usage.data.map((row) => (
             <tr key={`${row.day}${row.model}`}><td>{row.day}</td><td>{row.model}</td><td class="num">{row.reported.calls}{row.summaries.calls > 0 && <div class="sub">+{row.summaries.calls} summaries</div>}</td><td class="num">{compact(row.reported.input_tokens)}</td><td class="num">{compact(row.reported.cache_read_tokens)}</td><td class="num">{compact(row.reported.output_tokens)}</td><td class="num">{usd(row.cost_usd)}</td></tr>
           ))}</tbody></table></div>

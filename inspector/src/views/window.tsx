@@ -90,7 +90,7 @@ function Regions({ preview }: { preview: Preview }): JSX.Element {
   const deferred = preview.deferred_tools;
   return (
     <section class="card" aria-label="Budget">
-      <div class="facts">
+      <dl class="facts">
         <Fact name="Used"><b>{count(budget.used_tokens)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
         <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.next_threshold && <span class="muted"> {count(preview.tokens_to_next ?? 0)} to {preview.next_threshold}</span>}</Fact>
         <Fact name="Prompt cache" hint="Whether the next payload extends the last one byte for byte">
@@ -100,7 +100,7 @@ function Regions({ preview }: { preview: Preview }): JSX.Element {
         <Fact name="Counted" hint="How the tokens were counted">{preview.estimate.method}{preview.estimate.margin > 0 && <span class="muted"> · margin {percent(100 * preview.estimate.margin)}</span>}</Fact>
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
-      </div>
+      </dl>
       {preview.degraded.length > 0 && <p class="warn">This payload is degraded: {preview.degraded.map(reasonText).join(", ")}.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>

@@ -1,4 +1,4 @@
-"""Builds without effects over HTTP. [context.preview]"""
+"""Builds without effects over HTTP. [preview.next-build, preview.no-effects]"""
 
 from __future__ import annotations
 
