@@ -130,3 +130,19 @@ async def test_wrong_previews(client: httpx.AsyncClient) -> None:
     for name, value in (("format", "bedrock"), ("max_context_tokens", "0"), ("model", "a\x00")):
         answer = await client.get(f"{path}/context/preview", params={name: value})
         assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{name}")
+
+
+async def test_a_preview_does_not_summarise_a_long_log(client: httpx.AsyncClient) -> None:
+    """Where a build would summarise thousands of messages, a preview has one line about them."""
+    budget = {"context_window": 3000, "max_output_tokens": 100}
+    policy = {"budget": budget, "compaction": {"mode": "inline"}}
+    path = await new_conversation(client, policy=policy, model="gpt-4o")
+    await append(client, path, *talk(1000))
+    await append(client, path, *talk(200))
+    previewed = await preview(client, path)
+    (summary,) = previewed["summaries"]
+    first, end = summary["summary_range"]
+    assert end - first > 1000
+    texts = [message["content"] for message in previewed["payload"]["messages"]]
+    assert any(f"would summarise messages {first} to {end - 1} here" in text for text in texts)
+    assert "extractive_summary" in previewed["degraded"]
