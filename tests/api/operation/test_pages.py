@@ -69,11 +69,14 @@ async def test_the_inspector_is_served(settings: Settings, inspector: Path) -> N
         page = await client.get("/inspector", headers={"host": "docs.example.org"})
         assert (page.status_code, page.text) == (200, PAGE)
         assert page.headers["cache-control"] == "no-cache"
+        answers = [page]
         for url in References(page.text).urls:
             answer = await client.get(urljoin("/inspector", url))
+            answers.append(answer)
             assert answer.status_code == 200, url
             assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        for served in (page, answer):
+        assert len(answers) == 3
+        for served in answers:
             policy = served.headers["content-security-policy"].split("; ")
             assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= {*policy}
             assert "unsafe" not in served.headers["content-security-policy"]
