@@ -66,10 +66,10 @@ function Row({ item }: { item: ConversationItem }): JSX.Element {
           ))}</div>
         )}
       </th>
+      <td class="use">{known ? (known.used === null ? <span class="muted">no window</span> : <Pressure used={known.used} window={known.window} level={known.level} />) : <span class="skeleton" />}</td>
       <td>{item.agent_id ?? <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
       <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
       <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
-      <td class="use">{known ? (known.used === null ? <span class="muted">no window</span> : <Pressure used={known.used} window={known.window} level={known.level} />) : <span class="skeleton" />}</td>
       <td class="num">{known ? usd(known.cost) : ""}{known && known.saved > 0 && <div class="sub">{compact(known.saved)} saved</div>}</td>
       <td>{known ? known.compaction ? <><When iso={known.compaction.at} /><div class="sub">{words(known.compaction.trigger)}</div></> : <span class="muted">none</span> : ""}</td>
       <td><When iso={item.last_message_at} /></td>
@@ -123,7 +123,7 @@ export function Conversations(): JSX.Element {
         <>
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
             <table class="list">
-              <thead><tr><th scope="col">Conversation</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col">Window used</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
+              <thead><tr><th scope="col">Conversation</th><th scope="col">Window used</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
               <tbody>{list.items.map((item) => <Row key={item.conversation_id} item={item} />)}</tbody>
             </table>
           </div>

@@ -11,6 +11,7 @@ import { Badge, Curl, Empty, Failed, Fact, Loading, reasonText, When } from "../
 
 interface Point {
   at: number;
+  label: string;
   built: number | null;
   sent: number | null;
   cached: number | null;
@@ -26,13 +27,13 @@ function pointsOf(reports: Report[], receipts: Receipt[]): Point[] {
     const epoch = `${report.format}:${report.model}:${report.epoch}`;
     const cacheable = last.get(epoch) ?? 0;
     last.set(epoch, sent);
-    return { at: Date.parse(report.created_at) / 1000, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent) };
+    return { at: Date.parse(report.created_at), label: report.through_seq === null ? "" : `#${report.through_seq}`, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent) };
   });
   for (const receipt of receipts) {
-    const when = Date.parse(receipt.created_at) / 1000;
+    const when = Date.parse(receipt.created_at);
     points.push(
-      { at: when - 0.0005, built: receipt.before_tokens, sent: null, cached: null, cacheable: null },
-      { at: when, built: receipt.after_tokens, sent: null, cached: null, cacheable: null },
+      { at: when - 1, label: "", built: receipt.before_tokens, sent: null, cached: null, cacheable: null },
+      { at: when, label: words(receipt.trigger), built: receipt.after_tokens, sent: null, cached: null, cacheable: null },
     );
   }
   return points.sort((a, b) => a.at - b.at);
@@ -95,16 +96,21 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
     const style = getComputedStyle(element);
     const color = (name: string): string => style.getPropertyValue(`--${name}`).trim();
     const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line") }, font: "12px system-ui" };
+    // Calls come in bursts, so that the axis counts them instead of seconds.
+    const placeOf = (epoch: Epoch): number => {
+      const place = points.findIndex((point) => point.at >= Date.parse(epoch.created_at));
+      return (place < 0 ? points.length : place) - 0.5;
+    };
     const bands = (chart: uPlot): void => {
       const { left, top, height, width } = chart.bbox;
       epochs.toReversed().forEach((epoch, index) => {
-        const from = Math.max(left, chart.valToPos(Date.parse(epoch.created_at) / 1000, "x", true));
+        const from = Math.max(left, chart.valToPos(placeOf(epoch), "x", true));
         if (from > left + width) return;
         chart.ctx.save();
         if (index % 2) {
           chart.ctx.fillStyle = color("band");
           const next = epochs.toReversed()[index + 1];
-          const to = next ? Math.min(left + width, chart.valToPos(Date.parse(next.created_at) / 1000, "x", true)) : left + width;
+          const to = next ? Math.min(left + width, chart.valToPos(placeOf(next), "x", true)) : left + width;
           chart.ctx.fillRect(from, top, Math.max(0, to - from), height);
         }
         chart.ctx.strokeStyle = color(epoch.cache_break_reason ? "warn" : "line");
@@ -116,24 +122,24 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
         chart.ctx.restore();
       });
     };
-    const values = (name: keyof Point): (number | null)[] => points.map((point) => point[name]);
+    const values = (name: "built" | "cached" | "cacheable"): (number | null)[] => points.map((point) => point[name]);
     const tokens = (_: uPlot, value: number | null): string => (value === null ? "–" : count(Math.round(value)));
     const chart = new Plot.of(
       {
         width: element.clientWidth,
         height: 280,
         hooks: { drawClear: [bands] },
-        scales: { y: { range: (_, __, most) => [0, Math.max(most * 1.1, 10)] } },
-        axes: [axis, { ...axis, size: 64, values: (_, splits) => splits.map((value) => compact(value)) }],
+        scales: { x: { time: false, range: () => [-0.5, points.length - 0.5] }, y: { range: (_, __, most) => [0, Math.max(most * 1.1, 10)] } },
+        axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], values: (_, splits) => splits.map((place) => points[place]?.label ?? "") }, { ...axis, size: 64, values: (_, splits) => splits.map((value) => compact(value)) }],
         series: [
-          { label: "Time", value: (_, value: number | null) => (value === null ? "–" : time(new Date(value * 1000).toISOString())) },
+          { label: "Time", value: (_, value: number | null) => (value === null || !points[value] ? "–" : time(new Date(points[value].at).toISOString())) },
           { label: "Payload", stroke: color("accent"), width: 2, spanGaps: true, value: tokens, points: { size: 5 } },
           { label: "Cached by the provider", stroke: color("good"), fill: color("good-soft"), width: 1.5, spanGaps: true, value: tokens },
           { label: "Cacheable", stroke: color("tool"), dash: [5, 4], width: 1.5, spanGaps: true, value: tokens },
           ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [{ label: "Window", stroke: color("warn"), dash: [2, 3], width: 1, value: tokens }] : []),
         ],
       },
-      [values("at") as number[], values("built"), values("cached"), values("cacheable"), ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [points.map(() => window)] : [])],
+      [points.map((_, place) => place), values("built"), values("cached"), values("cacheable"), ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [points.map(() => window)] : [])],
       element,
     );
     const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: 280 }));

@@ -33,7 +33,7 @@ function regionsOf({ budget }: Preview): Region[] {
 export function Window({ conversation }: { conversation: Conversation }): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
-  const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 1 } } })), ["last epoch", id]);
+  const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
   const models = useResource(() => good(api.GET("/v1/models", { params: { query: { limit: 1000 } } })), ["models"]);
   const used = epochs.data?.data[0];
   const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
@@ -71,7 +71,7 @@ export function Window({ conversation }: { conversation: Conversation }): JSX.El
         </>
       ) : !shown ? <Loading what="the window" /> : (
         <>
-          <Regions preview={shown} />
+          <Regions preview={shown} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
           <Cells conversation={conversation} preview={shown} />
         </>
       )}
@@ -79,7 +79,7 @@ export function Window({ conversation }: { conversation: Conversation }): JSX.El
   );
 }
 
-function Regions({ preview }: { preview: Preview }): JSX.Element {
+function Regions({ preview, first }: { preview: Preview; first: boolean }): JSX.Element {
   const { budget, thresholds } = preview;
   const regions = regionsOf(preview);
   const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
@@ -94,14 +94,14 @@ function Regions({ preview }: { preview: Preview }): JSX.Element {
         <Fact name="Used"><b>{count(budget.used_tokens)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
         <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.next_threshold && <span class="muted"> {count(preview.tokens_to_next ?? 0)} to {preview.next_threshold}</span>}</Fact>
         <Fact name="Prompt cache" hint="Whether the next payload extends the last one byte for byte">
-          {preview.cache_break_reason ? <span class="warn">breaks: {reasonText(preview.cache_break_reason)}</span> : preview.epoch > 1 || preview.stable_items > 0 ? "extends the last payload" : "first payload"}
+          {first ? "first payload for this model" : preview.cache_break_reason ? <span class="warn">breaks: {reasonText(preview.cache_break_reason)}</span> : "extends the last payload"}
           <span class="muted"> · epoch {preview.epoch}</span>
         </Fact>
         <Fact name="Counted" hint="How the tokens were counted">{preview.estimate.method}{preview.estimate.margin > 0 && <span class="muted"> · margin {percent(100 * preview.estimate.margin)}</span>}</Fact>
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
-      {preview.degraded.length > 0 && <p class="warn">This payload is degraded: {preview.degraded.map(reasonText).join(", ")}.</p>}
+      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
           {regions.filter((region) => region.tokens > 0).map((region) => (
@@ -189,7 +189,9 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
   const stableTokens = messages.data.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
   const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
   const breakpoints = new Set(preview.breakpoint_seqs);
-  const widthOf = (tokens: number): string => `${Math.max(10, (9000 * tokens) / Math.max(total, 1))}px`;
+  // One scale for all cells: the largest message takes a row at most.
+  const row = Math.max(total / 7, ...messages.data.map((message) => message.token_count), 1);
+  const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
   const move = (event: KeyboardEvent): void => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step || !list.current) return;
