@@ -57,7 +57,7 @@ function Page(): JSX.Element {
       (caller) => (mayWrite.value = !caller.read_only),
       () => (mayWrite.value = false),
     );
-  }, [key]);
+  }, [key, mayWrite.value ? 0 : changes.value]); // asked again until something may be changed
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>

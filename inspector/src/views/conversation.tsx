@@ -28,6 +28,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   const params = at(id);
   const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}", { params })), ["conversation", id]);
   const budget = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/budget", { params })), ["budget", id]);
+  const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
   const live = useLive(id);
   if (found.error) {
     return found.error.status === 404
@@ -70,7 +71,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
         : view === "time" ? <Timeline conversation={conversation} />
         : view === "compare" ? <Compare conversation={conversation} />
         : view === "live" ? <Live id={id} live={live} />
-        : <Window conversation={conversation} />}
+        : <Window conversation={conversation} reading={reading} epochs={epochs} />}
     </section>
   );
 }

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, good, type Message } from "../api.ts";
 import { lineOf, type Part, partsOf } from "../content.ts";
-import { bytes, count, plural, time, words } from "../format.ts";
+import { bytes, count, plural, time } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages } from "../resource.ts";
@@ -16,6 +16,14 @@ import { Blob } from "./blob.tsx";
 const BLOCK = 100;
 const LINES = 12;
 const LARGE_BYTES = 2000;
+/** How the context shows a message, in the words of the badge and of its hint. */
+const STATES: Record<Message["visibility"]["state"], { text: string; hint: string }> = {
+  verbatim: { text: "verbatim", hint: "The payload has it word for word." },
+  cleared: { text: "result cleared", hint: "A placeholder stands for the result; the model can read it by a tool." },
+  summarised: { text: "summarised", hint: "A summary stands for it: the model sees that text only." },
+  left_out: { text: "left out", hint: "The payload does not have it, and no summary stands for it." },
+  outside: { text: "outside the window", hint: "The payload does not have it: it is older than the window or the last clear." },
+};
 
 export function Messages({ conversation }: { conversation: Conversation }): JSX.Element {
   const id = conversation.conversation_id;
@@ -128,7 +136,7 @@ function Row({ id, message, q, marked }: { id: string; message: Message; q: stri
       <header>
         <a class="seq" href={toConversation(id, "messages", { seq: String(message.seq) })}>#{message.seq}</a>
         <Badge kind={message.role}>{message.role}</Badge>
-        {state !== "verbatim" && <Badge kind={state}>{words(state)}</Badge>}
+        {state !== "verbatim" && <span title={STATES[state].hint}><Badge kind={state}>{STATES[state].text}</Badge></span>}
         {message.content_truncated && <Badge kind="preview">preview</Badge>}
         {message.pinned && <Badge kind="pin">pinned</Badge>}
         {message.redacted_at && <Badge kind="redacted">redacted</Badge>}

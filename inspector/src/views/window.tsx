@@ -2,12 +2,12 @@
 
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { api, at, type Conversation, FORMATS, type Format, good, type Message, type Preview } from "../api.ts";
+import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading } from "../api.ts";
 import { lineOf } from "../content.ts";
 import { compact, count, percent, plural, time, words } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
-import { useResource } from "../resource.ts";
+import { type Resource, useResource } from "../resource.ts";
 import { Badge, Curl, Failed, Fact, Field, Loading, reasonText } from "../ui.tsx";
 
 const MOST_CELLS = 1500;
@@ -30,10 +30,16 @@ function regionsOf({ budget }: Preview): Region[] {
   ];
 }
 
-export function Window({ conversation }: { conversation: Conversation }): JSX.Element {
+interface Shown {
+  conversation: Conversation;
+  /** Its budget as the log is now. */
+  reading: Reading | undefined;
+  epochs: Resource<{ data: Epoch[] }>;
+}
+
+export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
-  const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
   const models = useResource(() => good(api.GET("/v1/models", { params: { query: { limit: 1000 } } })), ["models"]);
   const used = epochs.data?.data[0];
   const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
@@ -71,7 +77,7 @@ export function Window({ conversation }: { conversation: Conversation }): JSX.El
         </>
       ) : !shown ? <Loading what="the window" /> : (
         <>
-          <Regions preview={shown} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
+          <Regions preview={shown} reading={reading} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
           <Cells conversation={conversation} preview={shown} />
         </>
       )}
@@ -79,7 +85,7 @@ export function Window({ conversation }: { conversation: Conversation }): JSX.El
   );
 }
 
-function Regions({ preview, first }: { preview: Preview; first: boolean }): JSX.Element {
+function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
   const { budget, thresholds } = preview;
   const regions = regionsOf(preview);
   const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
@@ -101,7 +107,7 @@ function Regions({ preview, first }: { preview: Preview; first: boolean }): JSX.
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
-      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. A build compacts first where its policy allows that.</p>}
+      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.used_tokens > preview.budget.effective_window && `Before that it takes ${count(reading.budget.used_tokens)} tokens. `}A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
           {regions.filter((region) => region.tokens > 0).map((region) => (
