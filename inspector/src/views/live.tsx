@@ -65,16 +65,18 @@ async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal)
 }
 
 let pending = 0;
-/** Let views read again, once for events that come together. */
+let announced = 0;
+/** Let views read again, once for events that come together and every two seconds at most. */
 function announce(): void {
   if (pending) return;
   pending = window.setTimeout(() => {
     pending = 0;
+    announced = Date.now();
     changes.value += 1;
-  }, 300);
+  }, Math.max(300, announced + 2000 - Date.now()));
 }
 
-function useStream(path: string): Signal<LiveState> {
+export function useStream(path: string): Signal<LiveState> {
   const state = useMemo(() => signal<LiveState>({ state: "connecting", events: [] }), [path]);
   useEffect(() => {
     let stop = new AbortController();
