@@ -178,7 +178,7 @@ function RunCard({ run: { strategy, result, refused } }: { run: Run }): JSX.Elem
   return (
     <article class="run">
       <h3>{words(strategy)}</h3>
-      {result.reason && <p class="muted">{result.reason}</p>}
+      {result.reason && result.reason !== "dry run" && <p class="muted">{result.reason}</p>}
       <BeforeAfter before={result.before_tokens} after={result.after_tokens} />
       <p class="muted">{result.before_msg_count} → {plural(result.after_msg_count, "message")}{result.estimated && " · estimated"}{result.planned_calls > 0 && ` · ${plural(result.planned_calls, "call")}, ${count(result.input_tokens)} tokens in`} · {usd(result.cost_usd)}</p>
       {result.degraded.length > 0 && <p class="warn">{result.degraded.map(reasonText).join(", ")}</p>}

@@ -10,7 +10,7 @@ import { place, setQuery, toConversation } from "../router.ts";
 import { type Resource, useResource } from "../resource.ts";
 import { Badge, Curl, Failed, Fact, Field, Loading, reasonText } from "../ui.tsx";
 
-const MOST_CELLS = 1500;
+const MOST_CELLS = 800;
 const WINDOWS = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 1_000_000];
 const PLACEHOLDER_TOKENS = 64;
 
@@ -40,7 +40,9 @@ interface Shown {
 export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
-  const models = useResource(() => good(api.GET("/v1/models", { params: { query: { limit: 1000 } } })), ["models"]);
+  const [choosing, setChoosing] = useState(false);
+  // A thousand names, which only who chooses another one needs.
+  const models = useResource(async () => (choosing ? good(api.GET("/v1/models", { params: { query: { limit: 1000 } } })) : undefined), ["models", choosing]);
   const used = epochs.data?.data[0];
   const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
   const model = query.get("model") ?? "";
@@ -61,7 +63,7 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
         <Field label="Format"><select value={format} onChange={(event) => setQuery({ format: event.currentTarget.value })}>
           {FORMATS.map((name) => <option key={name} value={name}>{words(name)}</option>)}
         </select></Field>
-        <Field label="Model"><input list="models" value={model} placeholder={conversation.effective_model ?? "choose a model"} onChange={(event) => setQuery({ model: event.currentTarget.value })} /></Field>
+        <Field label="Model"><input list="models" onFocus={() => setChoosing(true)} value={model} placeholder={conversation.effective_model ?? "choose a model"} onChange={(event) => setQuery({ model: event.currentTarget.value })} /></Field>
         <datalist id="models">{models.data?.data.map((item) => <option key={item.model} value={item.model} />)}</datalist>
         <Field label="Context window"><select value={size} onChange={(event) => setQuery({ window: event.currentTarget.value })}>
           <option value="">as the policy says</option>
@@ -224,7 +226,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
             style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
             href={toConversation(id, "messages", { seq: String(item.message.seq) })}
             aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${stateOf(item.message)}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
-            onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)}><span>{item.message.seq}</span></a>
+            onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
         ) : (
           <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
             {plural(item.to - item.from, "message")} {item.state}{item.tokens ? ` in ${compact(item.tokens)} tokens` : ""}
