@@ -32,8 +32,15 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
-from app.api.operation import health, pages
-from app.api.payload import context, reported_usage, stateless, usage_totals, validation
+from app.api.operation import caller, health, pages
+from app.api.payload import (
+    call_history,
+    context,
+    reported_usage,
+    stateless,
+    usage_totals,
+    validation,
+)
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
@@ -53,6 +60,7 @@ from app.services.conversations.redactions import RedactionService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
+from app.services.payload.call_history import CallHistoryService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
@@ -106,8 +114,10 @@ ROUTERS = (
     validation.router,
     tokens.router,
     models.router,
+    call_history.router,
     usage_totals.router,
     strategies.router,
+    caller.router,
     health.router,
     pages.router,
 )
@@ -201,6 +211,7 @@ def create_app(
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
+    app.state.inspector = pages.INSPECTOR
     app.state.services = _services(settings, parts)
     return app
 
@@ -256,6 +267,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         context=context,
         steps=StepService(log, usage, context),
         build_replay=parts.build_replay,
+        call_history=CallHistoryService(database),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),

@@ -29,6 +29,7 @@ from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
+from app.services.payload.call_history import CallHistoryService
 from app.services.payload.context import ContextService
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
@@ -63,6 +64,7 @@ class Services:
     log: LogService
     context: ContextService
     build_replay: BuildReplayService
+    call_history: CallHistoryService
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService

@@ -165,6 +165,18 @@ class RecordedBuild:
     build_id: str
 
 
+def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
+    """Return the build that `record` would return, without storing anything; it has no id."""
+    rendered, items, epoch = state.rendered, state.items, choice.last_epoch
+    assert rendered is not None and items is not None
+    is_new = epoch is None or choice.break_reason is not None
+    if epoch is None or is_new:
+        epoch = _new_epoch(deps, state, choice)
+    epoch = replace(epoch, reason=choice.break_reason)
+    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
+    return RecordedBuild(state, rendered, epoch, is_new, through_seq, "")
+
+
 async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
     """Write the epoch unless it is the last one. Raises Restart when another build was first."""
     rendered, items = state.rendered, state.items

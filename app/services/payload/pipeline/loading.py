@@ -74,7 +74,9 @@ async def load(
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     _check_prompt(resolved, limits, attempt)
-    if not is_shown_with(build_input.compaction_strategy, resolved.policy.strategy):
+    if not attempt.is_preview and not is_shown_with(
+        build_input.compaction_strategy, resolved.policy.strategy
+    ):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(

@@ -96,6 +96,7 @@ class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
     `appended` was stored in the same request. Only the first pass uses it, and what is in memory.
+    A preview neither compacts nor stores anything.
     """
 
     tenant_id: str
@@ -107,6 +108,7 @@ class Attempt:
     may_compact: bool = True
     appended: Appended | None = None
     is_first: bool = True
+    is_preview: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:

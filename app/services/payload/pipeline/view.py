@@ -65,7 +65,7 @@ async def _for_model(deps: BuildDependencies, loaded: LoadedConversation, view: 
     """Return the view as this payload shows it. Raises Restart when a summary was made for that."""
     attempt, format = loaded.attempt, loaded.attempt.settings.format
     view = view_for_model(view, loaded.resolved.model or "", format)
-    if view.sent_item is not None or not lacks_summary(view):
+    if attempt.is_preview or view.sent_item is not None or not lacks_summary(view):
         return view
     state = loaded.input.conversation.state
     degraded = await deps.compaction.summarise_behind_item(
