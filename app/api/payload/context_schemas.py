@@ -158,7 +158,7 @@ _PREVIEWED: dict[str, Any] = {
     "summaries": [],
     "stable_through": 1,
     "breakpoint_seqs": [1],
-    "thresholds": {"notice": 99123, "due": 86733, "compact": 117708, "blocked": 121425},
+    "thresholds": {"notice": 99123, "due": 92928, "compact": 117708, "blocked": 121425},
 }
 
 

@@ -89,7 +89,7 @@ async def test_a_preview_has_no_effects(settings: Settings, client: httpx.AsyncC
     assert await counts() == before
     assert (await client.get(f"{path}/state")).json() == state
     thresholds = previewed["thresholds"]
-    assert thresholds == {"notice": 1120, "due": 980, "compact": 1330, "blocked": 1372}
+    assert thresholds == {"notice": 1120, "due": 1050, "compact": 1330, "blocked": 1372}
 
 
 async def test_a_preview_shows_summaries(client: httpx.AsyncClient) -> None:

@@ -172,9 +172,8 @@ def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
     is_new = epoch is None or choice.break_reason is not None
     if epoch is None or is_new:
         epoch = _new_epoch(deps, state, choice)
-    epoch = replace(epoch, reason=choice.break_reason)
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
-    return RecordedBuild(state, rendered, epoch, is_new, through_seq, "")
+    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, "")
 
 
 async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
