@@ -138,5 +138,6 @@ def test_the_page_has_its_headings() -> None:
         "Retention",
         "Archive",
         "Redaction",
+        "Check and usage",
         "Keys and limits",
     ]
