@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from typing import BinaryIO
 
@@ -9,6 +10,9 @@ import click
 
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
+from app.cli.output import as_json, print_rows
+
+KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
 
 
 @click.group()
@@ -69,12 +73,27 @@ def rotate_key(key_id: str, overlap_hours: int) -> None:
 
 @keys.command("list")
 @click.option("--tenant", help="Only this tenant's keys.")
+@as_json
 @on_database
-def list_keys(tenant: str | None) -> None:
+def list_keys(tenant: str | None, is_json: bool) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
-    from app.keys import table_of_keys
+    from app.keys import list_of_keys
 
-    click.echo(run_migrated(existing_settings(), partial(table_of_keys, tenant)))
+    rows = run_migrated(existing_settings(), partial(list_of_keys, tenant))
+    print_rows(rows, KEY_HEADS, is_json=is_json)
+
+
+@keys.command("expire")
+@click.argument("key_id")
+@click.option(
+    "--in-days", type=click.IntRange(0, 36_500), required=True, help="From now; 0 is now."
+)
+@on_database
+def expire_key(key_id: str, in_days: int) -> None:
+    """Set when KEY_ID expires, instead of the time it was created with."""
+    from app.keys import expire
+
+    click.echo(run_migrated(existing_settings(), partial(expire, key_id, in_days)))
 
 
 @keys.command("revoke")
@@ -90,12 +109,14 @@ def revoke_key(key_id: str) -> None:
 @keys.command("uses")
 @click.argument("key_id")
 @click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
+@as_json
 @on_database
-def list_uses(key_id: str, days: int) -> None:
+def list_uses(key_id: str, days: int, is_json: bool) -> None:
     """Show per hour and address how many requests of a key were admitted and refused."""
-    from app.keys import table_of_uses
+    from app.keys import uses_of
 
-    click.echo(run_migrated(existing_settings(), partial(table_of_uses, key_id, days)))
+    rows = run_migrated(existing_settings(), partial(uses_of, key_id, days))
+    print_rows(rows, ("hour", "address", "admitted", "refused"), is_json=is_json)
 
 
 @click.group()
@@ -104,12 +125,16 @@ def tenants() -> None:
 
 
 @tenants.command("list")
+@as_json
 @on_database
-def list_tenants() -> None:
+def list_tenants(is_json: bool) -> None:
     """List tenants with the limits that override the settings."""
-    from app.keys import table_of_tenants
+    from app.domain.tenancy.quotas import TenantLimits
+    from app.keys import list_of_tenants
 
-    click.echo(run_migrated(existing_settings(), table_of_tenants))
+    rows = run_migrated(existing_settings(), list_of_tenants)
+    heads = ("tenant", *(field.name for field in fields(TenantLimits)))
+    print_rows(rows, heads, is_json=is_json)
 
 
 @tenants.command("limit")

@@ -170,6 +170,20 @@ class KeyService:
         self._cached.pop(key_id, None)
         return key_text(new_id, new_secret), expires_at
 
+    async def expire(self, key_id: str, expires_at: datetime) -> None:
+        """Set when a key expires, effective as a revocation is.
+
+        Raises NotFound, and Conflict for a key that is revoked.
+        """
+        async with self._database.transaction() as session:
+            key = await session.keys.find(key_id)
+            if key is None:
+                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            if key.revoked_at is not None:
+                raise Conflict(f"API key {key_id} is revoked", {"key_id": key_id})
+            await session.keys.expire(key_id, expires_at)
+        self._cached.pop(key_id, None)
+
     async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
         async with self._database.session() as session:
