@@ -12,6 +12,17 @@ RUN python -m venv --without-pip /opt/venv \
  && rm -rf /opt/venv/lib/python3*/site-packages/litellm/proxy/_experimental/out \
  && python -m compileall -q --invalidation-mode unchecked-hash -x /litellm/proxy/ /opt/venv/lib
 
+# The page at /inspector. Of this stage the image has only the built files.
+FROM ${BASE} AS inspector
+WORKDIR /src
+COPY requirements-inspector.lock ./
+RUN python -m venv /opt/node \
+ && /opt/node/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
+        -r requirements-inspector.lock
+COPY openapi openapi
+COPY inspector inspector
+RUN mkdir app && /opt/node/bin/python inspector/build.py
+
 # The service itself, which is what most releases change.
 FROM dependencies AS service
 COPY requirements-build.lock ./
@@ -21,6 +32,7 @@ RUN python -m venv /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY migrations migrations
+COPY --from=inspector /src/app/inspector_files app/inspector_files
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
         --prefix /opt/service /wheels/*.whl \

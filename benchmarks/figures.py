@@ -25,6 +25,7 @@ _ORDER = (
     "new_epochs",
     "large_logs",
     "large_database",
+    "archive",
     "scaling",
     "memory",
     "start",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from app.demo import (
     replay,
 )
 from app.settings import Settings
+from tests.commands import COMMAND, environment
 from tests.conftest import in_thread
 from tests.replay import read_messages
 
@@ -51,6 +53,25 @@ def test_samples_are_replayed_and_compacted(served: str) -> None:
     assert int(totals[5]) >= 3
     assert int(totals[4].replace(",", "")) <= SAMPLE_WINDOW - MAX_OUTPUT_TOKENS
     assert "Refused" not in result.output
+
+
+def test_the_demo_opens_the_inspector(served: str, tmp_path: Path) -> None:
+    """With `--open` the browser is sent to the inspector of the service. [inspector.page]"""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n', encoding="utf-8")
+    browser.chmod(0o755)
+    trace = tmp_path / "one.jsonl"
+    trace.write_text(SAMPLES.read_text(encoding="utf-8").splitlines()[-1], encoding="utf-8")
+    done = subprocess.run(
+        [*COMMAND, "demo", str(trace), "--url", served, "--open"],
+        env=environment(BROWSER=f"{browser} %s"),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert opened.read_text(encoding="utf-8") == f"{served}/inspector"
+    assert f"{served}/inspector" in done.stdout
 
 
 @pytest.mark.parametrize("trace", read_traces(SAMPLES), ids=lambda trace: trace.name)

@@ -179,7 +179,10 @@ def test_the_image_holds_what_the_wheel_is_made_of() -> None:
         assert f"COPY {package} {package}\n" in DOCKERFILE
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock"])
+LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-inspector.lock"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
 def test_what_is_installed_is_pinned_by_hash(lock: str) -> None:
     """The image installs wheels of the lock and nothing else, each checked by its hash."""
     commands = [line for line in DOCKERFILE.split("&&") if f"-r {lock}" in line]

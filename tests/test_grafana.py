@@ -136,6 +136,7 @@ def test_the_page_has_its_headings() -> None:
         "Database outages",
         "Recall by meaning",
         "Retention",
+        "Archive",
         "Redaction",
         "Keys and limits",
     ]

@@ -25,7 +25,8 @@ import click
     help="API key, if the service requires one.",
     show_envvar=True,
 )
-def demo(traces: Path | None, url: str, key: str | None) -> None:
+@click.option("--open", "opens", is_flag=True, help="Open the inspector in a browser.")
+def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
     """Replay conversations against a running service and print the result of each.
 
     TRACES is a file with one conversation per line; default: the samples of the project. The exit
@@ -33,4 +34,9 @@ def demo(traces: Path | None, url: str, key: str | None) -> None:
     """
     from app.demo import run
 
-    run(traces, url, key)
+    page = run(traces, url, key)
+    if opens:
+        import webbrowser
+
+        if not webbrowser.open(page):
+            click.echo(f"No browser was found: open {page} in one.")

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -152,18 +153,7 @@ class ObjectStore:
                 return int((await opened.head_async(object_key))["size"])
         return None
 
-    async def pieces(self, object_key: str) -> AsyncIterator[bytes]:
-        """Yield the bytes of an object."""
-        async with self.client() as opened:
-            pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
-        while True:
-            async with self.client():
-                piece = await anext(pieces, None)
-            if piece is None:
-                return
-            yield bytes(piece)
-
-    async def put(self, object_key: str, pieces: AsyncIterator[bytes]) -> None:
+    async def put(self, object_key: str, pieces: AsyncIterator[bytes | memoryview]) -> None:
         """Write an object, whole or not at all."""
         writer = ObjectWriter(self, object_key)
         try:
@@ -172,6 +162,23 @@ class ObjectStore:
             await writer.finish()
         finally:
             await writer.abort()
+
+    async def pieces(self, object_key: str) -> AsyncIterator[memoryview]:
+        """Yield the bytes of an object in pieces of a few mebibytes."""
+        async with self.client() as opened:
+            pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
+        while True:
+            async with self.client():
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield memoryview(piece)
+
+    async def flush(self, object_key: str) -> None:
+        """Write an object of a folder to the disk; in a bucket it is durable already."""
+        if self._url.startswith("file:"):
+            async with self.client():
+                await asyncio.to_thread(_flush, _folder_of(self._url), object_key)
 
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Delete objects; missing ones are no error."""
@@ -193,9 +200,10 @@ class ObjectStore:
         """
         if not self._url.startswith("file:"):
             return 0
-        folder = Path(unquote(urlsplit(self._url).path))
         async with self.client():
-            return await asyncio.to_thread(_drop_parts, folder, older_than.timestamp())
+            return await asyncio.to_thread(
+                _drop_parts, _folder_of(self._url), older_than.timestamp()
+            )
 
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object older than a time.
@@ -261,6 +269,22 @@ def _open(url: str, timeout_seconds: float) -> Any:
     # Client options stay unset, because they would override those of the environment.
     limit = timedelta(seconds=timeout_seconds)
     return from_url(url, retry_config={"max_retries": 3, "retry_timeout": limit})
+
+
+def _folder_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
+def _flush(folder: Path, object_key: str) -> None:
+    # obstore may escape a tenant in the name of its folder.
+    (file,) = folder.glob("*/" + object_key.partition("/")[2])
+    # With the folders, or a crash of the machine could lose the file's name.
+    for path in (file, *file.parents[:3]):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _drop_parts(folder: Path, written_before: float) -> int:

@@ -15,6 +15,8 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.http.bodies import BODY_PERMIT
+from app.api.http.body_memory import BodyPermit
 from app.api.http.routing import DirectRoute
 
 
@@ -31,11 +33,17 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, as FastAPI does where its telemetry is off."""
-        if scope["type"] != "http" or self.middleware_stack is None:
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
         scope["app"] = self
-        await self.middleware_stack(scope, receive, send)
+        permit = scope[BODY_PERMIT] = BodyPermit(self.state.body_memory)
+        try:
+            await self.middleware_stack(scope, receive, send)
+        finally:
+            permit.release()
 
     def build_middleware_stack(self) -> ASGIApp:
         """Return the app that handles a request; FastAPI calls this for the first one."""

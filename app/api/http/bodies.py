@@ -8,6 +8,7 @@
 4. Responses are dicts and dataclasses serialised without response models.
 5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
    objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
+6. Long bodies share the memory of `app.api.http.body_memory`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from app.api.http.body_memory import BodyPermit
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
 from app.domain.common.json_structure import (
@@ -40,6 +42,8 @@ THREAD_BYTES = 256 * 1024
 
 Below it a thread costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
 """
+BODY_PERMIT = "body_permit"
+"""Where the application puts the permit for a long body, which it releases in the end."""
 _SLICE = 1 << 20
 _MIN_VALUE_BYTES = 2  # with its comma
 _Arguments = ParamSpec("_Arguments")
@@ -107,9 +111,11 @@ class WireRequest(Request):
             raise _too_large(max_bytes)
         if not has_more:
             return chunk
+        permit: BodyPermit = self.scope[BODY_PERMIT]
         body = bytearray(chunk)  # a list of small chunks takes many times the memory
         while has_more:
             chunk, has_more = await self._next_chunk()
+            await permit.take(len(chunk))
             body += chunk
             if len(body) > max_bytes:
                 raise _too_large(max_bytes)

@@ -17,6 +17,7 @@ from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
+from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
@@ -28,6 +29,7 @@ from app.services.conversations.tenant_search import TenantSearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
+from app.services.payload.call_history import CallHistoryService
 from app.services.payload.context import ContextService
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
@@ -53,6 +55,7 @@ class Services:
     """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
 
     agents: AgentService
+    archives: ArchiveService
     blobs: BlobReader
     uploads: BlobUploads
     blob_collector: BlobCollector
@@ -61,6 +64,7 @@ class Services:
     log: LogService
     context: ContextService
     build_replay: BuildReplayService
+    call_history: CallHistoryService
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService

@@ -33,11 +33,13 @@ from app.domain.tenancy.quotas import QuotaKind, QuotaState
 
 PUBLIC_PATHS = frozenset(
     {
-        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json"),
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/inspector"),
         *("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"),
     }
 )
 """Paths without authentication."""
+PUBLIC_FOLDER = "/inspector/"
+"""The folder of the inspector's files, which need none either."""
 ANY_HOST = "*"
 """The allowed host that allows all hosts."""
 
@@ -90,7 +92,7 @@ class AuthenticationMiddleware:
                 scope, receive, send
             )
             return
-        if scope["path"] in PUBLIC_PATHS:
+        if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
             await self._app(scope, receive, send)
             return
         client = scope.get("client")

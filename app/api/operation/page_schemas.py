@@ -14,6 +14,7 @@ class ServiceLinks(ResponseSchema):
         {
             "name": "Context Service",
             "version": "0.1.0",
+            "inspector": "/inspector",
             "docs": "/docs",
             "openapi": "/openapi.json",
             "health": "/healthz",
@@ -23,6 +24,9 @@ class ServiceLinks(ResponseSchema):
 
     name: str = Field(description="Name of the service.")
     version: str = Field(description="Version of the service.")
+    inspector: str | None = Field(
+        description="Path of the inspector, for a browser; null where it is not built."
+    )
     docs: str = Field(description="Path of the API reference, for a browser.")
     openapi: str = Field(description="Path of the OpenAPI document.")
     health: str = Field(description="Path of the liveness check.")

@@ -1,13 +1,17 @@
-"""`/` and `/docs`: the pages that a browser opens first.
+"""`/`, `/inspector` and `/docs`: the pages that a browser opens first.
 
 1. They need no key and contain nothing of a tenant.
 2. `/docs` works without a network: its files come from a package. The URLs in it are relative, so
    that it also works behind a proxy that adds a path prefix.
 3. Their Content-Security-Policy allows files of this service only, and no inline script.
+4. The inspector is built from `inspector/` into a folder of this package. Names of its files
+   contain a hash of their content, so that browsers keep them; the page itself is asked for again.
+5. Without that folder `/inspector` says how to build it, and `/` lists links.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -15,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
+import app
 from app.api.http.bodies import Json
 from app.api.http.routing import WireRoute
 from app.api.operation.page_schemas import ServiceLinks
+from app.domain.common.errors import NotFound
 
 router = APIRouter(route_class=WireRoute, tags=["health"])
 docs_router = APIRouter(route_class=WireRoute, include_in_schema=False)
@@ -38,6 +44,8 @@ _POLICY = (
 )
 _HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
 _ASSET_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=3600"}
+_PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+_HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 
 _PAGE = """\
 <!doctype html>
@@ -71,6 +79,19 @@ SwaggerUIBundle({
 _ASSETS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
 """The files of the package that the page loads, with their media types."""
 
+_NOT_BUILT = _PAGE.format(
+    title=_TITLE,
+    head="",
+    body="<h1>The inspector is not built</h1>\n<p>In a checkout <code>make inspector</code>"
+    " builds it, as <code>make run</code> does before it starts the service. Released wheels and"
+    ' images have it.</p>\n<p>The API works without it: <a href="docs">its reference</a>.</p>\n',
+)
+_KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
+
+INSPECTOR = Path(app.__file__).with_name("inspector_files")
+"""The folder that `inspector/build.ts` writes."""
+
 _EITHER: dict[str, Any] = {
     "content": {"text/html": {"schema": {"type": "string"}, "example": "<!doctype html>…"}}
 }
@@ -81,18 +102,44 @@ _EITHER: dict[str, Any] = {
     operation_id="get_links",
     summary="Where to start",
     response_model=ServiceLinks,
-    responses={200: _EITHER},
+    responses={200: _EITHER, 303: {"description": "For browsers: the inspector."}},
 )
 async def get_links(request: Request) -> Response:
     """Return the version, and the paths of documentation and health.
 
-    The answer is HTML if `Accept` prefers `text/html` to `application/json`, as browsers do.
+    If `Accept` prefers `text/html` to `application/json`, as browsers do, the answer leads to the
+    inspector, or is HTML where that is not built.
     """
     version: str = request.app.version
     headers = _HEADERS | {"Vary": "Accept"}
+    links = {"inspector": "/inspector"} if _inspector(request) else {}
     if _quality(request, "text/html") > _quality(request, "application/json"):
+        if links:
+            return RedirectResponse("inspector", 303, headers)
         return HTMLResponse(_start_page(version), headers=headers)
-    return Json({"name": _TITLE, "version": version, **_LINKS}, headers=headers)
+    body = {"name": _TITLE, "version": version, "inspector": None, **links, **_LINKS}
+    return Json(body, headers=headers)
+
+
+@docs_router.get("/inspector")
+async def inspector(request: Request) -> Response:
+    """Return the inspector's page; 404 with an explanation where it is not built."""
+    folder = _inspector(request)
+    if folder is None:
+        return HTMLResponse(_NOT_BUILT, 404, headers=_PAGE_HEADERS)
+    return FileResponse(folder / "index.html", media_type="text/html", headers=_PAGE_HEADERS)
+
+
+@docs_router.get("/inspector/{name}")
+async def inspector_file(request: Request, name: str) -> Response:
+    """Return a file that the inspector's page names."""
+    folder = _inspector(request)
+    kind = _KINDS.get(name.rpartition(".")[2])
+    if folder is None or kind is None or not _FILE_NAME.fullmatch(name):
+        raise NotFound("The inspector has no such file")
+    if not (path := folder / name).is_file():
+        raise NotFound("The inspector has no such file: reload the page")
+    return FileResponse(path, media_type=kind, headers=_HASHED_HEADERS)
 
 
 @docs_router.get("/docs")
@@ -114,6 +161,12 @@ async def _asset(request: Request) -> Response:
 
 for _name in _ASSETS:
     docs_router.add_api_route(f"/docs/{_name}", _asset)
+
+
+def _inspector(request: Request) -> Path | None:
+    """Return the folder of the built inspector, None without one."""
+    folder: Path = request.app.state.inspector
+    return folder if (folder / "index.html").is_file() else None
 
 
 @cache

@@ -16,7 +16,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.fields import NAME_PATTERN
+from app.api.http.fields import MAX_TOKENS, NAME_PATTERN
 from app.api.http.routing import DirectRoute, WireRoute
 from app.api.payload.budget_schemas import Reading
 from app.api.payload.context_schemas import (
@@ -27,6 +27,7 @@ from app.api.payload.context_schemas import (
     EarlierBuild,
     OverflowAnswer,
     OverflowRequest,
+    PreviewedContext,
     StateShown,
 )
 from app.api.payload.reported_usage import shown_report
@@ -44,6 +45,7 @@ from app.domain.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
+from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import Verdict, VerdictKind, judge_error
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
@@ -68,6 +70,10 @@ _BUILD = problems_of(
     ServiceUnavailable,
 )
 _DEFAULT = RequestSettings()
+OptionalTokens = Annotated[
+    int | None,
+    Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
+]
 _THREAD_BYTES = 20_000
 """A larger report is judged in a thread, off the event loop."""
 _STATUSES_OF_SIZE = (400, 413, 422)
@@ -118,7 +124,9 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
         append = Append(messages, format, expected_seq, idempotency_key)
     if body.usage is not None:
         report = Report(**dict(body.usage), idempotency_key=idempotency_key)
-    known = KnownPayload(**dict(body.known)) if body.known is not None else None
+    known = None
+    if body.known is not None:
+        known = KnownPayload(body.known.epoch, body.known.through_seq, body.known.build_id)
     return Step(_settings(body), known, append, report)
 
 
@@ -143,6 +151,52 @@ async def get_context(
     return Json(
         await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
     )
+
+
+@router.get(
+    f"{_PATH}/context/preview",
+    summary="Preview the next build",
+    response_model=PreviewedContext,
+    responses=_BUILD,
+)
+async def preview_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    format: Annotated[
+        FormatName, Query(description="The provider's message format.")
+    ] = FormatName.OPENAI_CHAT,
+    model: Annotated[
+        str | None,
+        Query(
+            max_length=256,
+            min_length=1,
+            pattern=NAME_PATTERN,
+            description="Model of the call; the conversation's by default.",
+        ),
+    ] = None,
+    max_output_tokens: OptionalTokens = None,
+    max_context_tokens: OptionalTokens = None,
+    payload: Annotated[
+        bool, Query(description="`false`: leave the payload out, which may be large.")
+    ] = True,
+) -> Response:
+    """Return what a build would return now, without its effects.
+
+    Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
+    reduced as for a smaller window of one request, so that a build that compacts may return
+    another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
+    `summaries`, `cleared_through` and `breakpoint_seqs` say which messages of the log the payload
+    shows, and where a cached prefix may end.
+    """
+    settings = RequestSettings(
+        format=format,
+        model=model,
+        max_output_tokens=max_output_tokens,
+        max_context_tokens=max_context_tokens,
+    )
+    built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
+    answer = {name: built[name] for name in PreviewedContext.model_fields}
+    return Json(answer if payload else answer | {"payload": None})
 
 
 @router.get(

@@ -127,6 +127,41 @@ _EARLIER: dict[str, Any] = {
 }
 
 
+_PREVIEWED: dict[str, Any] = {
+    name: _BUILT[name]
+    for name in (
+        "format",
+        "payload",
+        "betas",
+        "epoch",
+        "cache_break_reason",
+        "through_seq",
+        "stable_items",
+        "prefix_hash",
+        "breakpoints",
+        "tail",
+        "tokens_used",
+        "budget",
+        "pressure",
+        "notice",
+        "next_threshold",
+        "tokens_to_next",
+        "estimate",
+        "degraded",
+        "deferred_tools",
+        "defers_natively",
+    )
+} | {
+    "shown_ranges": [[1, 2]],
+    "cleared_through": 0,
+    "uncleared_seqs": [],
+    "summaries": [],
+    "stable_through": 1,
+    "breakpoint_seqs": [1],
+    "thresholds": {"notice": 99123, "due": 92928, "compact": 117708, "blocked": 121425},
+}
+
+
 class StepAppend(RequestSchema):
     """A batch to append before a build: all messages or none."""
 
@@ -392,6 +427,69 @@ class BuiltContext(EarlierBuild):
     reported: UsageAnswer | None = Field(
         description="The stored report; null if the request has no `usage`."
     )
+
+
+class Thresholds(ResponseSchema):
+    """The tokens from which a payload has reached each threshold."""
+
+    notice: int = Field(description="`notice` is true.")
+    due: int | None = Field(description="A compaction is due; null for a strategy without one.")
+    compact: int = Field(description="A build compacts before it returns.")
+    blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
+
+
+class SummaryPlace(ResponseSchema):
+    """A summary in a payload."""
+
+    summary_range: list[int] = Field(description="Seqs it stands for, the end excluded.")
+    tokens: int = Field(description="Tokens of the message that shows it.")
+
+
+class PreviewedContext(ResponseSchema):
+    """What the next build would return, and which messages of the log its payload shows."""
+
+    model_config = examples(_PREVIEWED)
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: PayloadObject | None = Field(description="The payload; null with `payload=false`.")
+    betas: list[str] = Field(description="Beta features of Anthropic that the payload needs.")
+    epoch: int = Field(description="The epoch that the build would belong to.")
+    cache_break_reason: str | None = Field(
+        description="Why the build would begin this epoch, as in a build; null where it would"
+        " extend the last payload, or be the first."
+    )
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="How many of the first items would not change.")
+    prefix_hash: str = Field(description="Hash of the prefix that would not change.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[PayloadItem] = Field(
+        description="The last items of the payload, which the build after it would replace."
+    )
+    tokens_used: int = Field(description="Tokens of the payload.")
+    budget: Budget = Field(description="The context window and its use by this payload.")
+    pressure: Pressure = Field(description="The highest level reached.")
+    notice: bool = Field(description="Whether `notice_at` is reached.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    estimate: Estimate = Field(description="How `tokens_used` was counted.")
+    degraded: list[str] = Field(description="What the payload lacks, as in a build.")
+    deferred_tools: int = Field(description="Number of deferred tool definitions.")
+    defers_natively: bool = Field(description="Whether the provider itself defers them.")
+    shown_ranges: list[list[int]] = Field(
+        description="Ranges of seqs, the end excluded, whose messages the payload shows."
+    )
+    cleared_through: int = Field(
+        description="Large tool results up to this seq are placeholders; 0 for none."
+    )
+    uncleared_seqs: list[int] = Field(description="Results up to it that are not.")
+    summaries: list[SummaryPlace] = Field(description="The summaries that the payload shows.")
+    stable_through: int | None = Field(
+        description="The newest message whose items would not change; null without any."
+    )
+    breakpoint_seqs: list[int | None] = Field(
+        description="The last message of the item of each breakpoint; null where that is a summary."
+    )
+    thresholds: Thresholds = Field(description="The thresholds of this payload in tokens.")
 
 
 _StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]

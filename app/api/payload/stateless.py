@@ -25,15 +25,14 @@ from app.services.payload.stateless import StatelessRequest
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
-_PLAIN = problems_of(ValidationError, MalformedJson, PayloadTooLarge)
-_SUMMARY = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+_ERRORS = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 
 
 @router.post(
     "/v1/context/build",
     summary="Build a context of messages sent along",
     response_model=ContextResult,
-    responses=_SUMMARY,
+    responses=_ERRORS,
 )
 async def build_stateless_context(request: Request, body: StatelessBuild) -> Response:
     """Return all messages or, over the threshold, top, a summary of the middle, and bottom.
@@ -53,7 +52,7 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     "/v1/context/needs-compression",
     summary="Ask whether messages need compression",
     response_model=CompressionNeed,
-    responses=_PLAIN,
+    responses=_ERRORS,
 )
 async def needs_compression(request: Request, body: StatelessMessages) -> Response:
     """Return whether the messages are over the threshold and have a middle to compress."""
@@ -64,7 +63,7 @@ async def needs_compression(request: Request, body: StatelessMessages) -> Respon
     "/v1/context/compress",
     summary="Summarise messages",
     response_model=CompressedMessages,
-    responses=_SUMMARY,
+    responses=_ERRORS,
 )
 async def compress(request: Request, body: Compression) -> Response:
     """Return a summary of all the messages; `503` when the model fails."""

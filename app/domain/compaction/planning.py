@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.domain.common.policy import ChainStep, Policy, StrategyName
 from app.domain.compaction.plans import (
@@ -64,6 +64,7 @@ class CompactionInput:
     view: View
     entries: tuple[Entry, ...]
     active: Compaction | None = None
+    _shown: dict[View, list[Entry]] = field(init=False, default_factory=dict, compare=False)
 
     @property
     def state(self) -> ConversationState:
@@ -73,11 +74,17 @@ class CompactionInput:
     @property
     def shown(self) -> list[Entry]:
         """The entries that the view shows, at their cost in it."""
-        return shown_entries(self.entries, self.view)
+        return self.shown_in(self.view)
+
+    def shown_in(self, view: View) -> list[Entry]:
+        """Return what another view of the same log shows; plans and receipts ask several times."""
+        if (shown := self._shown.get(view)) is None:
+            shown = self._shown[view] = shown_entries(self.entries, view)
+        return shown
 
     def tokens_in(self, view: View) -> int:
         """Return the maximum tokens of a payload that shows this view of the same log."""
-        history_tokens = sum(entry.tokens for entry in shown_entries(self.entries, view))
+        history_tokens = sum(entry.tokens for entry in self.shown_in(view))
         summary_tokens = view_summary_tokens(view, self.resolved.count)
         tool_tokens = agent_tools_tokens(
             self.resolved,
@@ -90,7 +97,7 @@ class CompactionInput:
 
     def messages_in(self, view: View) -> int:
         """Return the number of messages of such a payload, summaries included."""
-        return len(shown_entries(self.entries, view)) + len(view.summary_texts())
+        return len(self.shown_in(view)) + len(view.summary_texts())
 
     def is_just_compacted(self, strategy: StrategyName) -> bool:
         """Whether this strategy made the view to reach the target, and nothing was appended since.

@@ -301,11 +301,14 @@ def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
     if item.tokens == item.placeholder_tokens:
         return item
+    tokens, placeholder_tokens = item.tokens, item.placeholder_tokens
     if view.clears_result(item.seq):
-        return replace(item, tokens=item.placeholder_tokens)
-    if hidden is not None and hidden.holds(item.seq):
-        return replace(item, placeholder_tokens=item.tokens)
-    return item
+        tokens = placeholder_tokens
+    elif hidden is not None and hidden.holds(item.seq):
+        placeholder_tokens = tokens
+    else:
+        return item
+    return Entry(item.seq, item.role, tokens, placeholder_tokens, item.pinned, item.excluded)
 
 
 def summary_message_tokens(summary: str, count: CountText) -> int:

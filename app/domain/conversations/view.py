@@ -263,7 +263,9 @@ class View:
     @property
     def hides_messages(self) -> bool:
         """Whether something stands for messages that are not shown."""
-        return self.sent_item is not None or bool(self.summary_texts())
+        return self.sent_item is not None or bool(
+            self.summaries or self.retain is not None or self.note is not None
+        )
 
     def as_stored(self) -> dict[str, Any]:
         """Return it as a JSON object with its stored names."""

@@ -14,6 +14,8 @@ from typing import Any, Final, NoReturn
 from app.domain.common.errors import ValidationError
 
 MAX_DEPTH: Final = 100
+OBJECT: Final = (dict, Mapping)
+"""The types of JSON objects. A check of an abstract type alone takes ten times as long."""
 _SYSTEM_TEXT = (
     "system text is not part of the log: store it as a section (PUT .../sections)"
     " or send it with the build"
@@ -32,7 +34,7 @@ def refuse_role(role: object, pointer: str, accepted: str) -> NoReturn:
 
 def object_at(value: object, pointer: str) -> Mapping[str, Any]:
     """Read a JSON object."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, OBJECT):
         raise ValidationError.at(pointer, f"must be an object, not {json_type(value)}")
     return value
 
@@ -127,13 +129,13 @@ def json_at(value: object, pointer: str) -> Any:
 
 def object_in(value: object, key: str) -> Mapping[str, Any]:
     """Return the object in a field, an empty one where there is none or `value` is no object."""
-    item = value.get(key) if isinstance(value, Mapping) else None
-    return item if isinstance(item, Mapping) else {}
+    item = value.get(key) if isinstance(value, OBJECT) else None
+    return item if item is not None and isinstance(item, OBJECT) else {}
 
 
 def text_in(value: object, key: str) -> str:
     """Return the string in a field, the empty one where there is none or `value` is no object."""
-    item = value.get(key) if isinstance(value, Mapping) else None
+    item = value.get(key) if isinstance(value, OBJECT) else None
     return item if isinstance(item, str) else ""
 
 
@@ -162,7 +164,9 @@ def compact(value: Any) -> str:
 def _children(level: list[object]) -> list[object]:
     children: list[object] = []
     for item in level:
-        if isinstance(item, Mapping):
+        if item is None or isinstance(item, str | int | float):
+            continue
+        if isinstance(item, OBJECT):
             children.extend(item.values())
         elif isinstance(item, list | tuple):
             children.extend(item)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import orjson
+
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import sendable_json
@@ -57,8 +59,17 @@ def tool_name(name: str) -> str:
 
 
 def is_json(text: str) -> bool:
-    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels."""
-    return _read_json(text) is not _INVALID
+    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels.
+
+    What orjson accepts is such JSON; what it refuses may still be.
+    """
+    try:
+        json_fields.json_at(orjson.loads(text), "")
+    except orjson.JSONDecodeError:
+        return _read_json(text) is not _INVALID
+    except ValidationError:
+        return False
+    return True
 
 
 def arguments_object(text: str) -> dict[str, Any] | None:

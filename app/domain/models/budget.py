@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.domain.common.policy import BudgetPolicy
@@ -38,7 +38,8 @@ class Usage:
     @property
     def total(self) -> int:
         """Tokens of the whole payload."""
-        return self.fixed + self.summary + self.conversation
+        fixed = self.system_prompt + self.skill_prompts + self.tool_descriptions
+        return fixed + self.summary + self.conversation
 
     @property
     def fixed(self) -> int:
@@ -67,7 +68,9 @@ class ContextBudget:
 class Limits:
     """The limits of a payload for one model; `due_at` is None for strategies without a trigger.
 
-    `margin` is the share of the count that is added for safety, 0 for an exact counter.
+    `margin` is the share of the count that is added for safety, 0 for an exact counter. The input
+    may have `effective_window` tokens; `capacity` is the largest count that fits with the margin
+    (rule 5).
     """
 
     total: int
@@ -77,16 +80,13 @@ class Limits:
     compact_trigger: float
     hard_block: float
     margin: float = 0.0
+    effective_window: int = field(init=False, compare=False)
+    capacity: int = field(init=False, compare=False)
 
-    @property
-    def effective_window(self) -> int:
-        """Tokens that the input may have."""
-        return self.total - self.max_output_tokens
-
-    @property
-    def capacity(self) -> int:
-        """The largest count that fits with the margin (rule 5)."""
-        return math.floor(self.effective_window / (1 + self.margin))
+    def __post_init__(self) -> None:
+        window = self.total - self.max_output_tokens
+        object.__setattr__(self, "effective_window", window)
+        object.__setattr__(self, "capacity", math.floor(window / (1 + self.margin)))
 
     def reached(self, used: int, ratio: float) -> bool:
         """Return whether `used` tokens reach this share of the effective window (rule 3)."""
@@ -138,29 +138,27 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
 
 def pressure_status(used: int, limits: Limits) -> PressureStatus:
     """Return the highest level that `used` tokens reach, and the next threshold."""
-    levels = [
+    pressure, notice = Pressure.OK, False
+    ahead: list[tuple[int, str]] = []
+    window = limits.effective_window
+    for level, ratio in (
+        (None, limits.notice_at),
         (Pressure.DUE, limits.due_at),
         (Pressure.COMPACT, limits.compact_trigger),
         (Pressure.BLOCKED, limits.hard_block),
-    ]
-    pressure = Pressure.OK
-    for level, ratio in levels:
-        if ratio is not None and limits.reached(used, ratio):
+    ):
+        if ratio is None:
+            continue
+        if used < ratio * window:
+            ahead.append((math.ceil(ratio * window), level.value if level else "notice"))
+        elif level is None:
+            notice = True
+        else:
             pressure = level
-    ahead = sorted(
-        (math.ceil(ratio * limits.effective_window), name)
-        for name, ratio in (
-            ("notice", limits.notice_at),
-            *((str(level), ratio) for level, ratio in levels),
-        )
-        if ratio is not None and not limits.reached(used, ratio)
-    )
-    return PressureStatus(
-        pressure=pressure,
-        notice=limits.reached(used, limits.notice_at),
-        next_threshold=ahead[0][1] if ahead else None,
-        tokens_to_next=ahead[0][0] - used if ahead else None,
-    )
+    if not ahead:
+        return PressureStatus(pressure, notice, None, None)
+    tokens, name = min(ahead)
+    return PressureStatus(pressure, notice, name, tokens - used)
 
 
 def scaled(tokens: int, factor: float) -> int:

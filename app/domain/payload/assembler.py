@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
@@ -81,6 +82,8 @@ class Assembler(ABC):
     format: ClassVar[FormatName]
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
+    open_items: ClassVar[int] = 0
+    """How many items, after the stable ones, a row may add to."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -149,9 +152,10 @@ class Assembler(ABC):
 
     def _add(self, row: LogRow) -> None:
         self._put_opening()
-        hidden = self.view.hidden
-        if self._summary_texts and (hidden is None or row.seq >= hidden.start):
-            self._put_summary()
+        if self._summary_texts:
+            hidden = self.view.hidden
+            if hidden is None or row.seq >= hidden.start:
+                self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
             if call_id in self._open_calls:
@@ -190,6 +194,11 @@ class Assembler(ABC):
             return None
         stable_items, position_count, fixed_count = self._counts[index]
         return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
+
+    def seq_of(self, item_index: int) -> int | None:
+        """Return the seq of the last row in this item, None for what stands before all rows."""
+        after = bisect_right(self._counts, item_index, key=itemgetter(0)) - self.open_items
+        return (self._seqs[after] or None) if 0 <= after < len(self._seqs) else None
 
     def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)

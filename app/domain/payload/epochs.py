@@ -179,9 +179,8 @@ def break_reason(
         return "policy_changed"
     if last_epoch.view_version != state.view_version:
         return state.view_cause or "compaction"
-    if reason := _pin_change(last_start.view, new_start.view, pins) or _view_change(
-        last_start.view, new_start.view
-    ):
+    old, new = last_start.view, new_start.view
+    if old is not new and (reason := _pin_change(old, new, pins) or _view_change(old, new)):
         return reason
     if last_start.tools != new_start.tools:
         return "tools_changed"

@@ -340,7 +340,12 @@ def _body(
 
 
 def _joined(items: Sequence[bytes]) -> orjson.Fragment:
-    return orjson.Fragment(b"[" + b",".join(items) + b"]")
+    """Return the items as a JSON array, for which their bytes are copied once."""
+    if not items:
+        return orjson.Fragment(b"[]")
+    parts = [b"[" + items[0], *items[1:]]
+    parts[-1] += b"]"
+    return orjson.Fragment(b",".join(parts))
 
 
 def _prefix_hash(system: bytes, tools: bytes | None, items: PayloadItems) -> str:

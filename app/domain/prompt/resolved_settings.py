@@ -84,6 +84,10 @@ class PayloadTools:
     deferred: tuple[str, ...] = ()
     native: bool = False
 
+    def with_agent_tools(self, names: tuple[str, ...]) -> PayloadTools:
+        """Return the same tools with these agent tools."""
+        return self if names == self.agent_tools else replace(self, agent_tools=names)
+
 
 NO_PAYLOAD_TOOLS = PayloadTools()
 _Value = TypeVar("_Value")
@@ -262,10 +266,15 @@ class ResolvedSettings:
 
         A caller's tool of the same name replaces an agent tool [agent-tools.auto].
         """
-        addable = self._addable_agent_tools.difference(tool.name for tool in self.tools)
-        if self.policy.agent_tools == "auto":
-            addable &= set(mentions)
-        return tuple(name for name in AGENT_TOOLS if name in addable)
+
+        def names() -> tuple[str, ...]:
+            addable = self._addable_agent_tools.difference(tool.name for tool in self.tools)
+            if self.policy.agent_tools == "auto":
+                addable &= named
+            return tuple(name for name in AGENT_TOOLS if name in addable)
+
+        named = frozenset(mentions)
+        return self._memo.get_or_compute(("agent_tools", named), names)
 
     @property
     def _addable_agent_tools(self) -> frozenset[str]:

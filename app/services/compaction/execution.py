@@ -29,7 +29,6 @@ from app.domain.compaction.summary_budget import (
 )
 from app.domain.compaction.views import (
     agent_tools_tokens,
-    shown_entries,
     summary_message_tokens,
     view_summary_tokens,
 )
@@ -439,7 +438,7 @@ def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> 
         summaries = [_expected_summary(run, plan, hidden)]
         retain = "" if summary_request(run, retains=True).wants_retain else None
     view = run.view_after(plan, summaries, retain)
-    shown_tokens = sum(entry.tokens for entry in shown_entries(source.entries, view))
+    shown_tokens = sum(entry.tokens for entry in source.shown_in(view))
     summary_tokens = sum(summary.tokens for summary in view.summaries)
     summary_tokens += resolved.count(view.note) if view.note is not None else 0
     tools = agent_tools_tokens(

@@ -28,7 +28,6 @@ from app.domain.compaction.summaries.payload_prefix import NOT_USED
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.compaction.views import (
     kept_seqs,
-    shown_entries,
     view_for_model,
     view_summary_tokens,
 )
@@ -299,7 +298,7 @@ class CompactionRunner:
         """Return the receipt of a plan that was carried out."""
         source, view, calls = run.source, executed.view, run.calls
         state, resolved = source.state, source.resolved
-        shown = shown_entries(source.entries, view)
+        shown = source.shown_in(view)
         lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
         return Compaction(
             compaction_id=self._new_id(),
@@ -345,9 +344,7 @@ class CompactionRunner:
         Its `hidden_tokens` include those that the placeholders save.
         """
         source = run.source
-        freed_tokens = tokens_of(source.shown) - tokens_of(
-            shown_entries(source.entries, executed.view)
-        )
+        freed_tokens = tokens_of(source.shown) - tokens_of(source.shown_in(executed.view))
         return replace(
             self.receipt(run, executed),
             hidden_tokens=source.state.hidden_tokens + freed_tokens,

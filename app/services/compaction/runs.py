@@ -19,7 +19,7 @@ from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.thresholds import compaction_threshold
-from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_after
+from app.domain.compaction.views import agent_tools_tokens, view_after
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.inline_compaction import InlineBasis, InlineRows
 from app.domain.conversations.turns import never_cleared, pinned_seqs
@@ -227,7 +227,7 @@ def over_target(run: CompactionRun, view: View) -> Iterator[str]:
     target, resolved = run.request.target_tokens, run.source.resolved
     if target is None or run.source.tokens_in(view) <= target:
         return
-    shown = shown_entries(run.source.entries, view)
+    shown = run.source.shown_in(view)
     usage = resolved.usage(0, 0, agent_tools_tokens(resolved, run.source.state))
     if usage.total > target // 2:
         yield f"{OVER_TARGET}_system_and_tools"

@@ -19,6 +19,7 @@ from app.domain.conversations.rolling_window import (
     OwnWindow,
     agent_window,
 )
+from app.services.common.lookup import lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -108,7 +109,7 @@ class AgentService(ConfigurableService[Agent]):
             await self._get(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                found = await repositories.log.lock(tenant_id, conversation_id, None)
+                found = await lock_to_remove(repositories, tenant_id, conversation_id)
                 if found is None:
                     if not await repositories.retention.lock_expired(conversation_id):
                         continue  # deleted since the ids were read

@@ -26,7 +26,7 @@ from app.domain.conversations.rolling_window import (
     conversation_window,
 )
 from app.domain.conversations.settings import StoredSettings
-from app.services.common.lookup import get_conversation, lock_conversation
+from app.services.common.lookup import get_conversation, lock_conversation, lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -129,9 +129,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
         """Delete it unless it was changed or appended to since a time; return if it was deleted."""
         async with self._database.transaction() as repositories:
-            try:
-                await self._get(repositories, tenant_id, conversation_id, lock=True)
-            except NotFound:
+            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
                 return False
             if not await repositories.retention.is_idle(conversation_id, since):
                 return False
@@ -151,7 +149,8 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""
         async with self._database.transaction() as repositories:
-            await self._get(repositories, tenant_id, conversation_id, lock=True)
+            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
+                raise NotFound.conversation(conversation_id)
             deleted = await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted

@@ -135,7 +135,7 @@ class LogService:
                 tokens = sum(message.token_count for message in result.stored)
                 self._observer.appended(len(result.stored), tokens)
             result = await self._with_current_window(tenant_id, result)
-            await self._notify(result.conversation, settings.threshold)
+            await self._notify(result.conversation, current, settings.threshold)
             return result
         raise Conflict("The conversation's settings change too fast; try again")
 
@@ -194,17 +194,21 @@ class LogService:
             return result
         return AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
 
-    async def _notify(self, after: Conversation, threshold: CompactionThreshold) -> None:
+    async def _notify(
+        self, after: Conversation, before: Conversation | None, threshold: CompactionThreshold
+    ) -> None:
         """Notify the workers when the batch made a compaction due.
 
         The append used the settings that this process had cached. Where they have changed, the
         compaction is made due here. Workers that are not notified find it when they poll.
         """
         try:
-            current = (await self._settings(after)).threshold
-            is_overlooked = (
-                current != threshold and not after.state.is_due and current.reached(after.state)
-            )
+            is_overlooked = False
+            if before is None or not after.has_settings_of(before):
+                current = (await self._settings(after)).threshold
+                is_overlooked = (
+                    current != threshold and not after.state.is_due and current.reached(after.state)
+                )
             if after.state.became_due or is_overlooked:
                 notify = make_compaction_due if is_overlooked else announce_due_compaction
                 async with self._database.session() as session:
@@ -270,8 +274,9 @@ class LogService:
                     )
                     or after
                 )
-        answer = await self._answer(self._database.session, after, positions, batch.warnings)
-        answer = replace(answer, head_seq=positions[-1].seq)
+        answer = await self._answer(
+            self._database.session, after, positions, batch.warnings, head_seq=positions[-1].seq
+        )
         return AppendResult(after, answer, positions, appended)
 
     async def _append(
@@ -322,12 +327,14 @@ class LogService:
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
+        head_seq: int | None = None,
     ) -> AppendAnswer:
+        """Return the answer, where `head_seq` is given after these messages and no later ones."""
         status = await read_budget(self._resolver, open_session, conversation)
         pressure = status.pressure if status else None
         return AppendAnswer(
             messages=messages,
-            head_seq=conversation.state.head_seq,
+            head_seq=conversation.state.head_seq if head_seq is None else head_seq,
             pressure=pressure.pressure if pressure else None,
             notice=pressure.notice if pressure else None,
             next_threshold=pressure.next_threshold if pressure else None,

@@ -19,6 +19,7 @@ from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import Tombstone, tombstone_of
 from app.domain.snapshots.entries import redacted_entry
 from app.services.common.due_compactions import make_compaction_due
+from app.services.conversations.archives import ArchiveService
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
@@ -38,11 +39,16 @@ class RedactionService:
     """Redacts messages."""
 
     def __init__(
-        self, database: Database, resolver: SettingsResolver, outputs: StoredResults
+        self,
+        database: Database,
+        resolver: SettingsResolver,
+        outputs: StoredResults,
+        archives: ArchiveService,
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._outputs = outputs
+        self._archives = archives
 
     async def redact(
         self,
@@ -67,6 +73,7 @@ class RedactionService:
         count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
         while copies := await self._copies(conversation_id, new):
             for copy_id in copies:
+                await self._archives.restore(tenant_id, copy_id)
                 count += await self._redact_one(tenant_id, copy_id, new, tombstone)
         async with self._database.session() as session:
             redaction = await session.redactions.find(conversation_id, seq)

@@ -22,12 +22,20 @@ from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.log.appended import Appended
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.pipeline.epoch import EpochChoice, choose_epoch, record
+from app.services.common.observers import UNOBSERVED
+from app.services.payload.payload_cache import PayloadCache
+from app.services.payload.pipeline.epoch import (
+    EpochChoice,
+    RecordedBuild,
+    choose_epoch,
+    record,
+    unrecorded,
+)
 from app.services.payload.pipeline.loading import LoadedConversation, load
 from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
-from app.services.payload.pipeline.response import respond
+from app.services.payload.pipeline.response import respond, shown
 from app.services.payload.pipeline.state import (
     Attempt,
     BuildDependencies,
@@ -71,8 +79,25 @@ class ContextService:
         ContextOverflow with the budget when no valid payload fits.
         """
         first = Attempt(tenant_id, conversation_id, settings, known, appended=appended)
-        _, body = await self._run(first)
-        return body
+        _, recorded = await self._run(first)
+        return respond(self._deps, recorded)
+
+    async def preview(
+        self, tenant_id: str, conversation_id: str, settings: RequestSettings
+    ) -> dict[str, Any]:
+        """Return the payload that a build would return, and what it shows, without its effects.
+
+        No model is called and nothing is stored: a view that is too long is reduced as for this
+        build alone. Raises as `build` does.
+        """
+        first = Attempt(
+            tenant_id, conversation_id, settings, may_compact=False, is_first=False, is_preview=True
+        )
+        # A cache of its own, because builds extend the payloads in theirs.
+        apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
+        _, recorded = await ContextService(apart)._run(first)
+        body = respond(apart, recorded)
+        return body | shown(recorded, body)
 
     async def overflow(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -83,9 +108,9 @@ class ContextService:
         ContextOverflow when nothing can be left out.
         """
         first = Attempt(tenant_id, conversation_id, settings)
-        reduction, body = await self._run(first, after_overflow=True)
+        reduction, recorded = await self._run(first, after_overflow=True)
         assert reduction is not None
-        return reduction, body
+        return reduction, respond(self._deps, recorded)
 
     async def lower_output(
         self,
@@ -104,7 +129,8 @@ class ContextService:
         loaded = await self._load(attempt)
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
-        _, body = await self._run(replace(attempt, settings=settings))
+        _, recorded = await self._run(replace(attempt, settings=settings))
+        body = respond(self._deps, recorded)
         messages = loaded.input.conversation.state.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
@@ -118,8 +144,8 @@ class ContextService:
 
     async def _run(
         self, first: Attempt, *, after_overflow: bool = False
-    ) -> tuple[CompactResult | None, dict[str, Any]]:
-        """Run the pipeline until a payload fits and is recorded.
+    ) -> tuple[CompactResult | None, RecordedBuild]:
+        """Run the pipeline until a payload fits and is recorded, unless it is a preview.
 
         A state that only has to be rendered or reduced again is used again. After a Restart the
         conversation is loaded again.
@@ -146,7 +172,9 @@ class ContextService:
                 if not state.fits:
                     state = await reduce_rendered(deps, state)
                     continue
-                return reduction, respond(deps, await record(deps, state, epoch))
+                if first.is_preview:
+                    return reduction, unrecorded(deps, state, epoch)
+                return reduction, await record(deps, state, epoch)
             except Restart as restart:
                 attempt, known, state = restart.attempt, restart.input, None
         if state is not None:

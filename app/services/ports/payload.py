@@ -10,7 +10,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, ViewState
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.epoch import BuildInput, Epoch
+from app.domain.conversations.epoch import BuildInput, Epoch, PastEpoch
 from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
@@ -211,6 +211,14 @@ class UsageRepository(Protocol):
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
         """Return the newest report, or None."""
+        ...
+
+    async def page(self, conversation_id: str, limit: int, before: str | None) -> Page[UsageReport]:
+        """Return reports, the newest first, starting after the one with the id `before`."""
+        ...
+
+    async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[PastEpoch]:
+        """Return epochs, the newest first, starting after the one with the id `before`."""
         ...
 
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:

@@ -19,6 +19,7 @@ from datetime import datetime
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.snapshots.exports import VERSION
+from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.ports import Database
 from app.services.snapshots.exports import ExportService
@@ -42,11 +43,16 @@ class TenantDataService:
     """Exports and deletes what a tenant has."""
 
     def __init__(
-        self, database: Database, conversations: ConversationService, exports: ExportService
+        self,
+        database: Database,
+        conversations: ConversationService,
+        exports: ExportService,
+        archives: ArchiveService,
     ) -> None:
         self._database = database
         self._conversations = conversations
         self._exports = exports
+        self._archives = archives
 
     async def export(self, tenant_id: str) -> AsyncGenerator[bytes]:
         """Yield the lines of an export of a tenant (rule 1)."""
@@ -69,6 +75,7 @@ class TenantDataService:
         while conversations := await self._page(tenant_id, last):
             last = conversations[-1]
             for _, conversation_id in conversations:
+                await self._archives.restore(tenant_id, conversation_id)
                 async with aclosing(self._exports.export(tenant_id, conversation_id)) as lines:
                     try:
                         async for piece in lines:

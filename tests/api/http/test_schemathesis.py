@@ -70,6 +70,7 @@ UNSAID = {
         *("list_agents", "list_agent_messages", "list_agent_snapshots", "list_conversations"),
         *("list_blobs", "list_compactions", "list_messages", "list_conversation_snapshots"),
         *("list_models", "list_snapshots", "expand_compaction", "list_jobs", "search_messages"),
+        *("list_epochs", "list_usage_reports"),
     ),
     "settings have to work together, and no name may stand twice in a list": (
         *("create_agent", "change_agent", "create_conversation", "change_conversation"),
@@ -81,6 +82,7 @@ UNSAID = {
     ),
     "a window may have no messages": (
         *("save_agent_snapshot", "save_conversation_snapshot", "build_context"),
+        "preview_context",
     ),
     "a message or a call has the form of the format beside it": (
         *("append_messages", "answer_tool_call", "count_tokens", "validate_payload"),

@@ -1,11 +1,12 @@
-"""The pages that a browser opens first. [operation.pages]"""
+"""The pages that a browser opens first. [operation.pages, inspector.page]"""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urljoin
 
-import httpx
+import pytest
 
 from app.keys import create
 from app.main import create_app
@@ -44,10 +45,70 @@ class References(HTMLParser):
             self.inline.append(data)
 
 
-async def test_pages_need_no_key_and_no_other_host(settings: Settings) -> None:
+PAGE = '<link rel="stylesheet" href="inspector/main-A1.css"><script src="inspector/main-A1.js">'
+
+
+@pytest.fixture
+def inspector(tmp_path: Path) -> Path:
+    """A built inspector of three files."""
+    folder = tmp_path / "inspector_files"
+    folder.mkdir()
+    (folder / "index.html").write_text(PAGE, encoding="utf-8")
+    (folder / "main-A1.js").write_text("start()", encoding="utf-8")
+    (folder / "main-A1.css").write_text("main {}", encoding="utf-8")
+    (tmp_path / "secret.js").write_text("secret", encoding="utf-8")
+    return folder
+
+
+async def test_the_inspector_is_served(settings: Settings, inspector: Path) -> None:
+    """Without a key: the page is asked for again, its files never, and nothing else is there."""
+    await create("alice", "", None, settings)
+    app = create_app(settings)
+    app.state.inspector = inspector
+    async with started(app) as client:
+        page = await client.get("/inspector", headers={"host": "docs.example.org"})
+        assert (page.status_code, page.text) == (200, PAGE)
+        assert page.headers["cache-control"] == "no-cache"
+        answers = [page]
+        for url in References(page.text).urls:
+            answer = await client.get(urljoin("/inspector", url))
+            answers.append(answer)
+            assert answer.status_code == 200, url
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert len(answers) == 3
+        for served in answers:
+            policy = served.headers["content-security-policy"].split("; ")
+            assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= {*policy}
+            assert "unsafe" not in served.headers["content-security-policy"]
+            assert served.headers["x-content-type-options"] == "nosniff"
+            assert "set-cookie" not in served.headers
+        for other in ("main-A2.js", "index.html", "..%2fsecret.js", "a/main-A1.js", ".js", ""):
+            assert (await client.get(f"/inspector/{other}")).status_code == 404, other
+        first = await client.get("/", headers={"accept": BROWSER})
+        assert (first.status_code, first.headers["location"]) == (303, "inspector")
+        assert first.headers["vary"] == "Accept"
+        assert (await client.get("/")).json()["inspector"] == "/inspector"
+
+
+async def test_an_inspector_that_is_not_built_says_so(settings: Settings, tmp_path: Path) -> None:
+    """Without the built files `/inspector` says how to build it, and `/` does not lead there."""
+    app = create_app(settings)
+    app.state.inspector = tmp_path / "nothing"
+    async with started(app) as client:
+        page = await client.get("/inspector")
+        assert page.status_code == 404
+        assert "make inspector" in page.text
+        assert (await client.get("/inspector/main-A1.js")).status_code == 404
+        assert (await client.get("/", headers={"accept": BROWSER})).status_code == 200
+        assert (await client.get("/")).json()["inspector"] is None
+
+
+async def test_pages_need_no_key_and_no_other_host(settings: Settings, tmp_path: Path) -> None:
     """Each file that a page names comes from the app, without a key, as its policy allows."""
     await create("alice", "", None, settings)
-    async with started(create_app(settings)) as client:
+    app = create_app(settings)
+    app.state.inspector = tmp_path / "nothing"
+    async with started(app) as client:
         assert (await client.get("/v1/models")).status_code == 401
         for path in ("/", "/docs"):
             page = await client.get(path, headers={"accept": BROWSER, "host": "docs.example.org"})
@@ -86,15 +147,22 @@ ACCEPTED = {
 }
 
 
-async def test_the_first_page_follows_accept(client: httpx.AsyncClient) -> None:
-    """A browser gets HTML, everything else the same links as JSON."""
-    for accept, kind in ACCEPTED.items():
-        answer = await client.get("/", headers={"accept": accept})
-        assert answer.headers["content-type"].partition(";")[0] == kind, accept
-        assert answer.headers["vary"] == "Accept"
-    links = (await client.get("/")).json()
-    assert links.pop("name") == "Context Service"
-    document = (await client.get("/openapi.json")).json()
-    assert document["info"]["version"] == links.pop("version")
-    for path in links.values():
-        assert (await client.get(path)).status_code == 200
+async def test_the_first_page_follows_accept(settings: Settings, inspector: Path) -> None:
+    """A browser is led to the inspector or gets HTML, everything else the same links as JSON."""
+    app = create_app(settings)
+    for folder in (inspector, inspector / "nothing"):
+        app.state.inspector = folder
+        async with started(app) as client:
+            for accept, kind in ACCEPTED.items():
+                answer = await client.get("/", headers={"accept": accept})
+                assert answer.headers["vary"] == "Accept"
+                if kind == "text/html" and folder is inspector:
+                    assert answer.status_code == 303, accept
+                else:
+                    assert answer.headers["content-type"].partition(";")[0] == kind, accept
+            links = (await client.get("/")).json()
+            assert links.pop("name") == "Context Service"
+            document = (await client.get("/openapi.json")).json()
+            assert document["info"]["version"] == links.pop("version")
+            for path in filter(None, links.values()):
+                assert (await client.get(path)).status_code == 200

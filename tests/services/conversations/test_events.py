@@ -25,9 +25,16 @@ from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
 from app.services.common.tenant_shares import TenantShares
-from app.services.conversations.events import EventService
+from app.services.conversations.events import EventService, Restore
 from tests.conftest import Server, execute
-from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
+from tests.services.fakes import (
+    TENANT,
+    Harness,
+    WatchedDatabase,
+    new_id,
+    nothing_is_archived,
+    user,
+)
 
 BEGINNING = Cursor(0, 0)
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
@@ -41,12 +48,21 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def events_of(
-    database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
+    database: Any,
+    most_streams: int = 10,
+    page_rows: int = 500,
+    most_per_tenant: int = 10,
+    restore: Restore = nothing_is_archived,
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
     shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
-        database, lambda: NOW, poll_seconds=0.01, shares=shares, page_rows=page_rows
+        database,
+        lambda: NOW,
+        restore=restore,
+        poll_seconds=0.01,
+        shares=shares,
+        page_rows=page_rows,
     )
 
 

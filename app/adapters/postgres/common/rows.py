@@ -94,13 +94,13 @@ STATE_COLUMNS = """
 """
 
 
-def last_message_at(conversation_id: str) -> str:
-    """Return the column of when the newest message of a conversation was received."""
+def newest_message_at(conversation_id: str) -> str:
+    """Return the term for when the newest message of a conversation was received."""
     return f"""(
         SELECT newest.created_at FROM messages newest
         WHERE newest.conversation_id = {conversation_id}
         ORDER BY newest.seq DESC LIMIT 1
-    ) AS last_message_at"""
+    )"""
 
 
 _MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
@@ -262,6 +262,7 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         versions=_versions_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
+        is_archived=row.get("is_archived", False),
         rolling_window=_window_from(row, defaults),
         own_id=row["own_id"],
         expires_at=row["expires_at"],

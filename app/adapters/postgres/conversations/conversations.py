@@ -17,7 +17,7 @@ from app.adapters.postgres.common.rows import (
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
-    last_message_at,
+    newest_message_at,
 )
 from app.adapters.postgres.conversations.settings import (
     FIRST_VERSIONS,
@@ -89,7 +89,7 @@ LOCK_ID = Statement("""
 """)
 FIND_CONVERSATION = Statement(f"""
     SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
-        {last_message_at("CAST(:conversation_id AS uuid)")}
+        {newest_message_at("CAST(:conversation_id AS uuid)")} AS last_message_at
     {_FIND}
 """)
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.

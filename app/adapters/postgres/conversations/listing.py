@@ -22,7 +22,7 @@ from app.adapters.postgres.common.rows import (
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
-    last_message_at,
+    newest_message_at,
 )
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
@@ -128,11 +128,19 @@ COUNT = {
 BY_IDS = Statement(
     bounded(
         f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, {last_message_at("h.conversation_id")},
+            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, h.is_archived,
+                coalesce({newest_message_at("c.conversation_id")}, (
+                    SELECT a.last_message_at FROM archives a
+                    WHERE a.conversation_id = c.conversation_id AND h.is_archived LIMIT 1
+                )) AS last_message_at,
                 array_position(
                     CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
             FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
+            JOIN (
+                SELECT h.conversation_id, {STATE_COLUMNS}, false AS is_archived FROM heads h
+                UNION ALL
+                SELECT h.conversation_id, {STATE_COLUMNS}, true FROM archived_heads h
+            ) h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
             WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
                 AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))

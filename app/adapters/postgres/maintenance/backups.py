@@ -54,10 +54,14 @@ _SEQUENCES = """
     WHERE schemaname = current_schema() AND last_value IS NOT NULL
         AND sequencename !~ '^pgqueuer'
 """
-_OBJECTS = """
-    SELECT DISTINCT object_key FROM blobs
-    WHERE object_key IS NOT NULL AND collected_at IS NULL ORDER BY object_key
-"""
+_OBJECTS = {
+    "blobs": """
+        SELECT DISTINCT object_key FROM blobs
+        WHERE object_key IS NOT NULL AND collected_at IS NULL
+    """,
+    "archives": "SELECT object_key FROM archives WHERE object_key IS NOT NULL",
+}
+"""The objects that rows name, by table; a schema of an earlier release may lack one."""
 
 
 class BackupError(Exception):
@@ -99,11 +103,14 @@ class Manifest:
 class Objects(Protocol):
     """An object store; raises ServiceUnavailable."""
 
-    def pieces(self, object_key: str) -> AsyncIterator[bytes]:
+    def pieces(self, object_key: str) -> AsyncIterator[bytes | memoryview]:
         """Yield the bytes of an object."""
 
-    async def put(self, object_key: str, pieces: AsyncIterator[bytes]) -> None:
+    async def put(self, object_key: str, pieces: AsyncIterator[bytes | memoryview]) -> None:
         """Write an object, whole or not at all."""
+
+    async def flush(self, object_key: str) -> None:
+        """Make an object durable."""
 
 
 async def write_backup(
@@ -125,7 +132,12 @@ async def write_backup(
                 tables=await _copy_tables(connection, archive),
                 sequences={name: value for name, value in await connection.fetch(_SEQUENCES)},
             )
-            keys = [row["object_key"] for row in await connection.fetch(_OBJECTS)]
+            keys = [
+                row["object_key"]
+                for table, statement in _OBJECTS.items()
+                if table in manifest.tables
+                for row in await connection.fetch(statement)
+            ]
         if objects is None:
             manifest = replace(manifest, objects_outside=len(keys))
         else:
@@ -243,7 +255,9 @@ async def _put_objects(archive: zipfile.ZipFile, objects: Objects) -> None:
     for entry in archive.infolist():
         if entry.filename.startswith(_OBJECT_FOLDER):
             with archive.open(entry) as source:
-                await objects.put(entry.filename.removeprefix(_OBJECT_FOLDER), _pieces(source))
+                key = entry.filename.removeprefix(_OBJECT_FOLDER)
+                await objects.put(key, _pieces(source))
+                await objects.flush(key)
 
 
 async def _pieces(source: IO[bytes]) -> AsyncIterator[bytes]:

@@ -10,7 +10,8 @@ from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import epoch_from
 from app.adapters.postgres.common.settings_versions import count_change
 from app.domain.common.messages import FormatName
-from app.domain.conversations.epoch import Epoch
+from app.domain.common.pages import Page
+from app.domain.conversations.epoch import Epoch, PastEpoch
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.domain.models.limits import INEXACT_MARGIN
@@ -37,6 +38,27 @@ NEWEST_REPORT = Statement(
         SELECT * FROM usage_reports
         WHERE conversation_id = CAST(:conversation_id AS uuid)
         ORDER BY report_id DESC LIMIT 1
+        """
+)
+LIST_REPORTS = Statement(
+    """
+        SELECT report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
+            cache_creation_tokens, cache_read_tokens, estimated_tokens, '' AS usage, created_at
+        FROM usage_reports
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
+        ORDER BY report_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+# So do those of epochs; `epochs_by_id` is in this order.
+LIST_EPOCHS = Statement(
+    """
+        SELECT epoch, epoch_id, lane, format, "window", reason, start_seq, created_at FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND (CAST(:before AS uuid) IS NULL OR epoch_id < CAST(:before AS uuid))
+        ORDER BY epoch_id DESC
+        LIMIT CAST(:limit AS bigint)
         """
 )
 NEWEST_EPOCH = Statement(
@@ -132,6 +154,18 @@ class UsageRepository:
         row = await self._session.first(NEWEST_REPORT, conversation_id=conversation_id)
         return _report_from(row) if row is not None else None
 
+    async def page(self, conversation_id: str, limit: int, before: str | None) -> Page[UsageReport]:
+        rows = await self._session.all(
+            LIST_REPORTS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        return Page(map(_report_from, rows[:limit]), has_more=len(rows) > limit)
+
+    async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[PastEpoch]:
+        rows = await self._session.all(
+            LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        return Page(map(_past_epoch_from, rows[:limit]), has_more=len(rows) > limit)
+
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         row = await self._session.first(
             NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
@@ -203,6 +237,19 @@ class UsageRepository:
 
 def _calibration_from(row: Any) -> Calibration:
     return Calibration(row["factor"], row["margin"], row["reports"])
+
+
+def _past_epoch_from(row: Any) -> PastEpoch:
+    return PastEpoch(
+        row["epoch"],
+        str(row["epoch_id"]),
+        row["lane"],
+        row["format"],
+        row["window"],
+        row["reason"],
+        row["start_seq"],
+        row["created_at"],
+    )
 
 
 def _report_from(row: Any) -> UsageReport:

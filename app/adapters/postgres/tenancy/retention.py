@@ -43,16 +43,13 @@ TRY_LOCK = Statement(
 )
 
 # OFFSET 0 keeps each subquery a lookup by index. Without it PostgreSQL may scan whole tables.
-_IS_IDLE = """
+_UNCHANGED = """
     c.updated_at < CAST(:before AS timestamptz)
     AND NOT EXISTS (
         SELECT FROM messages m
         WHERE m.conversation_id = {of} AND m.seq = h.head_seq
             AND m.created_at >= CAST(:before AS timestamptz)
         OFFSET 0
-    )
-    AND NOT EXISTS (
-        SELECT FROM snapshot_parts p WHERE p.conversation_id = {of} OFFSET 0
     )
 """ + "".join(
     f"""
@@ -62,7 +59,8 @@ _IS_IDLE = """
             AND x.{time} >= CAST(:before AS timestamptz)
         OFFSET 0
     )"""
-    # Clears, restores, compactions and undos are events.
+    # Clears, restores, compactions and undos are events. `archives` has the newest time of the rows
+    # of an archived conversation.
     for table, time in (
         ("events", "created_at"),
         ("blobs", "created_at"),
@@ -70,14 +68,33 @@ _IS_IDLE = """
         ("jobs", "created_at"),
         ("usage_reports", "created_at"),
         ("pins", "created_at"),
+        ("archives", "idle_since"),
     )
+)
+
+
+def unchanged_since(of: str) -> str:
+    """Return a condition of a conversation `c` with the state `h`, whose id is the term `of`.
+
+    It is met if nothing was appended or changed since the time `:before`.
+    """
+    return _UNCHANGED.format(of=of)
+
+
+_IS_IDLE = (
+    _UNCHANGED
+    + """
+    AND NOT EXISTS (
+        SELECT FROM snapshot_parts p WHERE p.conversation_id = {of} OFFSET 0
+    )
+"""
 )
 # By id, which has an index. An index on the age would have to be updated by every append.
 LIST_CONVERSATIONS = Statement(
     f"""
         SELECT c.tenant_id, c.conversation_id,
             {_IS_IDLE.format(of="c.conversation_id")} AS is_idle
-        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+        FROM conversations c LEFT JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id > CAST(:after AS uuid)
         ORDER BY c.conversation_id
         LIMIT CAST(:limit AS bigint)
@@ -87,7 +104,7 @@ LIST_CONVERSATIONS = Statement(
 IS_IDLE = Statement(
     f"""
         SELECT {_IS_IDLE.format(of="CAST(:conversation_id AS uuid)")} AS is_idle
-        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+        FROM conversations c LEFT JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
         """
 )
@@ -98,14 +115,17 @@ LIST_EXPIRED = Statement(
         """,
     is_long=True,
 )
-LOCK_EXPIRED = Statement(
-    """
+LOCK_EXPIRED = {
+    table: Statement(
+        f"""
         SELECT h.conversation_id
-        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+        FROM conversations c JOIN {table} h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.expires_at <= now()
         FOR UPDATE OF h, c
         """
-)
+    )
+    for table in ("heads", "archived_heads")
+}
 
 
 class RetentionRepository:
@@ -133,8 +153,14 @@ class RetentionRepository:
         return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
 
     async def lock_expired(self, conversation_id: str) -> bool:
-        row = await self._session.first(LOCK_EXPIRED, conversation_id=UUID(conversation_id))
-        return row is not None
+        # Again in the first table, since it may be restored while the second one is looked at.
+        for table in ("heads", "archived_heads", "heads"):
+            row = await self._session.first(
+                LOCK_EXPIRED[table], conversation_id=UUID(conversation_id)
+            )
+            if row is not None:
+                return True
+        return False
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
         row = await self._session.first(

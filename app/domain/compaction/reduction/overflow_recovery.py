@@ -21,7 +21,7 @@ from app.domain.compaction.reduction.truncation import (
     open_end,
     spans_of_entries,
 )
-from app.domain.compaction.views import shown_entries, view_after, with_omission_note
+from app.domain.compaction.views import view_after, with_omission_note
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
@@ -43,7 +43,7 @@ def view_after_overflow(compaction_input: CompactionInput, max_tokens: int) -> V
 
 
 def _cut_once(compaction_input: CompactionInput, view: View) -> View | None:
-    shown = shown_entries(compaction_input.entries, view)
+    shown = compaction_input.shown_in(view)
     through = clearable_through(shown, view.hidden)
     if through is not None:
         clearing = CompactionPlan((EMERGENCY_CUT,), 0, results_cleared_through=through)

@@ -38,6 +38,8 @@ _FORMAT: Final = FormatName.OPENAI_CHAT
 _LITELLM: Final = "provider_specific_fields"
 _TEXT_FIELDS: Final = ("reasoning_content", "reasoning")
 _LIST_FIELDS: Final = ("reasoning_details", "thinking_blocks")
+_CARRIERS: Final = frozenset({*_TEXT_FIELDS, *_LIST_FIELDS, "extra_content", _LITELLM})
+"""Fields of a message or a call without which it has no reasoning; most have none of them."""
 _ID_SEPARATOR: Final = "__thought__"
 """Separates a call's id from its thought signature where LiteLLM joins them."""
 _DETAIL_FORMATS: Final = (
@@ -51,6 +53,8 @@ _DETAIL_FORMATS: Final = (
 
 def fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an assistant message that carry its reasoning, unchanged."""
+    if _CARRIERS.isdisjoint(raw):
+        return {}
     fields: dict[str, Any] = {key: raw[key] for key in _TEXT_FIELDS if _is_text(raw.get(key))}
     fields |= {key: raw[key] for key in _LIST_FIELDS if _is_list_of_objects(raw.get(key))}
     if google_signature(raw):
@@ -80,12 +84,15 @@ def call_fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     LiteLLM also joins the signature to the call's id, which may be replaced. Where the signature is
     nowhere else, it is put into the field that LiteLLM reads first.
     """
+    function = object_in(raw, "function")
+    has_separator = _ID_SEPARATOR in text_in(raw, "id")
+    if _CARRIERS.isdisjoint(raw) and _LITELLM not in function and not has_separator:
+        return {}
     fields: dict[str, Any] = {}
     if google_signature(raw):
         fields["extra_content"] = raw["extra_content"]
     if _litellm_signature(raw):
         fields[_LITELLM] = raw[_LITELLM]
-    function = object_in(raw, "function")
     if _litellm_signature(function):
         fields["function"] = {_LITELLM: function[_LITELLM]}
     if not fields and (signature := text_in(raw, "id").partition(_ID_SEPARATOR)[2]):

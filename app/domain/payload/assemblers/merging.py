@@ -35,6 +35,8 @@ class Block(NamedTuple):
 class MergingAssembler(Assembler):
     """Renders rows into items of alternating roles."""
 
+    open_items = 1
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._role = ""

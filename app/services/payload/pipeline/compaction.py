@@ -29,7 +29,8 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     """Clear tool results over their budget. Raises Restart when that changed the view."""
     resolved, limits = state.resolved, state.resolved.compaction_limits()
     policy = resolved.policy.tool_output
-    if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
+    is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
+    if is_kept or state.attempt.is_preview:
         return state
     budget = tool_output_budget(policy, limits.total)
     if state.output_tokens <= budget or _is_clearing_suspended(state, limits):

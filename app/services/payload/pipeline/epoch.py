@@ -99,7 +99,7 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
         state.view,
         state.limits.total,
         state.limits.max_output_tokens,
-        replace(state.tools, agent_tools=agent_tools),
+        state.tools.with_agent_tools(agent_tools),
         state.lasting_degraded,
         state.resolved.factor,
         state.dynamic_hash,
@@ -160,8 +160,20 @@ class RecordedBuild:
     rendered: CachedPayload
     epoch: Epoch
     is_new_epoch: bool
+    break_reason: str | None
     through_seq: int
     build_id: str
+
+
+def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
+    """Return the build that `record` would return, without storing anything; it has no id."""
+    rendered, items, epoch = state.rendered, state.items, choice.last_epoch
+    assert rendered is not None and items is not None
+    is_new = epoch is None or choice.break_reason is not None
+    if epoch is None or is_new:
+        epoch = _new_epoch(deps, state, choice)
+    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
+    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, "")
 
 
 async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
@@ -186,11 +198,10 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
     rendered.input = _input_after(state.input, epoch, version)
     deps.cache.put(state.attempt.cache_key, rendered)
-    epoch = replace(epoch, reason=choice.break_reason)
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
     tail_hash = await _record_tail(deps, state, rendered)
     build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
-    return RecordedBuild(state, rendered, epoch, is_new, through_seq, build_id)
+    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, build_id)
 
 
 def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildInput | None:
@@ -205,10 +216,12 @@ def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildIn
         return None
     if version - conversation.state.version != is_new:
         return None
-    state = replace(conversation.state, version=version, became_due=False)
+    if is_new or conversation.state.became_due:
+        state = replace(conversation.state, version=version, became_due=False)
+        conversation = replace(conversation, state=state)
     return replace(
         build_input,
-        conversation=replace(conversation, state=state),
+        conversation=conversation,
         epoch=epoch,
         other_streams=(),
         has_rows=True,

@@ -69,11 +69,14 @@ async def load(
         )
     if resolved.derives_status(settings):
         status = await deps.statuses.of(attempt.tenant_id, conversation)
-        attempt = replace(attempt, settings=replace(settings, status=status))
+        if status is not None:
+            attempt = replace(attempt, settings=replace(settings, status=status))
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     _check_prompt(resolved, limits, attempt)
-    if not is_shown_with(build_input.compaction_strategy, resolved.policy.strategy):
+    if not attempt.is_preview and not is_shown_with(
+        build_input.compaction_strategy, resolved.policy.strategy
+    ):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(
@@ -136,7 +139,10 @@ async def _known_input(
             known.state.version,
             known.settings_version,
         ):
-            conversation = replace(known, state=current.state)
+            if attempt.settings.model is None:
+                conversation = current
+            else:  # its settings are those of another model
+                conversation = replace(known, state=current.state)
             return replace(
                 build_input, conversation=conversation, rows=appended.rows(as_chat=as_chat)
             )

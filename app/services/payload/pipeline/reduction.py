@@ -28,7 +28,14 @@ from app.domain.compaction.views import (
     without_item,
 )
 from app.domain.conversations.turns import Entry
-from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
+from app.domain.conversations.view import (
+    SectionCount,
+    Span,
+    Summary,
+    View,
+    overlap,
+    spans_beside,
+)
 from app.domain.tool_output.preview import RECALL
 from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import summarise_paged
@@ -45,6 +52,8 @@ from app.services.payload.pipeline.view import read_entries
 
 _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
+MAX_PREVIEWED = 1_000
+"""Messages that a preview summarises: reading more takes seconds, which nobody asked for."""
 
 
 _Reduction = tuple[BuildState, Sequence[Entry] | None]
@@ -197,25 +206,13 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
     summaries = view.summaries
     if plan.hidden is not None and plan.summarises:
         span = plan.hidden
-        result = await summarise_paged(
-            deps.database,
-            deps.summariser,
-            state.attempt.conversation_id,
-            unsummarised_spans(span, view.summarised, plan.released_seqs, view.window),
-            "\n\n".join(summary.text for summary in summaries) or None,
-            SummaryRequest(),
-            None,
-            summary_text_limit(state.limits),
-            deps.summariser.start_run(state.attempt.tenant_id),
-            _scope(state, span),
-            verbatim_seqs=frozenset(plan.unhidden_seqs),
-        )
+        text, sections = await _summary_text(deps, state, plan, span)
         summaries = (
             Summary(
                 span,
-                result.text,
-                summary_message_tokens(result.text, resolved.count),
-                sections=result.sections,
+                text,
+                summary_message_tokens(text, resolved.count),
+                sections=sections,
             ),
         )
         state = state.degrade("extractive_summary")
@@ -226,6 +223,30 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
     return state.with_narrower_view(
         view_after(view, plan, summaries, view.retain, state.never_cleared)
     )
+
+
+async def _summary_text(
+    deps: BuildDependencies, state: BuildState, plan: CompactionPlan, span: Span
+) -> tuple[str, tuple[SectionCount, ...]]:
+    """Return the extractive summary of a span; a preview has a line in place of a long one."""
+    view = state.view
+    spans = unsummarised_spans(span, view.summarised, plan.released_seqs, view.window)
+    if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
+        return f"[A build would summarise messages {span.start} to {span.end - 1} here.]", ()
+    result = await summarise_paged(
+        deps.database,
+        deps.summariser,
+        state.attempt.conversation_id,
+        spans,
+        "\n\n".join(summary.text for summary in view.summaries) or None,
+        SummaryRequest(),
+        None,
+        summary_text_limit(state.limits),
+        deps.summariser.start_run(state.attempt.tenant_id),
+        _scope(state, span),
+        verbatim_seqs=frozenset(plan.unhidden_seqs),
+    )
+    return result.text, result.sections
 
 
 def _scope(state: BuildState, span: Span) -> SummaryScope:

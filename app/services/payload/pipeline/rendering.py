@@ -29,11 +29,12 @@ async def render(
 ) -> BuildState:
     """Render this view, unless it is rendered already, and write the payload's notes."""
     rendered = state.rendered
-    if rendered is not None and rendered.view != view and _renders_alike(state, rendered, view):
-        rendered.view = rendered.assembler.view = view
-        state = replace(state, view=view)
-    elif rendered is None or rendered.view != view:
-        state = await render_view(deps, replace(state, view=view))
+    if rendered is None or rendered.view != view:
+        if rendered is not None and _renders_alike(state, rendered, view):
+            rendered.view = rendered.assembler.view = view
+            state = replace(state, view=view)
+        else:
+            state = await render_view(deps, replace(state, view=view))
     return with_notes(state, kept_tools)
 
 
@@ -160,7 +161,7 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
 
 
 def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
-    return replace(state, tools=replace(state.tools, agent_tools=names))
+    return replace(state, tools=state.tools.with_agent_tools(names))
 
 
 def _with_usage_note(state: BuildState) -> BuildState:
@@ -179,6 +180,8 @@ def _with_usage_note(state: BuildState) -> BuildState:
 
 
 def _replace_notes(state: BuildState, notes: Notes) -> BuildState:
+    if notes == state.notes:
+        return state
     position = state.resolved.policy.dynamic_position
     match position:
         case DynamicPosition.TAIL:

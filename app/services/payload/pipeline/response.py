@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from app.domain.common.messages import takes_system
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.provider_items import UNAVAILABLE, has_compaction
+from app.domain.conversations.view import spans_through
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
 from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
@@ -43,7 +46,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     )
     payload = _render(request, state)
     state = state.degrade(*payload.degraded)
-    if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
+    if view.summary_as_system and not takes_system(state.format) and view.summary_texts():
         state = state.degrade(SUMMARY_AS_USER)
     if state.resolved.has_last_resort(state.tools.deferred):
         state = state.degrade(BUILTIN_TOOLS_DEFERRED)
@@ -71,7 +74,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         "stable_items": payload.stable_items,
         "base_items": payload.base_items,
         "prefix_hash": payload.prefix_hash,
-        "cache_break_reason": epoch.reason,
+        "cache_break_reason": recorded.break_reason,
         "breakpoints": payload.breakpoints,
         "tail": payload.tail,
         "tokens_used": usage.total,
@@ -94,6 +97,41 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
         "deferred_tools": len(state.tools.deferred),
         "defers_natively": state.tools.native,
         "delta": payload.is_delta,
+    }
+
+
+def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the payload of an answer shows of the log, by seqs, and its thresholds."""
+    state, assembler, view = recorded.state, recorded.rendered.assembler, recorded.rendered.view
+    items, limits = state.items, state.limits
+    assert items is not None
+    system_items = body["stable_items"] - items.stable_items
+    ratios = {
+        "notice": limits.notice_at,
+        "due": limits.due_at,
+        "compact": limits.compact_trigger,
+        "blocked": limits.hard_block,
+    }
+    return {
+        "shown_ranges": [
+            [span.start, span.end] for span in spans_through(view.spans, recorded.through_seq)
+        ],
+        "cleared_through": view.results_cleared_through,
+        "uncleared_seqs": view.uncleared_results,
+        "summaries": [
+            {"summary_range": [item.span.start, item.span.end], "tokens": item.tokens}
+            for item in view.summaries
+        ],
+        "stable_through": assembler.seq_of(items.stable_items - 1),
+        "breakpoint_seqs": [
+            assembler.seq_of(place.index - system_items)
+            for place in body["breakpoints"]
+            if place.after == "message"
+        ],
+        "thresholds": {
+            name: math.ceil(ratio * limits.effective_window) if ratio is not None else None
+            for name, ratio in ratios.items()
+        },
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
@@ -95,6 +96,7 @@ class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
     `appended` was stored in the same request. Only the first pass uses it, and what is in memory.
+    A preview neither compacts nor stores anything.
     """
 
     tenant_id: str
@@ -106,6 +108,7 @@ class Attempt:
     may_compact: bool = True
     appended: Appended | None = None
     is_first: bool = True
+    is_preview: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -130,7 +133,7 @@ class Restart(Exception):  # not an error: the pipeline starts over
         self.input = input
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which a cached property does not work with
 class BuildState:
     """The view that a build shows, with its entries and, once rendered, its payload items.
 
@@ -310,7 +313,7 @@ class BuildState:
             tokens += resolved.system_tokens((*self.opening.texts, *self.tail.texts))
         return tokens - resolved.raw_dynamic
 
-    @property
+    @cached_property
     def usage(self) -> Usage:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved

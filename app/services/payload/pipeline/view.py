@@ -18,6 +18,7 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
+from app.domain.prompt.sections import NO_DYNAMIC_TEXTS
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState, Restart
@@ -64,7 +65,7 @@ async def _for_model(deps: BuildDependencies, loaded: LoadedConversation, view: 
     """Return the view as this payload shows it. Raises Restart when a summary was made for that."""
     attempt, format = loaded.attempt, loaded.attempt.settings.format
     view = view_for_model(view, loaded.resolved.model or "", format)
-    if view.sent_item is not None or not lacks_summary(view):
+    if attempt.is_preview or view.sent_item is not None or not lacks_summary(view):
         return view
     state = loaded.input.conversation.state
     degraded = await deps.compaction.summarise_behind_item(
@@ -112,23 +113,19 @@ async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) ->
 
 def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
-    texts = resolved.dynamic(attempt.settings)
-    state = BuildState(
+    texts, position = resolved.dynamic(attempt.settings), resolved.policy.dynamic_position
+    shown = resolved.dynamic_texts_of(texts)
+    return BuildState(
         attempt,
         build_input,
         resolved,
         loaded.limits,
         view,
         dynamic_texts=texts,
+        opening=shown if position is DynamicPosition.BEFORE_WINDOW else NO_DYNAMIC_TEXTS,
+        tail=shown if position is DynamicPosition.TAIL else NO_DYNAMIC_TEXTS,
         degraded=attempt.degraded,
     )
-    match resolved.policy.dynamic_position:
-        case DynamicPosition.TAIL:
-            return replace(state, tail=resolved.dynamic_texts_of(texts))
-        case DynamicPosition.BEFORE_WINDOW:
-            return replace(state, opening=resolved.dynamic_texts_of(texts))
-        case DynamicPosition.SYSTEM:
-            return state
 
 
 async def _choose_tools(
@@ -141,7 +138,7 @@ async def _choose_tools(
     resolved, format = state.resolved, state.format
     promoted = state.input.conversation.state.promoted_now
     if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
-        return replace(state, tools=epoch_tools)
+        return state if epoch_tools == state.tools else replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
     if deferred:
         try:

@@ -48,6 +48,23 @@ _PRECEDENCE = {kind: place for place, kind in enumerate(Kind)}
 _INHERITED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
 
 
+_EARLIER = " (earlier: "
+
+
+def shown_with_earlier(text: str, earlier: Sequence[str]) -> str:
+    """Return a statement with the older ones that it may change."""
+    return text + "".join(f"{_EARLIER}{older})" for older in earlier)
+
+
+def split_earlier(item: str) -> tuple[str, tuple[str, ...]]:
+    """Return a line without the older statements that are shown with it, and those."""
+    earlier: list[str] = []
+    while "\n" not in item and item.endswith(")") and (at := item.rfind(_EARLIER)) > 0:
+        earlier.insert(0, item[at + len(_EARLIER) : -1])
+        item = item[:at]
+    return item, tuple(earlier)
+
+
 @dataclass(slots=True)
 class StatementLedger:
     """The statements of a conversation so far, in the order of their last mention."""
@@ -139,11 +156,12 @@ class StatementLedger:
 
     def add(self, statement: Statement, *, in_first: bool = False, replaces: bool = True) -> None:
         """Add a statement: to the same one, in the place of an older one, or as a new one."""
-        text = _MARKS.sub("", statement.text)
+        text, earlier = split_earlier(statement.text)
+        text = _MARKS.sub("", text)
         key = key_of(text)
         if not key:
             return
-        statement = replace(statement, text=text)
+        statement = self._with_earlier(replace(statement, text=text), earlier)
         known = self._index.entries.get(key)
         if known is not None:
             self._index.remove(key)

@@ -8,7 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.ledger import (
+    StatementLedger,
+    shown_with_earlier,
+    split_earlier,
+)
 from app.domain.compaction.summaries.statements.segments import Form, segments
 from app.domain.compaction.summaries.statements.statement import (
     STATE_KINDS,
@@ -28,7 +32,6 @@ _CLOSING = re.compile(
     rf"^{LEFT_OUT}(`recall` searches|the receipt of) messages (\d+) to (\d+)", re.MULTILINE
 )
 _BY_ASSISTANT = "assistant: "
-_EARLIER = " (earlier: "
 EARLIER_MARK = "(earlier) "
 """Before a statement that something newer, shown elsewhere, may change."""
 _KINDS = {kind.value: kind for kind in Kind}
@@ -85,9 +88,8 @@ def statement_line(statement: Statement) -> str:
     # After a block of several lines it could be part of the block.
     is_counted = statement.mentions > 1 and "\n" not in text
     mentions = f" (×{statement.mentions})" if is_counted else ""
-    earlier = "".join(f"{_EARLIER}{older})" for older in statement.earlier)
     mark = EARLIER_MARK if statement.is_earlier else ""
-    return f"- {author}{mark}{text}{mentions}{earlier}"
+    return shown_with_earlier(f"- {author}{mark}{text}{mentions}", statement.earlier)
 
 
 def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
@@ -103,7 +105,7 @@ def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
             ledger.add_earlier(kind, item, Author.USER, 1, replaces=replaces)
             continue
         is_line = "\n" not in item
-        said, earlier = _split_earlier(item) if is_line else (item, ())
+        said, earlier = split_earlier(item)
         counted = _MENTIONS.search(said) if is_line else None
         said = said[: counted.start()] if counted else said
         author = Author.ASSISTANT if said.startswith(_BY_ASSISTANT) else Author.USER
@@ -117,15 +119,6 @@ def read_into(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
             is_earlier=said.startswith(EARLIER_MARK),
             replaces=replaces,
         )
-
-
-def _split_earlier(item: str) -> tuple[str, tuple[str, ...]]:
-    """Return an item without the older statements that are shown with it, and those."""
-    earlier: list[str] = []
-    while item.endswith(")") and (at := item.rfind(_EARLIER)) > 0:
-        earlier.insert(0, item[at + len(_EARLIER) : -1])
-        item = item[:at]
-    return item, tuple(earlier)
 
 
 def _items(text: str) -> Iterator[tuple[Kind | None, str]]:

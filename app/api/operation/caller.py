@@ -1,0 +1,33 @@
+"""`/v1/caller`: what the key of a request may do."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http.bodies import Json
+from app.api.http.dependencies import caller_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.operation.caller_schemas import CallerShown
+from app.domain.common.errors import ServiceUnavailable
+
+router = APIRouter(route_class=WireRoute, tags=["health"])
+
+
+@router.get(
+    "/v1/caller",
+    operation_id="get_caller",
+    summary="Read about the key",
+    response_model=CallerShown,
+    responses=problems_of(ServiceUnavailable),
+)
+async def get_caller(request: Request) -> Response:
+    """Return the tenant of the request's key, and whether it may only read."""
+    caller = caller_of(request)
+    return Json(
+        {
+            "tenant_id": caller.tenant_id,
+            "key_id": caller.key_id,
+            "read_only": caller.read_only,
+        }
+    )

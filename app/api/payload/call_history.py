@@ -1,0 +1,90 @@
+"""`/v1/conversations/{id}/epochs` and `/usage/reports`: what was sent to models, by time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http import cursors
+from app.api.http.bodies import Json
+from app.api.http.dependencies import ConversationPath, Cursor, Limit, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.call_history_schemas import EpochPage, ReportPage
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.conversations.epoch import PastEpoch
+from app.domain.payload.epochs import model_in
+from app.domain.payload.reported_usage import UsageReport
+
+router = APIRouter(route_class=WireRoute)
+
+_PATH = "/v1/conversations/{conversation_id}"
+_PAGED = problems_of(NotFound, ValidationError, ServiceUnavailable)
+
+
+@router.get(
+    f"{_PATH}/epochs",
+    operation_id="list_epochs",
+    summary="List epochs",
+    response_model=EpochPage,
+    responses=_PAGED,
+    tags=["context"],
+)
+async def list_epochs(
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
+    """Return the epochs of the conversation's payloads, newest first, and why each began."""
+    before = cursors.decode_id(cursor, "epochs") if cursor else None
+    page = await services(request).call_history.epochs(
+        tenant_of(request), conversation_id, limit, before
+    )
+    next_cursor = cursors.encode("epochs", page[-1].epoch_id) if page.has_more else None
+    return Json({"data": [_epoch_json(epoch) for epoch in page], "next_cursor": next_cursor})
+
+
+@router.get(
+    f"{_PATH}/usage/reports",
+    operation_id="list_usage_reports",
+    summary="List reported calls",
+    response_model=ReportPage,
+    responses=_PAGED,
+    tags=["usage"],
+)
+async def list_usage_reports(
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
+    """Return the usage of each call that was reported, newest first."""
+    before = cursors.decode_id(cursor, "usage_reports") if cursor else None
+    page = await services(request).call_history.reports(
+        tenant_of(request), conversation_id, limit, before
+    )
+    next_cursor = cursors.encode("usage_reports", page[-1].report_id) if page.has_more else None
+    return Json({"data": [_report_json(report) for report in page], "next_cursor": next_cursor})
+
+
+def _epoch_json(epoch: PastEpoch) -> dict[str, Any]:
+    return {
+        "epoch_id": epoch.epoch_id,
+        "epoch": epoch.epoch,
+        "format": epoch.format,
+        "model": model_in(epoch.payload_stream),
+        "max_context_tokens": epoch.window or None,
+        "cache_break_reason": epoch.reason,
+        "start_seq": epoch.start_seq,
+        "created_at": epoch.created_at,
+    }
+
+
+def _report_json(report: UsageReport) -> dict[str, Any]:
+    return {
+        "report_id": report.report_id,
+        "format": report.format,
+        "model": report.model,
+        "epoch": report.epoch,
+        "through_seq": report.through_seq,
+        "token_usage": asdict(report.usage) | {"total_tokens": report.usage.total_tokens},
+        "estimated_tokens": report.estimated_tokens,
+        "created_at": report.created_at,
+    }

@@ -1,0 +1,32 @@
+"""Reads the epochs and the reported calls of a conversation, in the order of time."""
+
+from __future__ import annotations
+
+from app.domain.common.pages import Page
+from app.domain.conversations.epoch import PastEpoch
+from app.domain.payload.reported_usage import UsageReport
+from app.services.common.lookup import get_conversation
+from app.services.ports import Database
+
+
+class CallHistoryService:
+    """Reads pages of epochs and of reports; each raises NotFound for an unknown conversation."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def epochs(
+        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
+    ) -> Page[PastEpoch]:
+        """Return epochs, the newest first, starting after the one with the id `before`."""
+        async with self._database.session() as session:
+            await get_conversation(session, tenant_id, conversation_id, None)
+            return await session.usage.epochs(conversation_id, limit, before)
+
+    async def reports(
+        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
+    ) -> Page[UsageReport]:
+        """Return reports, the newest first, starting after the one with the id `before`."""
+        async with self._database.session() as session:
+            await get_conversation(session, tenant_id, conversation_id, None)
+            return await session.usage.page(conversation_id, limit, before)

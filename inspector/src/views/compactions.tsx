@@ -1,0 +1,191 @@
+// Receipts of compactions: before and after, what stands for what, what it cost; dry runs.
+
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { api, at, type Conversation, type DryRun, good, type Message, type Receipt, Refused } from "../api.ts";
+import { lineOf } from "../content.ts";
+import { count, plural, usd, words } from "../format.ts";
+import { toConversation } from "../router.ts";
+import { usePages, useResource } from "../resource.ts";
+import { changes, mayWrite } from "../state.ts";
+import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, Loading, More, reasonText, When } from "../ui.tsx";
+
+export function Compactions({ conversation }: { conversation: Conversation }): JSX.Element {
+  const id = conversation.conversation_id;
+  const list = usePages(
+    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 20, ...(cursor && { cursor }) } } })),
+    ["compactions", id],
+  );
+  const state = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/state", { params: at(id) })), ["state", id]);
+  const failure = state.data?.last_failure;
+  return (
+    <div>
+      {failure && <p class="failed" role="alert"><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; the next try is <When iso={failure.retry_at} /></>}.</p>}
+      {state.data?.summariser_problem && <p class="warn">{state.data.summariser_problem}</p>}
+      <DryRuns conversation={conversation} />
+      <div class="title"><h2>Receipts</h2><Curl path={`/v1/conversations/${encodeURIComponent(id)}/compactions`} /></div>
+      {list.error ? <Failed error={list.error} /> : !list.items ? <Loading what="receipts" /> : list.items.length === 0 ? (
+        <Empty title="Nothing was compacted yet.">Compactions come when the window fills up, or with the button Compact above. A dry run shows what one would do.</Empty>
+      ) : list.items.map((receipt, index) => <Card key={receipt.compaction_id} receipt={receipt} id={id} newest={index === 0} />)}
+      <More more={list.more} loading={list.loading && list.items !== undefined} />
+    </div>
+  );
+}
+
+function Card({ receipt, id, newest }: { receipt: Receipt; id: string; newest: boolean }): JSX.Element {
+  const [open, setOpen] = useState(newest);
+  const [start = 0, end = 0] = receipt.hidden_range;
+  const path = { conversation_id: id, compaction_id: receipt.compaction_id };
+  return (
+    <article class={`card receipt ${receipt.status}`}>
+      <div class="title">
+        <h3><Badge kind={receipt.status}>{receipt.status}</Badge> {words(receipt.strategy)} <span class="muted">{words(receipt.trigger)}</span></h3>
+        <span class="muted"><When iso={receipt.created_at} /> · <Copy text={receipt.compaction_id} label="Copy id" shown={receipt.compaction_id.slice(-12)} /></span>
+      </div>
+      <div class="split">
+        <BeforeAfter before={receipt.before_tokens} after={receipt.after_tokens} />
+        <dl class="facts">
+          <Fact name="Messages">{receipt.before_msg_count} → {receipt.after_msg_count}</Fact>
+          <Fact name="Hides">{end > start ? <a href={toConversation(id, "messages", { seq: String(start) })}>{start}–{end - 1}</a> : "nothing"}{receipt.kept.length > 0 && <span class="muted"> but {receipt.kept.length} kept</span>}</Fact>
+          {receipt.cleared_through > 0 && <Fact name="Results cleared">up to {receipt.cleared_through}</Fact>}
+          <Fact name="Written by">{receipt.model ?? "no model"}{receipt.calls > 0 && <span class="muted"> · {plural(receipt.calls, "call")}, {count(receipt.input_tokens)} in, {count(receipt.output_tokens)} out{receipt.cached_tokens > 0 && `, ${count(receipt.cached_tokens)} cached`}</span>}</Fact>
+          <Fact name="Price">{usd(receipt.cost_usd)}</Fact>
+          <Fact name="Took">{count(receipt.duration_ms)} ms</Fact>
+          <Fact name="Steps">{receipt.strategies_run.map(words).join(" → ") || "–"}</Fact>
+          {receipt.prompt_hash && <Fact name="Prompt"><Copy text={receipt.prompt_hash} label="Copy the prompt's hash" shown={receipt.prompt_hash.slice(0, 10)} /></Fact>}
+        </dl>
+      </div>
+      {receipt.degraded.length > 0 && <p class="warn">Degraded: {receipt.degraded.map(reasonText).join(", ")}</p>}
+      <div class="buttons">
+        <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} summary and messages</button>
+        {receipt.status === "active" && (
+          <Action name="Undo" danger title="Undo this compaction" explain="The context shows its messages again. The receipt stays, and the log was never changed."
+            run={async () => { await good(api.POST("/v1/conversations/{conversation_id}/compactions/{compaction_id}/undo", { params: { path } })); changes.value += 1; return "The compaction was undone."; }} />
+        )}
+      </div>
+      {open && <Detail receipt={receipt} id={id} />}
+    </article>
+  );
+}
+
+function Detail({ receipt, id }: { receipt: Receipt; id: string }): JSX.Element {
+  const path = { conversation_id: id, compaction_id: receipt.compaction_id };
+  const originals = usePages(
+    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/compactions/{compaction_id}/messages", { params: { path, query: { limit: 30, ...(cursor && { cursor }) } } })),
+    ["expanded", receipt.compaction_id],
+  );
+  const summaries = receipt.made.length ? receipt.made : receipt.summaries;
+  const sections = summaries.flatMap((summary) => summary.sections);
+  return (
+    <>
+      {sections.length > 0 && <Sections sections={sections} />}
+      <div class="side-by-side">
+        <section aria-label="Before: the messages">
+          <h4>Before: the messages</h4>
+          {originals.error ? <Failed error={originals.error} /> : !originals.items ? <Loading what="messages" /> : originals.items.length === 0 ? <p class="muted">No message is hidden by it.</p> : (
+            <ol class="originals">{originals.items.map((message) => <Original key={message.seq} message={message as Message} id={id} />)}</ol>
+          )}
+          <More more={originals.more} loading={originals.loading && originals.items !== undefined} />
+        </section>
+        <section aria-label="After: what stands for them">
+          <h4>After: what stands for them</h4>
+          {receipt.retain && <><h5>Kept verbatim</h5><p class="pre">{receipt.retain}</p></>}
+          {summaries.map((summary) => (
+            <div key={summary.summary_range.join()}>
+              <p class="muted">Level {summary.level} · messages {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1} · {plural(summary.tokens, "token")}</p>
+              <p class="pre">{summary.text}</p>
+            </div>
+          ))}
+          {receipt.note && <p class="pre">{receipt.note}</p>}
+          {!receipt.retain && summaries.length === 0 && !receipt.note && <p class="muted">No text: {receipt.cleared_through > 0 ? "placeholders stand for tool results." : "the messages are left out."}</p>}
+        </section>
+      </div>
+    </>
+  );
+}
+
+function Original({ message, id }: { message: Message; id: string }): JSX.Element {
+  const [whole, setWhole] = useState(false);
+  const line = lineOf(message, whole ? 20_000 : 260);
+  return (
+    <li>
+      <a href={toConversation(id, "messages", { seq: String(message.seq) })}>{message.seq}</a> <Badge kind={message.role}>{message.role}</Badge> <span class="muted">{message.token_count}</span>
+      <p>{line}{!whole && line.endsWith("…") && <button type="button" class="plain" onClick={() => setWhole(true)}>more</button>}</p>
+    </li>
+  );
+}
+
+function Sections({ sections }: { sections: Receipt["made"][number]["sections"] }): JSX.Element {
+  return (
+    <table class="list narrow">
+      <caption>Statements: what became of them</caption>
+      <thead><tr><th scope="col">Section</th><th scope="col" class="num">Found</th><th scope="col" class="num">Kept</th><th scope="col" class="num">Superseded</th><th scope="col" class="num">Dropped</th></tr></thead>
+      <tbody>{sections.map((section, index) => (
+        <tr key={index}><th scope="row">{section.section}</th><td class="num">{section.found}</td><td class="num">{section.kept}</td><td class="num">{section.superseded}</td><td class="num">{section.dropped > 0 ? <b class="warn">{section.dropped}</b> : 0}</td></tr>
+      ))}</tbody>
+    </table>
+  );
+}
+
+interface Run {
+  strategy: string;
+  result?: DryRun;
+  refused?: string;
+}
+
+function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element | null {
+  const strategies = useResource(() => good(api.GET("/v1/strategies")), ["strategies"]);
+  const [runs, setRuns] = useState<Run[]>([]);
+  const [busy, setBusy] = useState(false);
+  if (!mayWrite.value) return null;
+  const submit = (event: SubmitEvent): void => {
+    event.preventDefault();
+    const form = new FormData(event.target as HTMLFormElement);
+    const [model, target] = [String(form.get("model") ?? "").trim(), String(form.get("target") ?? "")];
+    const chosen = form.getAll("strategy").map(String) as DryRunStrategy[];
+    setBusy(true);
+    Promise.all(chosen.map(async (strategy): Promise<Run> => {
+      try {
+        const result = await good(api.POST("/v1/conversations/{conversation_id}/compact", { params: at(conversation.conversation_id), body: { strategy, dry_run: true, ...(model && { model }), ...(target && { target_tokens: Number(target) }) } }));
+        return { strategy, result: result as DryRun };
+      } catch (error) {
+        return { strategy, refused: error instanceof Refused ? error.message : String(error) };
+      }
+    })).then(setRuns).finally(() => setBusy(false));
+  };
+  return (
+    <section class="card" aria-label="Dry run">
+      <div class="title"><h2>Dry run</h2><span class="muted">What a compaction would do now, without doing it</span></div>
+      <form class="filters" onSubmit={submit}>
+        <fieldset><legend>Strategies, side by side</legend>
+          {strategies.data?.data.map((item) => (
+            <label key={item.name} title={item.description}><input type="checkbox" name="strategy" value={item.name} defaultChecked={item.name === conversation.policy.strategy || item.is_default} /> {words(item.name)}</label>
+          ))}
+        </fieldset>
+        <Field label="Target in tokens"><input name="target" type="number" min="1" placeholder="of the policy" /></Field>
+        <Field label="Model"><input name="model" placeholder="of the policy" /></Field>
+        <button type="submit" class="primary" disabled={busy}>{busy ? "Running…" : "Run"}</button>
+      </form>
+      {runs.length > 0 && <div class="columns" role="status">{runs.map((run) => <RunCard key={run.strategy} run={run} />)}</div>}
+    </section>
+  );
+}
+
+type DryRunStrategy = Conversation["policy"]["strategy"];
+
+function RunCard({ run: { strategy, result, refused } }: { run: Run }): JSX.Element {
+  if (!result) return <article class="run"><h3>{words(strategy)}</h3><p class="refused">{refused}</p></article>;
+  return (
+    <article class="run">
+      <h3>{words(strategy)}</h3>
+      {result.reason && result.reason !== "dry run" && <p class="muted">{result.reason}</p>}
+      <BeforeAfter before={result.before_tokens} after={result.after_tokens} />
+      <p class="muted">{result.before_msg_count} → {plural(result.after_msg_count, "message")}{result.estimated && " · estimated"}{result.planned_calls > 0 && ` · ${plural(result.planned_calls, "call")}, ${count(result.input_tokens)} tokens in`} · {usd(result.cost_usd)}</p>
+      {result.degraded.length > 0 && <p class="warn">{result.degraded.map(reasonText).join(", ")}</p>}
+      {result.summaries.map((summary) => <details key={summary.summary_range.join()} open><summary>Summary of {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1}, {plural(summary.tokens, "token")}</summary><p class="pre">{summary.text}</p></details>)}
+      {result.calls.map((call, index) => (
+        <details key={index}><summary>Prompt {index + 1} for {call.model}, {count(call.input_tokens)} tokens</summary>{call.messages.map((message, place) => <p class="pre" key={place}>{message.role}: {message.content}</p>)}</details>
+      ))}
+    </article>
+  );
+}

@@ -1,0 +1,198 @@
+// The transcript: virtualised by seq, with search, folded tools, stored outputs, pins and redaction.
+
+import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
+import { api, at, type Conversation, good, type Message } from "../api.ts";
+import { lineOf, type Part, partsOf } from "../content.ts";
+import { bytes, count, plural, time } from "../format.ts";
+import { readRange } from "../log.ts";
+import { place, setQuery, toConversation } from "../router.ts";
+import { usePages } from "../resource.ts";
+import { changes } from "../state.ts";
+import { Action, Badge, Copy, Curl, Empty, Failed, Field, Loading, Marked, More, When } from "../ui.tsx";
+import { Blob } from "./blob.tsx";
+
+const BLOCK = 100;
+const LINES = 12;
+const LARGE_BYTES = 2000;
+/** How the context shows a message, in the words of the badge and of its hint. */
+const STATES: Record<Message["visibility"]["state"], { text: string; hint: string }> = {
+  verbatim: { text: "verbatim", hint: "The payload has it word for word." },
+  cleared: { text: "result cleared", hint: "A placeholder stands for the result; the model can read it by a tool." },
+  summarised: { text: "summarised", hint: "A summary stands for it: the model sees that text only." },
+  left_out: { text: "left out", hint: "The payload does not have it, and no summary stands for it." },
+  outside: { text: "outside the window", hint: "The payload does not have it: it is older than the window or the last clear." },
+};
+
+export function Messages({ conversation }: { conversation: Conversation }): JSX.Element {
+  const id = conversation.conversation_id;
+  const query = place.value.query;
+  const q = query.get("q") ?? "";
+  const seq = Number(query.get("seq") ?? "0");
+  return (
+    <div class="messages">
+      <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
+        <Field label="Search this conversation"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
+        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value })} /></Field>
+        <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/messages${q ? `?q=${encodeURIComponent(q)}` : ""}`} /></p>
+      </form>
+      {q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
+    </div>
+  );
+}
+
+function Found({ id, q, seq }: { id: string; q: string; seq: number }): JSX.Element {
+  const hits = usePages(
+    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query: { q, limit: 30, ...(cursor && { cursor }) } } })),
+    ["found", id, q],
+  );
+  if (hits.error) return <Failed error={hits.error} />;
+  if (!hits.items) return <Loading what="messages" />;
+  if (hits.items.length === 0) return <Empty title="No message has these words.">All words are required; compacted messages are searched as well.</Empty>;
+  return (
+    <>
+      <p class="muted" role="status">{hits.more ? `The first ${hits.items.length}` : count(hits.items.length)} found, hidden messages included.</p>
+      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message as Message} q={q} marked={message.seq === seq} />)}</div>
+      <More more={hits.more} loading={hits.loading} />
+    </>
+  );
+}
+
+/** The blocks of messages that are in memory; blocks in view are read again after a change. */
+function useBlocks(id: string, head: number, first: number, last: number): (seq: number) => Message | undefined {
+  const blocks = useRef(new Map<number, Message[]>());
+  const asked = useRef(new Set<string>());
+  const [, redraw] = useReducer((times: number) => times + 1, 0);
+  const version = `${changes.value}.${head}`;
+  useEffect(() => {
+    for (let block = Math.floor((first - 1) / BLOCK); block <= Math.floor((last - 1) / BLOCK); block += 1) {
+      const name = `${block}.${version}`;
+      if (block < 0 || asked.current.has(name)) continue;
+      asked.current.add(name);
+      const start = block * BLOCK + 1;
+      readRange(id, start, Math.min(start + BLOCK, head + 1)).then(
+        (messages) => {
+          blocks.current.set(block, messages);
+          redraw(0);
+        },
+        () => asked.current.delete(name),
+      );
+    }
+  }, [first, last, version, id]);
+  return (seq) => blocks.current.get(Math.floor((seq - 1) / BLOCK))?.[(seq - 1) % BLOCK];
+}
+
+function Transcript({ id, head, seq }: { id: string; head: number; seq: number }): JSX.Element {
+  const frame = useRef<HTMLDivElement>(null);
+  const [, redraw] = useReducer((times: number) => times + 1, 0);
+  const options = {
+    count: head,
+    getScrollElement: () => frame.current,
+    estimateSize: () => 96,
+    overscan: 6,
+    scrollToFn: elementScroll,
+    observeElementRect,
+    observeElementOffset,
+    onChange: () => redraw(0),
+    getItemKey: (index: number) => index + 1,
+  };
+  const [rows] = useState(() => new Virtualizer<HTMLDivElement, HTMLDivElement>(options));
+  rows.setOptions(options);
+  useLayoutEffect(() => rows._didMount(), []);
+  useLayoutEffect(() => rows._willUpdate());
+  useEffect(() => {
+    rows.scrollToIndex(seq ? Math.min(seq, head) - 1 : head - 1, { align: seq ? "start" : "end" });
+  }, [seq]);
+  const items = rows.getVirtualItems();
+  const messageOf = useBlocks(id, head, (items[0]?.index ?? 0) + 1, (items.at(-1)?.index ?? 0) + 1);
+  return (
+    <div class="transcript frame" ref={frame} tabIndex={0} role="region" aria-label={`Transcript of ${head} messages`}>
+      <div class="tall" style={{ height: `${rows.getTotalSize()}px` }}>
+        {items.map((item) => {
+          const message = messageOf(item.index + 1);
+          return (
+            <div key={item.key} class="slot" data-index={item.index} ref={(node) => rows.measureElement(node)} style={{ transform: `translateY(${item.start}px)` }}>
+              {message ? <Row id={id} message={message} q="" marked={message.seq === seq} /> : <article class="message waiting"><span class="muted">#{item.index + 1}</span></article>}
+            </div>
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+function Row({ id, message, q, marked }: { id: string; message: Message; q: string; marked: boolean }): JSX.Element {
+  const [blob, setBlob] = useState(false);
+  const { state, compaction_id } = message.visibility;
+  const parts = partsOf(message);
+  const path = { conversation_id: id, message_id: message.id };
+  const changed = (text: string): string => {
+    changes.value += 1;
+    return text;
+  };
+  return (
+    <article class={`message ${message.role} ${state}${marked ? " marked" : ""}`} aria-label={`Message ${message.seq}, ${message.role}`}>
+      <header>
+        <a class="seq" href={toConversation(id, "messages", { seq: String(message.seq) })}>#{message.seq}</a>
+        <Badge kind={message.role}>{message.role}</Badge>
+        {state !== "verbatim" && <span title={STATES[state].hint}><Badge kind={state}>{STATES[state].text}</Badge></span>}
+        {message.content_truncated && <Badge kind="preview">preview</Badge>}
+        {message.pinned && <Badge kind="pin">pinned</Badge>}
+        {message.redacted_at && <Badge kind="redacted">redacted</Badge>}
+        <span class="muted" title={time(message.created_at)}>turn {message.turn} · {plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
+        <span class="grow" />
+        {compaction_id && <a class="small" href={toConversation(id, "compactions")}>by compaction</a>}
+        <Copy text={message.id} label="Copy id" />
+        <span class="row-actions">
+          {message.pinned
+            ? <Action name="Unpin" title={`Unpin message ${message.seq}`} explain="The next compaction may hide or clear it." run={async () => { await good(api.DELETE("/v1/conversations/{conversation_id}/messages/{message_id}/pin", { params: { path } })); return changed("Unpinned."); }} />
+            : <Action name="Pin" title={`Pin message ${message.seq}`} explain="It stays in the context word for word, with its call group. No compaction hides it." run={async (form) => { await good(api.PUT("/v1/conversations/{conversation_id}/messages/{message_id}/pin", { params: { path, query: { scope: form.get("scope") === "turn" ? "turn" : "message" } } })); return changed("Pinned."); }}>
+                <label><input type="checkbox" name="scope" value="turn" /> the whole turn</label>
+              </Action>}
+          {!message.redacted_at && (
+            <Action name="Redact" danger title={`Redact message ${message.seq}`} explain="Its content is deleted for ever, here and in forks, and a tombstone takes its place. This cannot be undone."
+              run={async (form) => { const reason = String(form.get("reason") ?? "").trim(); await good(api.POST("/v1/conversations/{conversation_id}/messages/{message_id}/redact", { params: { path }, body: reason ? { reason } : {} })); return changed("Redacted."); }}>
+              <Field label="Reason (kept in the record; quote no content)"><input name="reason" /></Field>
+            </Action>
+          )}
+        </span>
+      </header>
+      {parts.length === 0 && <p class="muted">(empty)</p>}
+      {parts.map((part, index) => <PartShown key={index} part={part} q={q} />)}
+      {message.output_ref && (message.content_truncated || message.output_ref.byte_size > LARGE_BYTES) && (
+        <p class="output"><button type="button" onClick={() => setBlob(true)}>Read by lines</button> <span class="muted">{bytes(message.output_ref.byte_size)}, {plural(message.output_ref.line_count, "line")}{message.content_collected && ", collected"}</span></p>
+      )}
+      {blob && message.output_ref && <Blob id={id} output={message.output_ref} close={() => setBlob(false)} />}
+    </article>
+  );
+}
+
+function PartShown({ part, q }: { part: Part; q: string }): JSX.Element {
+  const found = q !== "" && part.text.toLowerCase().includes((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase());
+  switch (part.kind) {
+    case "text":
+      return <LongText text={part.text} q={q} />;
+    case "media":
+      return <p class="muted">[{part.text}]</p>;
+    case "call":
+      return <details class="part" open={found}><summary><span aria-hidden="true">→</span> calls <b>{part.name}</b> <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
+    case "reasoning":
+      return <details class="part" open={found}><summary>reasoning <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
+    default:
+      return <details class="part" open={found}><summary><span aria-hidden="true">←</span> {part.kind}{part.name && <> of <b>{part.name}</b></>} <span class="muted">{lineOf({ content: part.text }, 110)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
+  }
+}
+
+function LongText({ text, q }: { text: string; q: string }): JSX.Element {
+  const [whole, setWhole] = useState(q !== "");
+  const lines = text.split("\n");
+  const isLong = lines.length > LINES || text.length > 1600;
+  const shown = whole || !isLong ? text : lines.slice(0, LINES).join("\n").slice(0, 1600);
+  return (
+    <>
+      <p class="pre"><Marked text={shown} query={q} />{!whole && isLong && "…"}</p>
+      {isLong && <button type="button" class="plain small" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>}
+    </>
+  );
+}

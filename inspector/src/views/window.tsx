@@ -1,0 +1,246 @@
+// What the next payload holds, to scale: regions, thresholds, and the messages by tokens.
+
+import type { JSX } from "preact";
+import { useMemo, useRef, useState } from "preact/hooks";
+import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading } from "../api.ts";
+import { lineOf } from "../content.ts";
+import { compact, count, percent, plural, time, words } from "../format.ts";
+import { readRange } from "../log.ts";
+import { place, setQuery, toConversation } from "../router.ts";
+import { type Resource, useResource } from "../resource.ts";
+import { Badge, Curl, Failed, Fact, Field, Loading, reasonText } from "../ui.tsx";
+
+const MOST_CELLS = 800;
+const WINDOWS = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 1_000_000];
+const PLACEHOLDER_TOKENS = 64;
+
+interface Region {
+  name: string;
+  kind: string;
+  tokens: number;
+}
+
+function regionsOf({ budget }: Preview): Region[] {
+  return [
+    { name: "System prompt", kind: "system", tokens: budget.system_prompt },
+    { name: "Skills", kind: "skills", tokens: budget.skill_prompts },
+    { name: "Tools", kind: "tools", tokens: budget.tool_descriptions },
+    { name: "Summaries", kind: "summary", tokens: budget.summary },
+    { name: "Messages", kind: "history", tokens: budget.conversation },
+  ];
+}
+
+interface Shown {
+  conversation: Conversation;
+  /** Its budget as the log is now. */
+  reading: Reading | undefined;
+  epochs: Resource<{ data: Epoch[] }>;
+}
+
+export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
+  const id = conversation.conversation_id;
+  const query = place.value.query;
+  const [choosing, setChoosing] = useState(false);
+  // A thousand names, which only who chooses another one needs.
+  const models = useResource(async () => (choosing ? good(api.GET("/v1/models", { params: { query: { limit: 1000 } } })) : undefined), ["models", choosing]);
+  const used = epochs.data?.data[0];
+  const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
+  const model = query.get("model") ?? "";
+  const size = query.get("window") ?? "";
+  const asked = { format, payload: false, ...(model && { model }), ...(size && { max_context_tokens: Number(size) }) };
+  const search = new URLSearchParams(Object.entries(asked).map(([name, value]): [string, string] => [name, String(value)])).toString();
+  const preview = useResource(
+    async () => {
+      if (!epochs.data && !epochs.error) await new Promise(() => undefined);
+      return good(api.GET("/v1/conversations/{conversation_id}/context/preview", { params: { ...at(id), query: asked } }));
+    },
+    ["preview", id, search, Boolean(epochs.data ?? epochs.error)],
+  );
+  const shown = preview.data;
+  return (
+    <div class="window">
+      <form class="filters" aria-label="Build to preview" onSubmit={(event) => event.preventDefault()}>
+        <Field label="Format"><select value={format} onChange={(event) => setQuery({ format: event.currentTarget.value })}>
+          {FORMATS.map((name) => <option key={name} value={name}>{words(name)}</option>)}
+        </select></Field>
+        <Field label="Model"><input list="models" onFocus={() => setChoosing(true)} value={model} placeholder={conversation.effective_model ?? "choose a model"} onChange={(event) => setQuery({ model: event.currentTarget.value })} /></Field>
+        <datalist id="models">{models.data?.data.map((item) => <option key={item.model} value={item.model} />)}</datalist>
+        <Field label="Context window"><select value={size} onChange={(event) => setQuery({ window: event.currentTarget.value })}>
+          <option value="">as the policy says</option>
+          {WINDOWS.map((tokens) => <option key={tokens} value={String(tokens)}>{count(tokens)} tokens</option>)}
+          {size && !WINDOWS.includes(Number(size)) && <option value={size}>{count(Number(size))} tokens</option>}
+        </select></Field>
+        <p class="hint">A preview: nothing is stored or compacted. <Curl path={`/v1/conversations/${encodeURIComponent(id)}/context/preview?${search}`} /></p>
+      </form>
+      {preview.error ? (
+        <>
+          <Failed error={preview.error} retry={preview.reload} />
+          {preview.error.problem?.errors.some((error) => error.pointer === "/model") && <p class="hint">Choose a model above.</p>}
+        </>
+      ) : !shown ? <Loading what="the window" /> : (
+        <>
+          <Regions preview={shown} reading={reading} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
+          <Cells conversation={conversation} preview={shown} />
+        </>
+      )}
+    </div>
+  );
+}
+
+function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
+  const { budget, thresholds } = preview;
+  const regions = regionsOf(preview);
+  const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
+  const marks = (["notice", "due", "compact", "blocked"] as const).flatMap((name) => {
+    const tokens = thresholds[name];
+    return tokens === null ? [] : [{ name, tokens }];
+  });
+  const deferred = preview.deferred_tools;
+  return (
+    <section class="card" aria-label="Budget">
+      <dl class="facts">
+        <Fact name="Used"><b>{count(budget.used_tokens)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
+        <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.next_threshold && <span class="muted"> {count(preview.tokens_to_next ?? 0)} to {preview.next_threshold}</span>}</Fact>
+        <Fact name="Prompt cache" hint="Whether the next payload extends the last one byte for byte">
+          {first ? "first payload for this model" : preview.cache_break_reason ? <span class="warn">breaks: {reasonText(preview.cache_break_reason)}</span> : "extends the last payload"}
+          <span class="muted"> · epoch {preview.epoch}</span>
+        </Fact>
+        <Fact name="Counted" hint="How the tokens were counted">{preview.estimate.method}{preview.estimate.margin > 0 && <span class="muted"> · margin {percent(100 * preview.estimate.margin)}</span>}</Fact>
+        {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
+        {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
+      </dl>
+      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.used_tokens > preview.budget.effective_window && `Before that it takes ${count(reading.budget.used_tokens)} tokens. `}A build compacts first where its policy allows that.</p>}
+      <div class="budget">
+        <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
+          {regions.filter((region) => region.tokens > 0).map((region) => (
+            <div key={region.kind} class={`region ${region.kind}`} style={{ width: scale(region.tokens) }} title={`${region.name}: ${count(region.tokens)} tokens`} />
+          ))}
+          <div class="region free" style={{ width: scale(Math.max(0, budget.remaining_tokens)) }} title={`Free: ${count(budget.remaining_tokens)} tokens`} />
+          <div class="region output" style={{ width: scale(budget.max_output_tokens) }} title={`Kept for the answer: ${count(budget.max_output_tokens)} tokens`} />
+        </div>
+        <div class="marks" aria-hidden="true">
+          {marks.map((mark, index) => (
+            <div key={mark.name} class={`mark ${mark.name} row${index % 2}`} style={{ left: scale(mark.tokens) }}><span>{mark.name} {compact(mark.tokens)}</span></div>
+          ))}
+        </div>
+      </div>
+      <table class="legend">
+        <caption class="sr">Tokens by region</caption>
+        <tbody>
+          {[...regions, { name: "Free", kind: "free", tokens: budget.remaining_tokens }, { name: "Kept for the answer", kind: "output", tokens: budget.max_output_tokens }].map((region) => (
+            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{percent((100 * region.tokens) / budget.total)}</td></tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+type Item = { message: Message } | { from: number; to: number; state: string; tokens?: number | undefined };
+
+/** Which messages to draw: those that the payload shows, and gaps for the others. */
+function ranges(preview: Preview, head: number): { shown: [number, number][]; skipped: number } {
+  const shown: [number, number][] = [];
+  let left = MOST_CELLS;
+  let skipped = 0;
+  for (const [start = 1, end = 1] of preview.shown_ranges.toReversed()) {
+    const stop = Math.min(end, head + 1);
+    const from = Math.max(start, stop - left);
+    skipped += from - start;
+    if (from < stop) shown.unshift([from, stop]);
+    left -= stop - from;
+  }
+  return { shown, skipped };
+}
+
+function gaps(preview: Preview, from: number, to: number): Item[] {
+  const items: Item[] = [];
+  let at = from;
+  for (const { summary_range: [start = 0, end = 0], tokens } of preview.summaries) {
+    const [first, past] = [Math.max(start, at), Math.min(end, to)];
+    if (first >= past) continue;
+    if (first > at) items.push({ from: at, to: first, state: "not shown" });
+    items.push({ from: first, to: past, state: "summarised", tokens });
+    at = past;
+  }
+  if (at < to) items.push({ from: at, to, state: "not shown" });
+  return items;
+}
+
+function Cells({ conversation, preview }: { conversation: Conversation; preview: Preview }): JSX.Element {
+  const id = conversation.conversation_id;
+  const head = preview.through_seq;
+  const { shown, skipped } = ranges(preview, head);
+  const messages = useResource(async () => (await Promise.all(shown.map(([from, to]) => readRange(id, from, to)))).flat(), ["cells", id, shown]);
+  const [peeked, setPeeked] = useState<Message>();
+  const list = useRef<HTMLDivElement>(null);
+  const items = useMemo(() => {
+    const result: Item[] = [];
+    let next = 1;
+    for (const message of messages.data ?? []) {
+      if (message.seq > next) result.push(...gaps(preview, next, message.seq));
+      result.push({ message });
+      next = message.seq + 1;
+    }
+    if (next <= head && messages.data) result.push(...gaps(preview, next, head + 1));
+    return result;
+  }, [messages.data, preview]);
+  if (messages.error) return <Failed error={messages.error} retry={messages.reload} />;
+  if (!messages.data) return <Loading what="messages" />;
+  const total = messages.data.reduce((sum, message) => sum + message.token_count, 0);
+  const uncleared = new Set(preview.uncleared_seqs);
+  const stateOf = (message: Message): string => {
+    if (message.role === "tool" && message.seq <= preview.cleared_through && !uncleared.has(message.seq) && message.token_count > PLACEHOLDER_TOKENS) return "cleared";
+    return message.content_truncated ? "preview" : "verbatim";
+  };
+  const stable = preview.stable_through ?? 0;
+  const stableTokens = messages.data.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
+  const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
+  const breakpoints = new Set(preview.breakpoint_seqs);
+  // One scale for all cells: the largest message takes a row at most.
+  const row = Math.max(total / 7, ...messages.data.map((message) => message.token_count), 1);
+  const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
+  const move = (event: KeyboardEvent): void => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step || !list.current) return;
+    const cells = [...list.current.querySelectorAll<HTMLElement>("a.cell")];
+    const index = cells.indexOf(document.activeElement as HTMLElement) + step;
+    cells[Math.max(0, Math.min(index, cells.length - 1))]?.focus();
+    event.preventDefault();
+  };
+  return (
+    <section class="card" aria-label="Messages in the payload">
+      <div class="title">
+        <h2>Messages in the payload</h2>
+        <span class="muted">{plural(messages.data.length, "message")}, {compact(total)} tokens · stable prefix: {compact(Math.min(prefix, preview.tokens_used))} of {compact(preview.tokens_used)} tokens</span>
+      </div>
+      <ul class="key-list" aria-label="Legend">
+        <li><i class="swatch user" />user</li><li><i class="swatch assistant" />assistant</li><li><i class="swatch tool" />tool result</li>
+        <li><i class="swatch tool cleared" />cleared</li><li><i class="swatch tool preview" />preview of a large result</li><li><i class="swatch hidden" />not in the payload</li>
+        <li><i class="swatch pin" />pinned</li><li><i class="swatch stable" />stable prefix</li><li><i class="swatch break" />cache breakpoint</li>
+      </ul>
+      {skipped > 0 && <p class="hint">{plural(skipped, "earlier message")} that the payload also shows are not drawn. <a href={toConversation(id, "messages")}>Read them</a></p>}
+      <div class="cells" ref={list} onKeyDown={move} onMouseLeave={() => undefined}>
+        {items.map((item, index) => "message" in item ? (
+          <a key={item.message.seq} class={`cell ${item.message.role} ${stateOf(item.message)}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
+            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
+            href={toConversation(id, "messages", { seq: String(item.message.seq) })}
+            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${stateOf(item.message)}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
+            onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
+        ) : (
+          <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
+            {plural(item.to - item.from, "message")} {item.state}{item.tokens ? ` in ${compact(item.tokens)} tokens` : ""}
+          </a>
+        ))}
+      </div>
+      <div class="peek" aria-live="polite">
+        {peeked ? (
+          <>
+            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={stateOf(peeked)}>{stateOf(peeked)}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{plural(peeked.token_count, "token")} · turn {peeked.turn} · {time(peeked.created_at)}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p class="text">{lineOf(peeked, 700)}</p>
+          </>
+        ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}
+      </div>
+    </section>
+  );
+}

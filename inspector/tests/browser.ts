@@ -1,0 +1,250 @@
+// Drives the page in a real browser, as `tests/test_inspector.py` asks it to.
+//
+// The service is at CONTEXT_URL, and INSPECTOR_TASK names what to do; the answer is a line of JSON.
+// Anything that is wrong on the way is listed in `problems`: an error on the console, a request to
+// anyone else, a violation of the Content-Security-Policy, a finding of axe.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import chromium from "@sparticuz/chromium";
+import { type BrowserContextOptions, chromium as playwright, type Page } from "playwright-core";
+
+const url = process.env["CONTEXT_URL"] ?? "";
+const task = JSON.parse(process.env["INSPECTOR_TASK"] ?? "{}") as Record<string, string>;
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const problems: string[] = [];
+const facts: Record<string, unknown> = {};
+
+const browser = await playwright.launch({
+  executablePath: await chromium.executablePath(),
+  // In one process, as the package proposes it, the browser ends with the first closed context.
+  args: [...chromium.args.filter((word) => !/single-process|zygote/.test(word)), "--lang=en-US"],
+});
+
+async function opened(options: BrowserContextOptions = {}): Promise<Page> {
+  const context = await browser.newContext({ locale: "en-US", viewport: { width: 1280, height: 900 }, ...options });
+  context.setDefaultTimeout(10_000);
+  const page = await context.newPage();
+  await page.addInitScript(() => {
+    document.addEventListener("securitypolicyviolation", (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI}`));
+  });
+  page.on("console", (message) => {
+    // The browser itself reports an expected 401 or 4xx of the API as an error.
+    if (message.type() === "error" && !/status of 4\d\d/.test(message.text())) problems.push(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+  page.on("dialog", (dialog) => {
+    problems.push(`dialog: ${dialog.message()}`);
+    void dialog.dismiss();
+  });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(`${url}/`) && !request.url().startsWith("data:")) problems.push(`request: ${request.url()}`);
+  });
+  return page;
+}
+
+async function see(page: Page, hash: string, text: string): Promise<void> {
+  const here = page.url().split("#")[0];
+  if (here === `${url}/inspector`) await page.evaluate((to) => (location.hash = to), hash);
+  else await page.goto(`${url}/inspector${hash}`);
+  await page.getByText(text).first().waitFor();
+}
+
+async function audit(page: Page, name: string, look = "light"): Promise<void> {
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  if (wide > 1) problems.push(`${name} is ${wide} pixels too wide (${look})`);
+  if (look === "narrow") return; // the same elements in the same colours
+  await page.evaluate(axe);
+  const found = await page.evaluate(async (only) => {
+    const { violations } = await (globalThis as unknown as { axe: { run: (options: object) => Promise<{ violations: { id: string; nodes: { html: string; failureSummary?: string }[] }[] }> } }).axe.run(only);
+    return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 160)} ${node.failureSummary ?? ""}`).join(" | ")}`);
+  }, look === "dark" ? { runOnly: ["color-contrast"] } : {}); // dark differs in its colours only
+  problems.push(...found.map((each) => `axe on ${name} (${look}): ${each}`));
+}
+
+let last = "nothing yet";
+
+/** Confirm an action in its dialog, and wait for what the page then says. */
+async function confirm(page: Page, name: string, done: RegExp, fill?: () => Promise<void>): Promise<void> {
+  const dialog = page.getByRole("dialog");
+  await dialog.waitFor();
+  await fill?.();
+  await dialog.locator("button[type=submit]").click();
+  const told = page.locator(".toast, .refused").filter({ hasNotText: new RegExp(`^${last.replace(/\W/g, ".")}$`) });
+  const text = (await told.first().textContent()) ?? "";
+  if (!done.test(text)) throw new Error(`${name}: ${text}`);
+  last = text;
+  await dialog.waitFor({ state: "detached" }).catch(() => problems.push(`the dialog of ${name} stays open`));
+}
+
+/** Every view with data whose every field is markup, in light, dark and narrow. */
+async function views(): Promise<void> {
+  const id = encodeURIComponent(task["conversation"] ?? "");
+  const places: [string, string][] = [
+    ["#/conversations", "Window used"],
+    [`#/conversations?q=${encodeURIComponent("harbour")}`, "Messages with"],
+    ["#/agents", "Rolling window"],
+    ["#/snapshots", "Restore"],
+    ["#/events", "Events of all conversations"],
+    [`#/c/${id}/window`, "stable prefix:"],
+    [`#/c/${id}/messages?seq=3`, "#3"],
+    [`#/c/${id}/messages?q=harbour`, "hidden messages included"],
+    [`#/c/${id}/compactions`, "After: what stands for them"],
+    [`#/c/${id}/time`, "Saved against full history"],
+    [`#/c/${id}/compare`, "Common prefix"],
+    [`#/c/${id}/live`, "Connected"],
+    ["#/c/nobody/window", "There is no such conversation"],
+    ["#/nowhere", "There is no such page"],
+  ];
+  const looks: [string, BrowserContextOptions][] = [
+    ["light", { colorScheme: "light" }],
+    ["dark", { colorScheme: "dark", reducedMotion: "reduce" }],
+    ["narrow", { viewport: { width: 380, height: 800 } }],
+  ];
+  await Promise.all(looks.map(async ([look, options]) => {
+    const page = await opened(options);
+    for (const [hash, text] of places) {
+      await see(page, hash, text);
+      await page.waitForLoadState("load");
+      await audit(page, hash, look);
+    }
+    const state = await page.evaluate(() => ({ hacked: "hacked" in globalThis, markup: document.querySelectorAll("main script, main img, main iframe").length, cookies: document.cookie }));
+    if (state.hacked || state.markup || state.cookies) problems.push(`${look}: ${JSON.stringify(state)}`);
+    await page.context().close();
+  }));
+}
+
+/** Each action, behind its confirmation, and the live events that follow. */
+async function actions(): Promise<void> {
+  const id = encodeURIComponent(task["conversation"] ?? "");
+  const page = await opened();
+  await see(page, `#/c/${id}/live`, "Connected");
+
+  await page.getByRole("button", { name: "Compact", exact: true }).click();
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Compact", exact: true }).click();
+  await confirm(page, "Compact", /Compacted from/, async () => {
+    await page.getByLabel("Target in tokens").fill("1000");
+    await page.getByLabel("What the summary should keep").fill("The harbour.");
+  });
+  await page.getByText("compacted", { exact: true }).waitFor();
+  facts["live"] = await page.locator(".events .badge").allTextContents();
+
+  await see(page, `#/c/${id}/compactions`, "Receipts");
+  await page.getByLabel("sliding window").check();
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.locator(".run").nth(1).waitFor();
+  facts["dry runs"] = await page.locator(".run h3").allTextContents();
+  await page.getByRole("button", { name: "Undo" }).first().click();
+  await confirm(page, "Undo", /undone/);
+
+  await see(page, `#/c/${id}/messages?seq=2`, "#2");
+  const message = page.getByRole("article", { name: "Message 2," });
+  await message.getByRole("button", { name: "Pin", exact: true }).click();
+  await confirm(page, "Pin", /Pinned/);
+  await message.getByText("pinned").waitFor();
+  await message.getByRole("button", { name: "Unpin" }).click();
+  await confirm(page, "Unpin", /Unpinned/);
+  await message.getByRole("button", { name: "Redact" }).click();
+  await confirm(page, "Redact", /Redacted/);
+  await message.getByText("redacted", { exact: true }).waitFor();
+
+  await see(page, `#/c/${id}/messages?seq=${task["blob"]}`, `#${task["blob"]}`);
+  await page.getByRole("article", { name: `Message ${task["blob"]},` }).getByRole("button", { name: "Read by lines" }).click();
+  await page.getByRole("dialog").getByText("row 1 of the output").waitFor();
+  await page.getByLabel("Find lines").fill("row 1999 ");
+  await page.getByRole("button", { name: "Find", exact: true }).click();
+  await page.getByRole("button", { name: /^line 1/ }).first().click();
+  await page.locator("pre.lines", { hasText: "row 1999 of" }).waitFor();
+  await page.keyboard.press("Escape");
+
+  await see(page, `#/c/${id}/window`, "stable prefix:");
+  await page.getByLabel("Format").selectOption("anthropic");
+  await page.getByLabel("Context window").selectOption("4000");
+  await page.getByText("of 3,", { exact: false }).first().waitFor();
+  facts["preview"] = await page.evaluate(() => location.hash.split("?")[1]);
+  await page.locator("a.cell").last().focus();
+  await page.keyboard.press("ArrowLeft");
+  facts["peek"] = await page.locator(".peek b").textContent();
+
+  await page.getByRole("button", { name: "Snapshot" }).click();
+  await confirm(page, "Snapshot", /saved/, () => page.getByLabel("What it is for").fill("<b>before</b>"));
+  await page.getByRole("button", { name: "Clear" }).click();
+  await confirm(page, "Clear", /cleared/);
+  await see(page, "#/snapshots", "<b>before</b>");
+  await page.getByRole("button", { name: "Restore" }).first().click();
+  await confirm(page, "Restore", /restored/);
+  await see(page, `#/c/${id}/window`, "Fork");
+  await page.getByRole("button", { name: "Fork" }).click();
+  await confirm(page, "Fork", /This is the fork/, () => page.getByLabel("Last message of the fork").fill("4"));
+  await page.getByText("4 messages").first().waitFor();
+  await page.context().close();
+}
+
+/** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
+async function keys(): Promise<void> {
+  const page = await opened();
+  await see(page, "#/conversations", "The service asks for an API key");
+  await audit(page, "the question for a key");
+  await page.getByLabel("Key", { exact: true }).fill("wrong");
+  await page.getByRole("button", { name: "Open" }).click();
+  await page.getByText("does not accept this key").waitFor();
+  const seen = async (key: string): Promise<number> => {
+    await page.getByLabel("Key", { exact: true }).fill(key);
+    await page.getByRole("button", { name: "Open" }).click();
+    await page.locator("tbody a").first().click();
+    await page.getByText("stable prefix:").waitFor();
+    return page.getByRole("button", { name: /^(Compact|Snapshot|Fork|Clear)$/ }).count();
+  };
+  facts["reader"] = await seen(task["reader"] ?? "");
+  facts["kept"] = await page.evaluate(() => [sessionStorage.length, localStorage.length, document.cookie.length]);
+  const other = await page.context().newPage();
+  await other.goto(`${url}/inspector`);
+  await other.getByText("The service asks for an API key").waitFor();
+  await other.close();
+  await page.getByRole("button", { name: "Forget key" }).click();
+  await page.getByText("The service asks for an API key").waitFor();
+  await page.evaluate(() => (location.hash = "#/conversations"));
+  facts["owner"] = await seen(task["owner"] ?? "");
+}
+
+/** How long views take on a long conversation, by the browser's own marks. */
+async function speed(): Promise<void> {
+  const id = encodeURIComponent(task["conversation"] ?? "");
+  const page = await opened();
+  const took = async (name: string, hash: string, text: string, start: number): Promise<void> => {
+    await see(page, hash, text);
+    facts[name] = Math.round(await page.evaluate((from) => performance.now() - from, start));
+  };
+  await took("first view", `#/c/${id}/window`, "stable prefix:", 0);
+  await took("messages", `#/c/${id}/messages`, `#${task["head"]}`, await page.evaluate(() => performance.now()));
+  facts["scroll"] = await page.evaluate(async () => {
+    const frame = document.querySelector(".transcript.frame") as HTMLElement;
+    const gaps: number[] = [];
+    let last = performance.now();
+    for (let step = 0; step < 60; step += 1) {
+      frame.scrollTop = (frame.scrollHeight * (step * 37 % 60)) / 60;
+      await new Promise(requestAnimationFrame);
+      gaps.push(performance.now() - last);
+      last = performance.now();
+    }
+    gaps.sort((a, b) => a - b);
+    return { median: Math.round(gaps[30] ?? 0), p95: Math.round(gaps[57] ?? 0), rows: document.querySelectorAll(".slot").length };
+  });
+  await page.getByLabel("Go to message").fill("5000");
+  await page.getByLabel("Go to message").press("Enter");
+  await page.getByText("#5000", { exact: true }).waitFor();
+  facts["heap"] = await page.evaluate(() => Math.round(((performance as unknown as { memory?: { usedJSHeapSize: number } }).memory?.usedJSHeapSize ?? 0) / 1e6));
+}
+
+try {
+  const tasks: Record<string, () => Promise<void>> = { views, actions, keys, speed };
+  const run = tasks[task["name"] ?? ""];
+  if (run === undefined) throw new Error(`no task ${task["name"]}`);
+  await run();
+} catch (error) {
+  problems.push(`stopped: ${error instanceof Error ? error.message : String(error)}`);
+}
+await browser.close();
+console.log(JSON.stringify({ problems, facts }));

@@ -1,0 +1,81 @@
+"""The lists of epochs and reported calls over HTTP. [epochs.listed, usage.reports-listed]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.api.talk import append, assert_problem, assistant, new_conversation, user
+
+MODEL = "gpt-4o"
+
+
+async def pages(client: httpx.AsyncClient, path: str, limit: int) -> list[dict[str, Any]]:
+    """Return all items of a list, read in pages."""
+    items: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        params = {"limit": limit} | ({"cursor": cursor} if cursor else {})
+        page = (await client.get(path, params=params)).json()
+        items += page["data"]
+        if (cursor := page["next_cursor"]) is None:
+            return items
+
+
+async def test_each_epoch_is_listed_with_its_reason(client: httpx.AsyncClient) -> None:
+    """Epochs come newest first, each with the reason that its first build gave."""
+    path = await new_conversation(client, model=MODEL)
+    builds = []
+    for number in range(3):
+        await append(client, path, user(f"{number}?"), assistant("!"))
+        sections = [{"name": "base", "content": f"Version {number}."}]
+        assert (await client.put(f"{path}/sections", json={"sections": sections})).is_success
+        builds.append((await client.post(f"{path}/context", json={})).json())
+    small = {"format": "anthropic", "max_context_tokens": 9000}
+    builds.append((await client.post(f"{path}/context", json=small)).json())
+    listed = await pages(client, f"{path}/epochs", 2)
+    names = ("epoch", "cache_break_reason", "format")
+    assert [[item[name] for name in names] for item in reversed(listed)] == [
+        [built[name] for name in names] for built in builds
+    ]
+    assert all(
+        built["build_id"].startswith(item["epoch_id"])
+        for item, built in zip(reversed(listed), builds, strict=True)
+    )
+    assert [item["max_context_tokens"] for item in listed] == [9000, None, None, None]
+    assert [item["start_seq"] for item in listed] == [6, 6, 4, 2]
+    assert {item["model"] for item in listed} == {MODEL}
+
+
+async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
+    """Reports come newest first, with the payload that they are of."""
+    path = await new_conversation(client, model=MODEL)
+    for cached in (0, 40, 60):
+        await append(client, path, user("?"))
+        built = (await client.post(f"{path}/context", json={})).json()
+        usage = {
+            "prompt_tokens": 100,
+            "completion_tokens": 7,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+        answer = await client.post(
+            f"{path}/usage", json={"usage": usage, "build_id": built["build_id"]}
+        )
+        assert answer.is_success
+    listed = await pages(client, f"{path}/usage/reports", 2)
+    assert [item["token_usage"]["cache_read_tokens"] for item in listed] == [60, 40, 0]
+    assert [item["token_usage"]["total_tokens"] for item in listed] == [107, 107, 107]
+    assert [item["through_seq"] for item in listed] == [3, 2, 1]
+    assert all(item["epoch"] == 1 and item["format"] == "openai_chat" for item in listed)
+
+
+async def test_wrong_lists(client: httpx.AsyncClient) -> None:
+    """Unknown conversations are 404, and cursors of other lists 422."""
+    path = await new_conversation(client)
+    for name in ("epochs", "usage/reports"):
+        answer = await client.get(f"/v1/conversations/nobody/{name}")
+        assert_problem(answer, 404, "NOT_FOUND")
+        answer = await client.get(f"{path}/{name}", params={"cursor": "e30"})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+        assert (await client.get(f"{path}/{name}")).json() == {"data": [], "next_cursor": None}

@@ -1,0 +1,148 @@
+"""Builds without effects over HTTP. [preview.next-build, preview.no-effects]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
+from tests.conftest import execute, started
+
+FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
+SHARED = (
+    "format",
+    "payload",
+    "epoch",
+    "through_seq",
+    "stable_items",
+    "prefix_hash",
+    "breakpoints",
+    "tail",
+    "tokens_used",
+    "budget",
+    "pressure",
+    "cache_break_reason",
+    "degraded",
+)
+
+
+async def preview(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+    """Return a preview."""
+    answer = await client.get(f"{path}/context/preview", params=params)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_preview_is_the_next_build(client: httpx.AsyncClient, format: str) -> None:
+    """A preview has all that a build then returns, in each format, at first and in an epoch."""
+    path = await new_conversation(client, sections=[{"name": "base", "content": "Be brief."}])
+    asked = {"format": format, "model": "claude-3-5-sonnet"}
+    built: dict[str, Any] = {}
+    for messages in ([*talk(6), user("?"), calling("a"), result("a")], [assistant("!"), user(".")]):
+        await append(client, path, *messages)
+        previewed = await preview(client, path, **asked)
+        built = (await client.post(f"{path}/context", json=asked)).json()
+        assert {name: previewed[name] for name in SHARED} == {name: built[name] for name in SHARED}
+        assert previewed["shown_ranges"] == [[1, built["through_seq"] + 1]]
+        assert previewed["stable_through"] <= built["through_seq"]
+        places = [place for place in built["breakpoints"] if place["after"] == "message"]
+        assert len(previewed["breakpoint_seqs"]) == len(places)
+        assert all(1 <= seq <= built["through_seq"] for seq in previewed["breakpoint_seqs"])
+    without = await preview(client, path, **asked, payload=False)
+    assert without["payload"] is None and without["tokens_used"] == built["tokens_used"]
+
+
+async def test_a_preview_has_no_effects(settings: Settings, client: httpx.AsyncClient) -> None:
+    """Nothing is stored by previews, not even where the window is over every threshold."""
+    policy = {"budget": {"context_window": 1500, "max_output_tokens": 100}}
+    path = await new_conversation(client, policy=policy, model="gpt-4o")
+    await append(client, path, *talk(40))
+    tables = ("epochs", "compactions", "prompt_texts", "events")
+
+    async def counts() -> list[int]:
+        url = settings.database_url
+        assert url is not None
+        rows = [await execute(url, f"SELECT count(*) FROM {name}") for name in tables]
+        return [row[0][0] for row in rows]
+
+    before, state = await counts(), (await client.get(f"{path}/state")).json()
+    previewed = await preview(client, path)
+    small = await preview(client, path, format="anthropic", max_context_tokens=700)
+    assert small["budget"]["total"] == 700 and small["tokens_used"] <= 600
+    assert previewed["tokens_used"] <= 1400
+    assert sum(end - start for start, end in small["shown_ranges"]) < 40
+    assert await counts() == before
+    assert (await client.get(f"{path}/state")).json() == state
+    thresholds = previewed["thresholds"]
+    assert thresholds == {"notice": 1120, "due": 1050, "compact": 1330, "blocked": 1372}
+
+
+async def test_a_preview_shows_summaries(client: httpx.AsyncClient) -> None:
+    """After a compaction the hidden messages are outside of the ranges that are shown."""
+    path = await new_conversation(client, model="gpt-4o")
+    await append(client, path, *talk(30))
+    result = (await client.post(f"{path}/compact", json={})).json()
+    previewed = await preview(client, path)
+    (summary,) = previewed["summaries"]
+    assert summary["summary_range"] == result["summary_range"]
+    start, end = result["summary_range"]
+    assert previewed["shown_ranges"] == [[1, start], [end, 31]]
+    assert previewed["budget"]["summary"] > 0
+
+
+async def test_read_only_keys_may_preview(settings: Settings) -> None:
+    """A preview is a read, so a read-only key may ask for it, and nobody else's."""
+    from app import keys
+
+    owner = await keys.create("acme", "all", None, settings)
+    reader = await keys.create("acme", "read", None, settings, read_only=True)
+    other = await keys.create("other", "read", None, settings)
+    async with started(create_app(settings)) as client:
+        client.headers["authorization"] = f"Bearer {owner}"
+        path = await new_conversation(client, model="gpt-4o")
+        await append(client, path, user("hi"))
+        client.headers["authorization"] = f"Bearer {reader}"
+        assert (await preview(client, path))["through_seq"] == 1
+        client.headers["authorization"] = f"Bearer {other}"
+        assert_problem(await client.get(f"{path}/context/preview"), 404, "NOT_FOUND")
+
+
+async def test_wrong_previews(client: httpx.AsyncClient) -> None:
+    """Each wrong parameter is a 422 that points at it; an empty log is one as well."""
+    path = await new_conversation(client)
+    assert_problem(await client.get(f"{path}/context/preview"), 422, "VALIDATION_ERROR")
+    await append(client, path, user("hi"))
+    for name, value in (("format", "bedrock"), ("max_context_tokens", "0"), ("model", "a\x00")):
+        answer = await client.get(f"{path}/context/preview", params={name: value})
+        assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{name}")
+
+
+async def test_a_preview_does_not_summarise_a_long_log(client: httpx.AsyncClient) -> None:
+    """Where a build would summarise thousands of messages, a preview has one line about them."""
+    budget = {"context_window": 3000, "max_output_tokens": 100}
+    policy = {"budget": budget, "compaction": {"mode": "inline"}}
+    path = await new_conversation(client, policy=policy, model="gpt-4o")
+    await append(client, path, *talk(1000))
+    await append(client, path, *talk(200))
+    previewed = await preview(client, path)
+    (summary,) = previewed["summaries"]
+    first, end = summary["summary_range"]
+    assert end - first > 1000
+    texts = [message["content"] for message in previewed["payload"]["messages"]]
+    assert any(f"would summarise messages {first} to {end - 1} here" in text for text in texts)
+    assert "extractive_summary" in previewed["degraded"]

