@@ -48,12 +48,18 @@ async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[s
     return text, f"{key_id} works until {_time(expires_at)}."
 
 
-async def expire(key_id: str, in_days: int, settings: Settings) -> str:
-    """Set when a key expires and return the result as a sentence."""
-    expires_at = utc_now() + timedelta(days=in_days)
+async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
+    """Set when a key expires, None for never, and return the result as a sentence."""
+    expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
     async with _opened(settings) as (keys, _):
         await keys.expire(key_id, expires_at)
-    return f"{key_id} works until {_time(expires_at)}."
+    return f"{key_id} works until {_time(expires_at) if expires_at else 'it is revoked'}."
+
+
+async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
+    """Refuse the keys of a tenant, or accept them again; raises NotFound."""
+    async with _opened(settings) as (keys, _):
+        await keys.set_disabled(tenant_id, is_disabled=is_disabled)
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -108,10 +114,17 @@ async def uses_of(key_id: str, days: int, settings: Settings) -> Rows:
 
 
 async def list_of_tenants(settings: Settings) -> Rows:
-    """Return the tenants with the limits that override the settings."""
-    async with _opened(settings) as (_, quotas):
-        found = await quotas.all_limits()
-    return [{"tenant": tenant_id, **asdict(limits)} for tenant_id, limits in found.items()]
+    """Return the tenants with their state and the limits that override the settings."""
+    async with _opened(settings) as (keys, quotas):
+        found, disabled = await quotas.all_limits(), await keys.disabled_tenants()
+    return [
+        {
+            "tenant": tenant_id,
+            "state": "disabled" if tenant_id in disabled else "enabled",
+            **asdict(limits),
+        }
+        for tenant_id, limits in found.items()
+    ]
 
 
 async def set_limits(
@@ -149,6 +162,8 @@ def _new_key() -> tuple[str, str]:
 def _state(key: ApiKey, now: datetime) -> str:
     if key.revoked_at is not None:
         return "revoked"
+    if key.is_disabled:
+        return "disabled"
     return "usable" if key.is_usable(now) else "expired"
 
 

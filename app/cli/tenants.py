@@ -17,7 +17,7 @@ KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expir
 
 @click.group()
 def keys() -> None:
-    """Create, rotate, list and revoke API keys.
+    """Create, rotate, expire, list and revoke API keys.
 
     Once a key exists, every request needs one, as `Authorization: Bearer ctx_...`.
     """
@@ -85,14 +85,15 @@ def list_keys(tenant: str | None, is_json: bool) -> None:
 
 @keys.command("expire")
 @click.argument("key_id")
-@click.option(
-    "--in-days", type=click.IntRange(0, 36_500), required=True, help="From now; 0 is now."
-)
+@click.option("--in-days", type=click.IntRange(0, 36_500), help="From now; 0 is now.")
+@click.option("--never", is_flag=True)
 @on_database
-def expire_key(key_id: str, in_days: int) -> None:
-    """Set when KEY_ID expires, instead of the time it was created with."""
+def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
+    """Change when KEY_ID expires."""
     from app.keys import expire
 
+    if never == (in_days is not None):
+        raise click.UsageError("Give --in-days or --never.")
     click.echo(run_migrated(existing_settings(), partial(expire, key_id, in_days)))
 
 
@@ -121,19 +122,19 @@ def list_uses(key_id: str, days: int, is_json: bool) -> None:
 
 @click.group()
 def tenants() -> None:
-    """List tenants, set their limits, export and delete them."""
+    """List and disable tenants, set their limits, export and delete them."""
 
 
 @tenants.command("list")
 @as_json
 @on_database
 def list_tenants(is_json: bool) -> None:
-    """List tenants with the limits that override the settings."""
+    """List tenants with their state and the limits that override the settings."""
     from app.domain.tenancy.quotas import TenantLimits
     from app.keys import list_of_tenants
 
     rows = run_migrated(existing_settings(), list_of_tenants)
-    heads = ("tenant", *(field.name for field in fields(TenantLimits)))
+    heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
     print_rows(rows, heads, is_json=is_json)
 
 
@@ -155,6 +156,28 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")
+
+
+@tenants.command("disable")
+@click.argument("tenant")
+@on_database
+def disable_tenant(tenant: str) -> None:
+    """Refuse all keys of TENANT until `enable`; its data stays. Takes effect in 10 s."""
+    from app.keys import set_disabled
+
+    run_migrated(existing_settings(), partial(set_disabled, tenant, True))
+    click.echo(f"Disabled tenant {tenant}.")
+
+
+@tenants.command("enable")
+@click.argument("tenant")
+@on_database
+def enable_tenant(tenant: str) -> None:
+    """Accept the keys of TENANT again. Takes effect in 10 s."""
+    from app.keys import set_disabled
+
+    run_migrated(existing_settings(), partial(set_disabled, tenant, False))
+    click.echo(f"Enabled tenant {tenant}.")
 
 
 @tenants.command("export")
