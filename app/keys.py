@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import astuple, fields
+from dataclasses import asdict
 from datetime import datetime, timedelta
+from typing import Any
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import keys_of, quotas_of, store_of, utc_now
@@ -17,6 +18,8 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.quotas import QuotaService
 from app.settings import Settings
+
+Rows = list[dict[str, Any]]
 
 _ID_CHARACTERS = string.digits + string.ascii_lowercase
 _ID_LENGTH = 12
@@ -45,6 +48,20 @@ async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[s
     return text, f"{key_id} works until {_time(expires_at)}."
 
 
+async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
+    """Set when a key expires, None for never, and return the result as a sentence."""
+    expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
+    async with _opened(settings) as (keys, _):
+        await keys.expire(key_id, expires_at)
+    return f"{key_id} works until {_time(expires_at) if expires_at else 'it is revoked'}."
+
+
+async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
+    """Refuse the keys of a tenant, or accept them again; raises NotFound."""
+    async with _opened(settings) as (keys, _):
+        await keys.set_disabled(tenant_id, is_disabled=is_disabled)
+
+
 async def revoke(key_id: str, settings: Settings) -> str:
     """Revoke a key and return the result as a sentence."""
     started_at = utc_now()
@@ -61,36 +78,53 @@ async def has_keys(settings: Settings) -> bool:
         return await keys.has_keys()
 
 
-async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
-    """Return the keys as a table."""
+async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
+    """Return the keys, without their secrets."""
     async with _opened(settings) as (keys, _):
         found = await keys.list_keys(tenant_id)
     now = utc_now()
-    rows = []
-    for key in found:
-        times = _time(key.created_at), _time(key.last_used_at), _time(key.expires_at)
-        scope = "read-only" if key.read_only else "full"
-        rows.append((key.key_id, key.tenant_id, key.name or "-", _state(key, now), *times, scope))
-    heads = ("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE")
-    return table(heads, rows)
+    return [
+        {
+            "key_id": key.key_id,
+            "tenant": key.tenant_id,
+            "name": key.name or None,
+            "state": _state(key, now),
+            "created": key.created_at,
+            "last_used": key.last_used_at,
+            "expires": key.expires_at,
+            "scope": "read-only" if key.read_only else "full",
+        }
+        for key in found
+    ]
 
 
-async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
-    """Return the uses of a key as a table."""
+async def uses_of(key_id: str, days: int, settings: Settings) -> Rows:
+    """Return the uses of a key by hour and address."""
     async with _opened(settings) as (keys, _):
         uses = await keys.uses(key_id, utc_now() - timedelta(days=days))
-    rows = [
-        (_time(use.hour), use.address or "-", str(use.admitted), str(use.refused)) for use in uses
+    return [
+        {
+            "hour": use.hour,
+            "address": use.address or None,
+            "admitted": use.admitted,
+            "refused": use.refused,
+        }
+        for use in uses
     ]
-    return table(("HOUR", "ADDRESS", "ADMITTED", "REFUSED"), rows)
 
 
-async def table_of_tenants(settings: Settings) -> str:
-    """Return the tenants with their own limits as a table."""
-    async with _opened(settings) as (_, quotas):
-        found = await quotas.all_limits()
-    rows = [(tenant_id, *map(_number, astuple(limits))) for tenant_id, limits in found.items()]
-    return table(("TENANT", *(field.name.upper() for field in fields(TenantLimits))), rows)
+async def list_of_tenants(settings: Settings) -> Rows:
+    """Return the tenants with their state and the limits that override the settings."""
+    async with _opened(settings) as (keys, quotas):
+        found, disabled = await quotas.all_limits(), await keys.disabled_tenants()
+    return [
+        {
+            "tenant": tenant_id,
+            "state": "disabled" if tenant_id in disabled else "enabled",
+            **asdict(limits),
+        }
+        for tenant_id, limits in found.items()
+    ]
 
 
 async def set_limits(
@@ -128,22 +162,10 @@ def _new_key() -> tuple[str, str]:
 def _state(key: ApiKey, now: datetime) -> str:
     if key.revoked_at is not None:
         return "revoked"
+    if key.is_disabled:
+        return "disabled"
     return "usable" if key.is_usable(now) else "expired"
 
 
-def _time(at: datetime | None) -> str:
-    return at.strftime("%Y-%m-%dT%H:%MZ") if at is not None else "-"
-
-
-def _number(limit: int | None) -> str:
-    return "-" if limit is None else str(limit)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines with aligned columns."""
-    lines = (heads, *rows)
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def _time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%MZ")

@@ -17,7 +17,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -198,6 +200,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     assert [line.split()[1:] for line in uses[1:]] == [["127.0.0.1", "1", "0"]]
     assert call("tenants", "list", *here).stdout.splitlines()[1].split() == [
         "acme",
+        "enabled",
         "1000",
         "-",
         "-",
@@ -265,7 +268,7 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
     assert said[-1] == f"Revoked {key_id} of tenant acme."
     said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
     assert said[0] == "Set the limits of tenant acme."
-    assert said[2].split() == ["acme", "6000", "-", "-", "-", "-"]
+    assert said[2].split() == ["acme", "enabled", "6000", "-", "-", "-", "-"]
 
 
 def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
@@ -281,11 +284,68 @@ def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
         limited = invoke("tenants", "limit", tenant, *more, *at)
         assert limited.returncode == 0, limited.stderr
     listed = invoke("tenants", "list", "--database-url", database_url).stdout.splitlines()[1:]
-    assert [line.split()[:2] for line in listed] == [
-        ["acme", "5"],
-        ["acmee-2", "5"],
-        ["default", "5"],
+    assert [line.split()[:3] for line in listed] == [
+        ["acme", "enabled", "5"],
+        ["acmee-2", "enabled", "5"],
+        ["default", "enabled", "5"],
     ]
+
+
+def test_scripts_read_json(database_url: str) -> None:
+    """`--json` has the rows of the tables, with times in ISO 8601. [operation.cli]"""
+    at = ("--database-url", database_url)
+    key_id = invoke("keys", "create", "--tenant", "acme", *at).stdout.split("_")[1]
+    (key,) = json.loads(invoke("keys", "list", "--json", *at).stdout)
+    assert (key["key_id"], key["state"], key["expires"]) == (key_id, "usable", None)
+    assert datetime.fromisoformat(key["created"]).tzinfo is not None
+    assert json.loads(invoke("keys", "uses", key_id, "--json", *at).stdout) == []
+    (tenant,) = json.loads(invoke("tenants", "list", "--json", *at).stdout)
+    assert tenant["tenant"] == "acme" and tenant["storage_bytes"] is None
+
+
+def test_the_expiry_of_a_key_can_change(database_url: str) -> None:
+    """It can be sooner, later and never; a revoked key stays revoked. [tenancy.expiry]"""
+    at = ("--database-url", database_url)
+    made = invoke("keys", "create", "--tenant", "acme", "--expires-in-days", "9", *at)
+    key_id = made.stdout.split("_")[1]
+
+    def listed() -> dict[str, Any]:
+        (key,) = json.loads(invoke("keys", "list", "--json", *at).stdout)
+        return dict(key)
+
+    first = listed()["expires"]
+    assert invoke("keys", "expire", key_id, "--in-days", "20", *at).returncode == 0
+    assert listed()["expires"] > first
+    assert invoke("keys", "expire", key_id, "--never", *at).returncode == 0
+    assert listed()["expires"] is None
+    assert invoke("keys", "expire", key_id, "--in-days", "0", *at).returncode == 0
+    assert listed()["state"] == "expired"
+    assert invoke("keys", "expire", key_id, *at).returncode == 2
+    assert "No API key" in invoke("keys", "expire", "nothing", "--never", *at).stderr
+    invoke("keys", "revoke", key_id, *at)
+    refused = invoke("keys", "expire", key_id, "--never", *at)
+    assert refused.returncode == 1 and "is revoked" in refused.stderr
+
+
+def test_a_disabled_tenant_is_refused(data_dir: Path) -> None:
+    """Its keys are 403 until it is enabled, others work, and nothing is lost. [tenancy.disable]"""
+    here = ("--data-dir", str(data_dir))
+    keys = [
+        call("keys", "create", "--tenant", tenant, *here).stdout.split()[-1]
+        for tenant in ("acme", "other")
+    ]
+    assert call("tenants", "disable", "acme", *here).stdout == "Disabled tenant acme.\n"
+    unknown = call("tenants", "disable", "acmee", *here)
+    assert unknown.returncode == 1 and "No tenant acmee" in unknown.stderr
+    shown = json.loads(call("tenants", "list", "--json", *here).stdout)
+    assert [row["state"] for row in shown] == ["disabled", "enabled"]
+    with serving(data_dir) as (process, port):
+        assert [status(port, "/v1/agents", key) for key in keys] == [403, 200]
+        assert stop(process) < 10
+    call("tenants", "enable", "acme", *here)
+    with serving(data_dir) as (process, port):
+        assert [status(port, "/v1/agents", key) for key in keys] == [200, 200]
+        assert stop(process) < 10
 
 
 def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:

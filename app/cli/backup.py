@@ -18,13 +18,12 @@ import click
 
 from app.cli.database import database, existing_settings, location, migrated, run_in
 from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
+from app.cli.output import as_json
 
 if TYPE_CHECKING:
     from app.adapters.blobs.object_store import ObjectStore
     from app.adapters.postgres.maintenance.backups import Manifest
     from app.settings import Settings
-
-as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 
 
 @click.command()

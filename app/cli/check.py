@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.backup import as_json, direct_url, objects_of
+from app.cli.backup import direct_url, objects_of
 from app.cli.database import database, existing_settings, run_in
 from app.cli.options import exiting_on_sigterm, on_database, setting
+from app.cli.output import as_json, print_json, print_rows
 
 if TYPE_CHECKING:
     from app.adapters.postgres.maintenance.integrity import Checked
@@ -48,7 +48,7 @@ def check(context: click.Context, with_objects: bool, is_json: bool) -> None:
     wrong = [asdict(result) for result in results if result.wrong]
     if is_json:
         names = [result.name for result in results]
-        click.echo(json.dumps({"checks": names, "problems": wrong}))
+        print_json({"checks": names, "problems": wrong})
     else:
         click.echo(f"{len(results)} checks, {sum(row['wrong'] for row in wrong):,} wrong rows.")
     context.exit(1 if wrong else 0)
@@ -67,26 +67,18 @@ def check(context: click.Context, with_objects: bool, is_json: bool) -> None:
 def usage(largest: int, is_json: bool) -> None:
     """Show how many bytes are stored: by table, by tenant, and of the largest conversations."""
     from app.adapters.postgres.maintenance.storage import usage_of
-    from app.keys import table
 
     async def work(settings: Settings) -> Usage:
         return await usage_of(direct_url(settings), largest)
 
     found = _run(work)
     if is_json:
-        click.echo(json.dumps(found))
+        print_json(found)
         return
     for rows in found.values():
         if rows:
-            heads = tuple(name.upper() for name in rows[0])
-            click.echo(
-                table(heads, [tuple(_shown(value) for value in row.values()) for row in rows])
-            )
+            print_rows(rows, list(rows[0]))
             click.echo()
-
-
-def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _run(work: Any) -> Any:

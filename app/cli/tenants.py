@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from typing import BinaryIO
 
@@ -9,11 +10,14 @@ import click
 
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
+from app.cli.output import as_json, print_rows
+
+KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
 
 
 @click.group()
 def keys() -> None:
-    """Create, rotate, list and revoke API keys.
+    """Create, rotate, expire, list and revoke API keys.
 
     Once a key exists, every request needs one, as `Authorization: Bearer ctx_...`.
     """
@@ -69,12 +73,28 @@ def rotate_key(key_id: str, overlap_hours: int) -> None:
 
 @keys.command("list")
 @click.option("--tenant", help="Only this tenant's keys.")
+@as_json
 @on_database
-def list_keys(tenant: str | None) -> None:
+def list_keys(tenant: str | None, is_json: bool) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
-    from app.keys import table_of_keys
+    from app.keys import list_of_keys
 
-    click.echo(run_migrated(existing_settings(), partial(table_of_keys, tenant)))
+    rows = run_migrated(existing_settings(), partial(list_of_keys, tenant))
+    print_rows(rows, KEY_HEADS, is_json=is_json)
+
+
+@keys.command("expire")
+@click.argument("key_id")
+@click.option("--in-days", type=click.IntRange(0, 36_500), help="From now; 0 is now.")
+@click.option("--never", is_flag=True)
+@on_database
+def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
+    """Change when KEY_ID expires."""
+    from app.keys import expire
+
+    if never == (in_days is not None):
+        raise click.UsageError("Give --in-days or --never.")
+    click.echo(run_migrated(existing_settings(), partial(expire, key_id, in_days)))
 
 
 @keys.command("revoke")
@@ -90,26 +110,32 @@ def revoke_key(key_id: str) -> None:
 @keys.command("uses")
 @click.argument("key_id")
 @click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
+@as_json
 @on_database
-def list_uses(key_id: str, days: int) -> None:
+def list_uses(key_id: str, days: int, is_json: bool) -> None:
     """Show per hour and address how many requests of a key were admitted and refused."""
-    from app.keys import table_of_uses
+    from app.keys import uses_of
 
-    click.echo(run_migrated(existing_settings(), partial(table_of_uses, key_id, days)))
+    rows = run_migrated(existing_settings(), partial(uses_of, key_id, days))
+    print_rows(rows, ("hour", "address", "admitted", "refused"), is_json=is_json)
 
 
 @click.group()
 def tenants() -> None:
-    """List tenants, set their limits, export and delete them."""
+    """List and disable tenants, set their limits, export and delete them."""
 
 
 @tenants.command("list")
+@as_json
 @on_database
-def list_tenants() -> None:
-    """List tenants with the limits that override the settings."""
-    from app.keys import table_of_tenants
+def list_tenants(is_json: bool) -> None:
+    """List tenants with their state and the limits that override the settings."""
+    from app.domain.tenancy.quotas import TenantLimits
+    from app.keys import list_of_tenants
 
-    click.echo(run_migrated(existing_settings(), table_of_tenants))
+    rows = run_migrated(existing_settings(), list_of_tenants)
+    heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
+    print_rows(rows, heads, is_json=is_json)
 
 
 @tenants.command("limit")
@@ -130,6 +156,28 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")
+
+
+@tenants.command("disable")
+@click.argument("tenant")
+@on_database
+def disable_tenant(tenant: str) -> None:
+    """Refuse all keys of TENANT until `enable`; its data stays. Takes effect in 10 s."""
+    from app.keys import set_disabled
+
+    run_migrated(existing_settings(), partial(set_disabled, tenant, True))
+    click.echo(f"Disabled tenant {tenant}.")
+
+
+@tenants.command("enable")
+@click.argument("tenant")
+@on_database
+def enable_tenant(tenant: str) -> None:
+    """Accept the keys of TENANT again. Takes effect in 10 s."""
+    from app.keys import set_disabled
+
+    run_migrated(existing_settings(), partial(set_disabled, tenant, False))
+    click.echo(f"Enabled tenant {tenant}.")
 
 
 @tenants.command("export")

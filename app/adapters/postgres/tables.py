@@ -52,6 +52,8 @@ tenants = sa.Table(
     _time("created_at"),
     sa.Column("storage_bytes", sa.BigInteger),
     sa.Column("embedding_tokens_per_day", sa.BigInteger),
+    # Since then its keys are refused.
+    sa.Column("disabled_at", sa.DateTime(timezone=True)),
 )
 
 # Keys are revoked, never deleted.

@@ -42,7 +42,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A stored key; `secret_hash` is hexadecimal."""
+    """A stored key; `secret_hash` is hexadecimal. With `is_disabled` its tenant is disabled."""
 
     key_id: str
     tenant_id: str
@@ -53,6 +53,7 @@ class ApiKey:
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
     read_only: bool = False
+    is_disabled: bool = False
 
     def is_usable(self, now: datetime) -> bool:
         """Return whether the key is neither revoked nor expired."""

@@ -18,6 +18,14 @@ class TenantRepository(Protocol):
         """Add a tenant with default limits, unless it exists."""
         ...
 
+    async def set_disabled(self, tenant_id: str, at: datetime | None) -> bool:
+        """Set since when the keys of a tenant are refused, None for no more; False if unknown."""
+        ...
+
+    async def list_disabled(self) -> frozenset[str]:
+        """Return the disabled tenants."""
+        ...
+
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the resource id stored for an idempotency key."""
         ...
@@ -132,7 +140,7 @@ class ApiKeyRepository(Protocol):
         """Set the time of revocation unless it is set; returns the key, None if unknown."""
         ...
 
-    async def expire(self, key_id: str, at: datetime) -> None:
+    async def expire(self, key_id: str, at: datetime | None) -> None:
         """Let a key expire at this time, unless it expires before."""
         ...
 

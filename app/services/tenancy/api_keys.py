@@ -22,7 +22,13 @@ from datetime import UTC, datetime, timedelta
 
 from cachetools import LRUCache, TTLCache
 
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Unauthenticated
+from app.domain.common.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    ServiceUnavailable,
+    Unauthenticated,
+)
 from app.domain.tenancy.api_keys import (
     DEFAULT_TENANT,
     ApiKey,
@@ -92,8 +98,8 @@ class KeyService:
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return the caller that the `Authorization` header authenticates.
 
-        Raises Unauthenticated, or ServiceUnavailable when the key is not cached and the database
-        does not answer.
+        Raises Unauthenticated, Forbidden where its tenant is disabled, or ServiceUnavailable when
+        the key is not cached and the database does not answer.
         """
         presented = presented_key(bearer_of(authorization) or "")
         if presented is None:
@@ -109,6 +115,8 @@ class KeyService:
         if key is None or not is_valid:
             self._log_refusal(presented, key, address)
             raise Unauthenticated("The API key is unknown, revoked or expired")
+        if key.is_disabled:
+            raise Forbidden("The tenant of this key is disabled", {"reason": "tenant_disabled"})
         return Caller(key.tenant_id, key.key_id, read_only=key.read_only)
 
     async def still_admits(self, caller: Caller) -> bool:
@@ -119,7 +127,7 @@ class KeyService:
             key = await self._find(caller.key_id)
         except ServiceUnavailable:
             return False  # the key is not cached any more, and the database does not answer
-        return key is not None and key.is_usable(self._now())
+        return key is not None and key.is_usable(self._now()) and not key.is_disabled
 
     async def create(
         self,
@@ -169,6 +177,35 @@ class KeyService:
             await session.keys.expire(key_id, expires_at)
         self._cached.pop(key_id, None)
         return key_text(new_id, new_secret), expires_at
+
+    async def expire(self, key_id: str, expires_at: datetime | None) -> None:
+        """Set when a key expires, None for never; effective as a revocation is.
+
+        Raises NotFound, and Conflict for a key that is revoked.
+        """
+        async with self._database.transaction() as session:
+            key = await session.keys.find(key_id)
+            if key is None:
+                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            if key.revoked_at is not None:
+                raise Conflict(f"API key {key_id} is revoked", {"key_id": key_id})
+            await session.keys.expire(key_id, expires_at)
+        self._cached.pop(key_id, None)
+
+    async def set_disabled(self, tenant_id: str, *, is_disabled: bool) -> None:
+        """Refuse the keys of a tenant from now on, or accept them again; raises NotFound.
+
+        Effective as a revocation is. Requests without a key are not of a disabled tenant.
+        """
+        async with self._database.session() as session:
+            at = self._now() if is_disabled else None
+            if not await session.tenants.set_disabled(tenant_id, at):
+                raise NotFound(f"No tenant {tenant_id}", {"tenant_id": tenant_id})
+
+    async def disabled_tenants(self) -> frozenset[str]:
+        """Return the disabled tenants."""
+        async with self._database.session() as session:
+            return await session.tenants.list_disabled()
 
     async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""

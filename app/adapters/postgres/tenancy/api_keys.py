@@ -20,12 +20,19 @@ ADD = Statement(
             CAST(:expires_at AS timestamptz), CAST(:read_only AS boolean))
         """
 )
-FIND = Statement("SELECT * FROM api_keys WHERE key_id = CAST(:key_id AS text)")
+FIND = Statement(
+    """
+        SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
+        FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
+        WHERE k.key_id = CAST(:key_id AS text)
+        """
+)
 LIST = Statement(
     """
-        SELECT * FROM api_keys
-        WHERE CAST(:tenant_id AS text) IS NULL OR tenant_id = CAST(:tenant_id AS text)
-        ORDER BY tenant_id, created_at, key_id
+        SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
+        FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
+        WHERE CAST(:tenant_id AS text) IS NULL OR k.tenant_id = CAST(:tenant_id AS text)
+        ORDER BY k.tenant_id, k.created_at, k.key_id
         """
 )
 EXISTS = Statement("SELECT FROM api_keys LIMIT 1")
@@ -33,12 +40,12 @@ REVOKE = Statement(
     """
         UPDATE api_keys SET revoked_at = coalesce(revoked_at, CAST(:at AS timestamptz))
         WHERE key_id = CAST(:key_id AS text)
-        RETURNING *
+        RETURNING *, false AS is_disabled
         """
 )
 EXPIRE = Statement(
     """
-        UPDATE api_keys SET expires_at = least(expires_at, CAST(:at AS timestamptz))
+        UPDATE api_keys SET expires_at = CAST(:at AS timestamptz)
         WHERE key_id = CAST(:key_id AS text)
         """
 )
@@ -93,7 +100,7 @@ class ApiKeyRepository:
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
         return _key_from(row) if row is not None else None
 
-    async def expire(self, key_id: str, at: datetime) -> None:
+    async def expire(self, key_id: str, at: datetime | None) -> None:
         await self._session.run(EXPIRE, key_id=key_id, at=at)
 
     async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:

@@ -5,6 +5,8 @@ A creation key is the idempotency key of a request that creates a resource outsi
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.settings_versions import count_change
 
@@ -14,6 +16,13 @@ ADD = Statement(
         ON CONFLICT (tenant_id) DO NOTHING
         """
 )
+DISABLE = Statement(
+    """
+        UPDATE tenants SET disabled_at = CAST(:at AS timestamptz)
+        WHERE tenant_id = CAST(:tenant_id AS text) RETURNING tenant_id
+        """
+)
+LIST_DISABLED = Statement("SELECT tenant_id FROM tenants WHERE disabled_at IS NOT NULL")
 FIND_CREATION = Statement(
     """
         SELECT request_hash, resource_id FROM creations
@@ -71,6 +80,13 @@ class TenantRepository:
 
     async def add(self, tenant_id: str) -> None:
         await self._session.run(ADD, tenant_id=tenant_id)
+
+    async def set_disabled(self, tenant_id: str, at: datetime | None) -> bool:
+        return await self._session.first(DISABLE, tenant_id=tenant_id, at=at) is not None
+
+    async def list_disabled(self) -> frozenset[str]:
+        rows = await self._session.all(LIST_DISABLED)
+        return frozenset(row["tenant_id"] for row in rows)
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
