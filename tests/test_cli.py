@@ -145,7 +145,7 @@ def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm:
             path = f"{base}/{client.post(base, json=body).json()['conversation_id']}"
             client.post(f"{path}/messages", json={"messages": talk(40)}).raise_for_status()
             compacting = pool.submit(httpx.post, f"{path}/compact", timeout=60)
-            assert arrived.wait(30)
+            assert arrived.wait(60)
             process.send_signal(signal.SIGTERM)
             while status_or_none(port, "/healthz") is not None:
                 pass
