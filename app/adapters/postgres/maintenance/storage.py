@@ -7,7 +7,7 @@ from typing import Any
 from app.adapters.postgres.maintenance.connection import snapshot
 
 _TABLES = """
-    SELECT c.relname AS "table", greatest(c.reltuples, 0)::bigint AS rows,
+    SELECT c.relname AS "table", nullif(c.reltuples, -1)::bigint AS rows,
         pg_table_size(c.oid) AS table_bytes, pg_indexes_size(c.oid) AS index_bytes
     FROM pg_class c
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
