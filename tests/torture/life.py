@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
 from traceback import format_exc
@@ -51,26 +51,7 @@ TOOLS = [
 ]
 CONVERSATIONS = 4
 """The most that a life has at once."""
-WORDS = [
-    "the",
-    "build",
-    "of",
-    "a",
-    "page",
-    "is",
-    "late",
-    "because",
-    "nobody",
-    "has",
-    "told",
-    "it",
-    "to",
-    "wait",
-    "for",
-    "any",
-    "other",
-    "step",
-]
+WORDS = ("the", "build", "of", "a", "page", "is", "late", "because", "nobody", "told", "it", "to")
 NASTY = ("", "", "", " 続けて", " \u202e😀", " NUL\x00", ' "quoted\\" {}', " \ud800 half", "\r\n\t")
 OFFLOADED = 4_096
 """Bytes of a result above which it is stored apart."""
@@ -928,20 +909,7 @@ def export(life: Life, conversation: Conversation) -> None:
         life.chance, "POST", "/v1/conversations/import", key=life.name("key"), raw=answer.raw
     )
     life.check(made.status == 201, "an import", made)
-    copies = [replace(entry) for entry in conversation.entries]
-    imported = replace(
-        conversation,
-        id=made.body["conversation_id"],
-        entries=copies,
-        active=set(conversation.active),
-        pinned=set(conversation.pinned),
-        open_calls=dict(conversation.open_calls),
-        usage=Counter(),
-        held={},
-        promised={},
-        builds=[],
-        jobs=[],
-    )
+    imported = conversation.imported(made.body["conversation_id"])
     life.conversations.append(imported)
     transcript(life, imported)
 

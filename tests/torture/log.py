@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Message = dict[str, Any]
@@ -91,7 +91,6 @@ class Conversation:
     active: set[int] = field(default_factory=set)
     pinned: set[int] = field(default_factory=set)
     open_calls: dict[str, int] = field(default_factory=dict)
-    used_calls: set[str] = field(default_factory=set)
     usage: Counter[str] = field(default_factory=Counter)
     held: dict[str, Held] = field(default_factory=dict)
     promised: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
@@ -127,8 +126,22 @@ class Conversation:
         if not active and at < self.head:
             active = set(range(1, at + 1))
         pinned = {seq for seq in self.pinned if seq <= at}
-        entries = self.entries[:at]
-        return Conversation(id, self.window, self.sections, self.kept_last, entries, active, pinned)
+        return self._copy(id, entries=self.entries[:at], active=active, pinned=pinned)
+
+    def imported(self, id: str) -> Conversation:
+        """Return a copy that shares nothing."""
+        return self._copy(
+            id,
+            entries=[replace(entry) for entry in self.entries],
+            active=set(self.active),
+            pinned=set(self.pinned),
+            open_calls=dict(self.open_calls),
+        )
+
+    def _copy(self, id: str, **log: Any) -> Conversation:
+        made = Conversation(id, self.window, self.sections, self.kept_last, **log)
+        made.is_moved = self.is_moved
+        return made
 
     def slides(self, seq: int) -> bool:
         """Return whether a sliding window leaves out a message that is not pinned."""

@@ -16,10 +16,12 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.torture.faults import Outages
+from tests.torture.faults import DATABASE, FREEZE, Outages
 
 PATIENCE_SECONDS = 60.0
 """The bound within which everything heals: no request is sent again for longer."""
+GRACE_SECONDS = 10.0
+"""How long after a fault of the database a request may still be answered with 503."""
 TIMEOUT_SECONDS = 45.0
 KEPT_OPEN_SECONDS = 1.0
 MARK = re.compile(r"zq[a-p]{8}")
@@ -113,7 +115,7 @@ class Wire:
                 self._forget(url)
                 self._tally["unanswered"] += 1
                 excused = self._outages.met(began, url) or (
-                    is_stream and self._outages.met(began, "database")
+                    is_stream and self._outages.met(began, DATABASE)
                 )
                 if not excused:
                     raise Broken(f"{method} {path}: no answer ({error!r})") from error
@@ -123,7 +125,7 @@ class Wire:
                 if may_be_unavailable:
                     return answer
                 self._tally["503"] += 1
-                if not self._outages.met(began, grace=PATIENCE_SECONDS):
+                if not self._outages.met(began, DATABASE, FREEZE, grace=GRACE_SECONDS):
                     raise Broken(f"{method} {path}: 503 without a fault: {answer.raw[:400]!r}")
             patience, resent = None, True
             if monotonic() > started + PATIENCE_SECONDS:
