@@ -64,6 +64,7 @@ LONGEST = (
     "test_the_python_client_drives_a_session",
     "test_payloads_stay_valid_after_any_operations",
     "test_kill_amid_large_results",
+    "test_lives_stand_kills_and_cuts",
 )
 """Tests that take so long that a worker which begins one at the end is waited for."""
 

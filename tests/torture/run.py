@@ -33,6 +33,7 @@ from tests.fake_llm import (
 from tests.replay import Launched, Served
 from tests.torture.faults import Progress, World, inject, plan
 from tests.torture.life import Life, Surroundings
+from tests.torture.operations import live, look_again
 from tests.torture.wire import MARK
 
 SETTINGS = (
@@ -149,7 +150,7 @@ def run(
 
         def work() -> None:
             while (life := next_life()) is not None:
-                failure = life.live(operations)
+                failure = live(life, operations)
                 with lock:
                     report.lives += 1
                     done.append(life)
@@ -171,7 +172,7 @@ def run(
         broken = {id(life) for life in done for told in report.failures if _is_of(told, life)}
         well = [life for life in done if id(life) not in broken]
         for life in well:
-            if (failure := life.look_again()) is not None:
+            if (failure := look_again(life)) is not None:
                 report.failures.append(f"at the end: {failure}")
             if not report.healed:
                 report.healed = time.monotonic() - healing

@@ -27,8 +27,8 @@ KEPT_OPEN_SECONDS = 1.0
 MARK = re.compile(r"zq[a-p]{8}")
 """A word that only one message has."""
 
-Tamper = Callable[[str, str, int, bytes], bytes]
-"""Changes an answer: the method, the path, the status and the body."""
+Tamper = Callable[[str, str, int, bytes], tuple[int, bytes]]
+"""Changes the status and the body of an answer to a method and path."""
 
 
 class Broken(AssertionError):
@@ -163,11 +163,12 @@ class Wire:
                 raise
             self._forget(url)
             raise _HungUp from error
+        status = response.status
         if self._tamper is not None:
-            raw = self._tamper(method, path, response.status, raw)
+            status, raw = self._tamper(method, path, status, raw)
         self._open[url] = (connection, monotonic())
         given = {name.lower(): value for name, value in response.getheaders()}
-        answer = Answer(response.status, given, raw, resent)
+        answer = Answer(status, given, raw, resent)
         self._judge(method, path, answer)
         return answer
 
