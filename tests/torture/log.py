@@ -143,6 +143,16 @@ class Conversation:
         made.is_moved = self.is_moved
         return made
 
+    def with_results(self, seqs: Collection[int]) -> set[int]:
+        """Return seqs with those of the results that their calls have by now."""
+        found, asked = set(seqs), 0
+        for seq, entry in enumerate(self.entries, 1):
+            if entry.role != "tool":
+                asked = seq
+            elif asked in found:
+                found.add(seq)
+        return found
+
     def slides(self, seq: int) -> bool:
         """Return whether a sliding window leaves out a message that is not pinned."""
         newer = sum(other > seq for other in self.active)

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
+from tests.payload_tokens import payload_tokens
 from tests.torture.life import (
     CONVERSATIONS,
     KEPT_LAST,
@@ -305,7 +306,7 @@ def restore(life: Life, conversation: Conversation) -> None:
         if not answer.resent:
             new = len(set(saved.seqs) - active)
             life.equal(counts, (new, len(saved.seqs) - new), "restored and skipped messages")
-        active |= set(saved.seqs)
+        active |= saved.source.with_results(saved.seqs)
 
 
 @act(1)
@@ -443,18 +444,21 @@ def undo(life: Life, conversation: Conversation) -> None:
 
 @act(6)
 def report(life: Life, conversation: Conversation) -> None:
-    """Report the usage of a call; totals have it once."""
-    chance = life.chance
-    given, cached, out = chance.randint(100, 3000), chance.randint(0, 100), chance.randint(1, 500)
+    """Report the usage of a call, as much as its payload has; totals have it once."""
+    if not conversation.held:
+        return
+    _, held = life.chance.choice(sorted(conversation.held.items()))
+    texts, out = payload_tokens({**held.rest, "messages": held.items}), life.chance.randint(1, 500)
+    # Estimates follow what is reported: what no provider reports would make them wrong.
+    given = int(texts * life.chance.uniform(1.02, 1.08)) + 4 * len(held.items)
+    cached = life.chance.randint(0, given)
     usage = {
         "prompt_tokens": given,
         "completion_tokens": out,
         "total_tokens": given + out,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    body: dict[str, Any] = {"usage": usage}
-    if conversation.held and chance.random() < 0.7:
-        body["build_id"] = chance.choice(sorted(conversation.held.items()))[1].build_id
+    body = {"usage": usage, "build_id": held.build_id}
     answer = life.post(f"{path(conversation)}/usage", body, compares=False)
     life.check(answer.ok, "a report", answer)
     conversation.usage += Counter(
