@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from itertools import count, takewhile
 from pathlib import Path
 
 import click
 
 from tests.torture.run import run
+
+GAP = (20, 120)
+"""Operations between two faults."""
 
 
 @click.command()
@@ -32,15 +38,21 @@ def main(
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     folder.chmod(0o755)
     click.echo(f"The logs of all processes are in {folder}", err=True)
+    numbers: Iterator[int] = count()
+    if only is not None:
+        numbers = iter([only])
+    elif lives is not None:
+        numbers = iter(range(lives))
+    else:
+        until = time.monotonic() + minutes * 60
+        numbers = takewhile(lambda _: time.monotonic() < until, numbers)
     report = run(
         folder,
         seed,
-        minutes=minutes if lives is None else None,
-        lives=lives or 0,
+        numbers,
         operations=operations,
         threads=threads,
-        only=only,
-        is_calm=calm,
+        gap=None if calm else GAP,
         tell=lambda line: click.echo(line, err=True),
     )
     for line in report.lines():

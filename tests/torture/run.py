@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -54,6 +54,9 @@ LEAKS = {
         SELECT count(*) FROM pg_stat_activity WHERE state = 'active'
             AND backend_type = 'client backend' AND pid <> pg_backend_pid()
     """,
+    "jobs that have not ended": """
+        SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')
+    """,
     "seqs of a log without a message": """
         SELECT coalesce(sum(h.head_seq - coalesce(m.there, 0)), 0) FROM heads h LEFT JOIN (
             SELECT conversation_id, count(*) AS there FROM messages GROUP BY 1
@@ -78,7 +81,7 @@ LEAKS = {
     """,
 }
 """What must become none within seconds, once nobody sends any more."""
-HEAL_SECONDS = 30.0
+HEAL_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -106,86 +109,86 @@ class Report:
         yield "operations: " + ", ".join(f"{name} {many:,}" for name, many in acts.items())
         others = sorted(key for key in tally if key not in main and not key.startswith("op "))
         yield "also: " + ", ".join(f"{name} {tally[name]:,}" for name in others)
-        yield f"healed {self.healed:.1f} s after the last fault; all was read once more"
+        yield f"nothing was left open {self.healed:.1f} s after the end; all was read once more"
         for failure in self.failures:
             yield f"BROKEN: {failure}"
+
+
+@dataclass(slots=True)
+class Lives:
+    """The lives of a run, taken up one by one by its threads, in the order of their numbers."""
+
+    report: Report
+    around: Surroundings
+    operations: int
+    numbers: Iterator[int]
+    tell: Callable[[str], None]
+    ended: list[Life] = field(default_factory=list)
+    _well: list[Life] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock)
+
+    def work(self) -> None:
+        """Live one life after the other, until there are no more."""
+        while (life := self._next()) is not None:
+            failure = live(life, self.operations)
+            with self._lock:
+                self.ended.append(life)
+                if failure is None:
+                    self._well.append(life)
+                else:
+                    self.report.failures.append(failure)
+                self.tell(f"{len(self.ended)} lives, {len(self.report.failures)} failures")
+
+    def look_again(self) -> None:
+        """Look once more at all of which nothing is broken yet."""
+        for life in self._well:
+            if (failure := look_again(life)) is not None:
+                self.report.failures.append(f"at the end: {failure}")
+
+    def _next(self) -> Life | None:
+        with self._lock:
+            number = next(self.numbers, None)
+        return None if number is None else Life(self.report.seed, number, self.around)
 
 
 def run(
     folder: Path,
     seed: int,
+    numbers: Iterator[int],
     *,
-    minutes: float | None = None,
-    lives: int = 6,
     operations: int = 60,
     threads: int = 3,
-    gap: tuple[int, int] = (20, 120),
+    gap: tuple[int, int] | None = None,
     longest_fault: float = 3.0,
-    only: int | None = None,
-    is_calm: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Live so many lives, or lives for so many minutes, while faults happen; then look again.
+    """Live the lives with these numbers while faults happen; then look at all of them again.
 
-    `only` lives a single one of them. `is_calm` leaves the faults out. `gap` is how many operations
-    there are between two faults, at least and at most.
+    `gap` is how many operations there are between two faults, at least and at most; None is none.
     """
     report, began = Report(seed), time.monotonic()
     with world_of(folder, seed) as (world, url):
-        progress = Progress()
-        around = Surroundings(
-            [api.url for api in world.apis], world.outages, progress, lambda: settle(url)
-        )
-        until = began + minutes * 60 if minutes is not None else None
-        done: list[Life] = []
-        numbers, lock = count(), Lock()
-
-        def next_life() -> Life | None:
-            with lock:
-                number = next(numbers)
-            if only is not None:
-                return Life(seed, only, around) if number == 0 else None
-            is_last = number >= lives if until is None else time.monotonic() >= until
-            return None if is_last else Life(seed, number, around)
-
-        def work() -> None:
-            while (life := next_life()) is not None:
-                failure = live(life, operations)
-                with lock:
-                    report.lives += 1
-                    done.append(life)
-                    if failure is not None:
-                        report.failures.append(failure)
-                    tell(f"{report.lives} lives, {len(report.failures)} failures")
-
-        faults = iter(()) if is_calm else plan(seed, gap, longest_fault)
+        urls, progress = [api.url for api in world.apis], Progress()
+        around = Surroundings(urls, world.outages, progress, lambda: settle(url))
+        lives = Lives(report, around, operations, numbers, tell)
+        faults = plan(seed, gap, longest_fault) if gap is not None else iter(())
         with ThreadPoolExecutor(threads + 1) as pool:
             breaking = pool.submit(inject, world, faults, progress, report.tally)
-            living = [pool.submit(work) for _ in range(threads)]
-            try:
-                for one in living:
-                    one.result()
-            finally:
-                progress.end()
+            living = [pool.submit(lives.work) for _ in range(threads)]
+            wait(living)
+            progress.end()
             breaking.result()
-        healing = time.monotonic()
-        broken = {id(life) for life in done for told in report.failures if _is_of(told, life)}
-        well = [life for life in done if id(life) not in broken]
-        for life in well:
-            if (failure := look_again(life)) is not None:
-                report.failures.append(f"at the end: {failure}")
-            if not report.healed:
-                report.healed = time.monotonic() - healing
+            for one in living:
+                one.result()
+        ended = time.monotonic()
         report.failures += asyncio.run(leaks(url))
-        for life in done:
+        report.healed = time.monotonic() - ended
+        lives.look_again()
+        for life in lives.ended:
             report.tally.update(life.tally)
-        report.tally["checks"] += len(LEAKS)
-    report.seconds = time.monotonic() - began
+    report.tally["checks"] += len(LEAKS)
+    report.lives, report.seconds = len(lives.ended), time.monotonic() - began
     return report
-
-
-def _is_of(failure: str, life: Life) -> bool:
-    return failure.startswith(f"seed {life.seed}, life {life.number}:")
 
 
 @contextmanager

@@ -35,8 +35,8 @@ def test_lives_stand_kills_and_cuts(tmp_path: Path) -> None:
     """A short torture: processes are killed, connections cut, and no answer breaks a promise."""
     report = run(
         tmp_path,
-        seed=29,
-        lives=LIVES,
+        29,
+        iter(range(LIVES)),
         operations=OPERATIONS,
         threads=2,
         gap=(15, 20),
