@@ -858,6 +858,18 @@ async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
     assert only.status == "active"
 
 
+async def test_a_fork_of_all_that_a_summary_hides_can_be_built(harness: Harness) -> None:
+    """It shows an earlier view, not a summary without any message [forks.visible-state]."""
+    own = {"strategy": "retain_summary", "compaction": {"retain_last_turns": 1}}
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 8, words=60)
+    assert (await harness.compact(cid)).compacted
+    hidden = (await harness.receipt(cid)).hidden_span
+    assert hidden is not None and hidden.start == 1
+    build = await built(harness, await fork(harness, cid, hidden.end - 1))
+    assert not build["summary_used"] and len(build.messages) >= hidden.end - 1
+
+
 # --- asked for twice --------------------------------------------------------------------------
 
 
