@@ -76,10 +76,10 @@ class Progress:
             self._changed.notify_all()
 
     def reaches(self, count: int) -> bool:
-        """Wait until so many operations have begun; False when it is over before."""
+        """Wait until so many operations have begun; False when there were fewer in the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._count >= count)
-            return self._count >= count and not self._is_over
+            return self._count >= count
 
 
 @dataclass(slots=True)
