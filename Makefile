@@ -1,6 +1,6 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup inspector run test test-pooled test-citus clients check fmt openapi docs bench lock hooks clean
+.PHONY: help setup inspector run test test-pooled test-citus torture clients check fmt openapi docs bench lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -45,6 +45,9 @@ test-pooled: setup ## Run the tests through PgBouncer in transaction mode (ARGS=
 test-citus: setup ## Run the tests on the Citus cluster of CONTEXT_TEST_CITUS_URL (ARGS="-k log")
 	@test -n "$$CONTEXT_TEST_CITUS_URL" || { echo "CONTEXT_TEST_CITUS_URL is not set" >&2; exit 1; }
 	$(BIN)/pytest -m "not one_server" $(ARGS)
+
+torture: setup ## Live agent lives over processes that are killed (ARGS="--minutes 10 --seed 7")
+	$(BIN)/python -m tests.torture $(ARGS)
 
 clients: setup ## Lint openapi.json, and try the clients made from it
 	$(BIN)/pytest tests/test_clients.py $(ARGS)

@@ -26,7 +26,6 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 import asyncpg
 import psutil
@@ -40,7 +39,7 @@ from benchmarks.figures import Section, counts
 from benchmarks.processes import Served as ModelServer
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.stage import report
-from tests.database_proxy import DatabaseProxy
+from tests.database_proxy import DatabaseProxy, ProxyThread
 from tests.recorded import named_traces, source, trace_files, traces_dir
 from tests.replay import (
     Judge,
@@ -120,32 +119,6 @@ class FaultTarget:
     def start_database(self) -> None:
         """Start the database again, which recovers by itself."""
         self.stack.enter_context(running(self.data_dir))
-
-
-class ProxyThread:
-    """The proxy of the tests in a loop and thread of its own."""
-
-    def __init__(self, url: str) -> None:
-        self._proxy = DatabaseProxy(url)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.do(DatabaseProxy.heal)
-
-    @property
-    def url(self) -> str:
-        """The URL of the database through the proxy."""
-        return self._proxy.url
-
-    def do(self, what: Callable[[DatabaseProxy], Any]) -> None:
-        """Run an action on the proxy in its own thread."""
-
-        async def act() -> None:
-            done = what(self._proxy)
-            if asyncio.iscoroutine(done):
-                await done
-
-        asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
 
 
 Fault = tuple[str, Callable[[FaultTarget], None], Callable[[FaultTarget], None]]

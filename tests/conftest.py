@@ -65,6 +65,7 @@ LONGEST = (
     "test_payloads_stay_valid_after_any_operations",
     "test_kill_amid_large_results",
     "test_every_view_is_sound",
+    "test_lives_stand_kills_and_cuts",
 )
 """Tests that take so long that a worker which begins one at the end is waited for."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 _BYTES = 2**16
@@ -85,6 +87,32 @@ class DatabaseProxy:
                     await writer.drain()
         if not self._is_swallowing:
             raise ConnectionResetError("One end is gone, so the other one goes as well")
+
+
+class ProxyThread:
+    """A proxy in a loop and thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._proxy = DatabaseProxy(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.do(DatabaseProxy.heal)
+
+    @property
+    def url(self) -> str:
+        """The URL of the database through the proxy."""
+        return self._proxy.url
+
+    def do(self, what: Callable[[DatabaseProxy], Any]) -> None:
+        """Run an action on the proxy in its own thread."""
+
+        async def act() -> None:
+            done = what(self._proxy)
+            if asyncio.iscoroutine(done):
+                await done
+
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
 
 
 @asynccontextmanager

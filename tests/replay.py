@@ -556,6 +556,11 @@ class Launched:
                 raise AssertionError(f"Not within {seconds} s: {what}\n{log}")
             sleep(0.02)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the running process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return

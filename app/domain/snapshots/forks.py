@@ -4,8 +4,8 @@
 2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
    because of a clear or a rolling window, the whole log is restored into the fork's window. A fork
    at the head has the window of its source, even an empty one.
-3. A fork shows the newest compaction of its source that covers no later message. It has the
-   earlier ones too, so that the compaction can be undone.
+3. A fork shows the newest compaction of its source that covers no later message, and leaves one of
+   the fork shown. It has the earlier ones too, so that the compaction can be undone.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ def oldest_before(state: ConversationState) -> datetime | None:
 
 
 def covers_only(view: View, at_seq: int) -> bool:
-    """Return whether a view covers no message after a seq (rule 3)."""
+    """Return whether a view covers no message after a seq, and shows one up to it (rule 3)."""
     hidden = view.hidden
     if view.provider_item is not None and view.provider_item.seq > at_seq:
         return False
-    return view.results_cleared_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
+    shows = any(span.start <= at_seq for span in view.spans)
+    return view.results_cleared_through <= at_seq and (
+        hidden is None or (hidden.end <= at_seq + 1 and shows)
+    )
 
 
 def kept_seqs_at(

@@ -66,7 +66,7 @@ async def stored_with_ids(
 
 async def is_same_message(stored: StoredMessage, draft: Draft, format: FormatName) -> bool:
     """Whether a stored message is equal to a new one, even if they are offloaded differently."""
-    if stored.format != format:
+    if stored.format != format or stored.role != draft.role:
         return False
     output, new_output = stored.output, draft.stored_output
     if (output.ref if output else None) == (new_output.ref if new_output else None) and (

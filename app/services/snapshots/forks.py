@@ -128,6 +128,12 @@ class ForkService:
                 return await self._copy(tenant_id, plan, new)
             except _SourceChanged:
                 continue
+            except Conflict:
+                # The id may be taken by the fork of an earlier request with this idempotency key.
+                existing = await self._existing_fork(tenant_id, conversation_id, new)
+                if existing is None:
+                    raise
+                return existing
         raise Conflict(
             f"Conversation {conversation_id} changes too fast to be forked",
             {"conversation_id": conversation_id},

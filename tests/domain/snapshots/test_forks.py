@@ -100,6 +100,7 @@ def test_restored_spans_are_newer_than_the_clear(
         (View(spans=spans_beside(Span(3, 9))), 8),
         (View(spans=spans_beside(Span(3, 9), (5,)), results_cleared_through=20), 20),
         (View(spans=(Span(9, ENDLESS),), window=(Span(9, ENDLESS),)), 0),
+        (View(spans=(Span(9, ENDLESS),)), 9),  # at 8 it would show no message
     ],
 )
 def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -40,6 +40,7 @@ from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
 from app.services.snapshots import forks as service
 from app.services.snapshots.forks import Fork, ForkService, NewFork
+from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content
 from tests.plans import plan_of
 from tests.services.fakes import (
@@ -81,7 +82,9 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
+def forks_of(
+    harness: Harness, store: BlobStore | None = None, storage: StorageQuota | None = None
+) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
         harness.database,
@@ -89,7 +92,7 @@ def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
         harness.active,
         store or RowStore(),
         new_id,
-        unlimited_storage(harness.database),
+        storage or unlimited_storage(harness.database),
     )
 
 
@@ -855,6 +858,18 @@ async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
     assert only.status == "active"
 
 
+async def test_a_fork_of_all_that_a_summary_hides_can_be_built(harness: Harness) -> None:
+    """It shows an earlier view, not a summary without any message [forks.visible-state]."""
+    own = {"strategy": "retain_summary", "compaction": {"retain_last_turns": 1}}
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 8, words=60)
+    assert (await harness.compact(cid)).compacted
+    hidden = (await harness.receipt(cid)).hidden_span
+    assert hidden is not None and hidden.start == 1
+    build = await built(harness, await fork(harness, cid, hidden.end - 1))
+    assert not build["summary_used"] and len(build.messages) >= hidden.end - 1
+
+
 # --- asked for twice --------------------------------------------------------------------------
 
 
@@ -887,6 +902,27 @@ async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> No
         *(make(harness, cid, idempotency_key="k", request={}) for _ in range(4))
     )
     assert len(set(made)) == 1
+
+
+async def test_a_repeated_request_returns_the_fork_that_overtook_it(harness: Harness) -> None:
+    """The id is taken by the fork of the same request, which is no conflict [log.atomic-batch]."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 2)
+    asked: dict[str, Any] = {"public_id": "own", "idempotency_key": "k", "request": {}}
+
+    storage, made = unlimited_storage(harness.database), []
+
+    class Overtaken:
+        """Lets another request create the fork, after this one has found none."""
+
+        async def take_copied(self, tenant_id: str, size_bytes: int) -> None:
+            await storage.take_copied(tenant_id, size_bytes)
+            made.append(await make(harness, cid, **asked))
+
+    second = forks_of(harness, storage=cast(StorageQuota, Overtaken()))
+    assert await second.fork(TENANT, cid, NewFork(**asked)) == made[0]
+    with pytest.raises(Conflict, match="is taken"):
+        await make(harness, cid, **{**asked, "idempotency_key": "other"})
 
 
 async def test_a_used_id_is_a_conflict(harness: Harness) -> None:

@@ -1,0 +1,308 @@
+"""The model: what must be true of a conversation. It shares no code with the service.
+
+1. An entry is a message as it was sent. Forks share the entries of their source, so that a
+   redaction in one is a redaction in all. Imports and copies of a restore have their own.
+2. The active window is a set of seqs: an append adds to it, a clear empties it, a restore adds what
+   the snapshot had.
+3. Each message has a mark, a word that stands nowhere else. So a text tells where it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Message = dict[str, Any]
+
+LONGEST_INLINE = 65_536
+"""Bytes of a result above which a transcript shows a preview, unless it is asked for the whole."""
+REDACTED = "[redacted]"
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One message as it was sent; `text` is its content, if it is a text."""
+
+    body: Message
+    mark: str
+    is_redacted: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its id in the conversation."""
+        return str(self.body["id"])
+
+    @property
+    def role(self) -> str:
+        """Its role."""
+        return str(self.body["role"])
+
+    @property
+    def text(self) -> str | None:
+        """Its text, if it has one."""
+        content = self.body.get("content")
+        return content if isinstance(content, str) else None
+
+    @property
+    def calls(self) -> list[Message]:
+        """The tool calls in it."""
+        return self.body.get("tool_calls") or []
+
+    def difference(self, shown: Mapping[str, Any], *, is_whole: bool = False) -> str | None:
+        """Return how the message differs from what is read back, None where it does not."""
+        if shown.get("role") != self.role:
+            return f"the role is {shown.get('role')}"
+        if self.is_redacted:
+            return None if self.mark not in json.dumps(shown) else "it is not redacted"
+        for name, value in self.body.items():
+            if name == "content" and shown.get("content_truncated"):
+                size = len((self.text or "").encode("utf-8", "surrogatepass"))
+                if is_whole or size <= LONGEST_INLINE:
+                    return f"a content of {size} bytes is truncated"
+            elif name != "id" and shown.get(name) != value:
+                return f"{name} is {shown.get(name)!r:.200}, not {value!r:.200}"
+        return None
+
+
+@dataclass(slots=True)
+class Held:
+    """A caller's copy of the payloads of one format: the items, and the rest of the payload."""
+
+    epoch: int
+    through_seq: int
+    build_id: str
+    rest: Message
+    items: list[Any]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A conversation as it must be; seqs count from 1."""
+
+    id: str
+    window: int
+    sections: list[str]
+    kept_last: int | None = None
+    entries: list[Entry] = field(default_factory=list)
+    active: set[int] = field(default_factory=set)
+    pinned: set[int] = field(default_factory=set)
+    open_calls: dict[str, int] = field(default_factory=dict)
+    usage: Counter[str] = field(default_factory=Counter)
+    held: dict[str, Held] = field(default_factory=dict)
+    promised: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+    builds: list[tuple[str, Message]] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    is_moved: bool = False
+    """Whether its window was ever cleared or restored."""
+
+    @property
+    def head(self) -> int:
+        """The newest seq."""
+        return len(self.entries)
+
+    def entry(self, seq: int) -> Entry:
+        """Return the message at a seq."""
+        return self.entries[seq - 1]
+
+    def add(self, entry: Entry) -> None:
+        """Append a message; a result is in the window, and pinned, as its call is."""
+        self.entries.append(entry)
+        call = entry.body.get("tool_call_id")
+        if call is not None and call in self.open_calls:
+            asked = self.open_calls.pop(call)
+            self.active |= {self.head} if asked in self.active else set()
+            self.pinned |= {self.head} if asked in self.pinned else set()
+            return
+        self.open_calls = {str(made["id"]): self.head for made in entry.calls}
+        self.active.add(self.head)
+
+    def fork(self, id: str, at: int) -> Conversation:
+        """Return a copy up to a seq; at an earlier seq an empty window becomes the whole log."""
+        active = {seq for seq in self.active if seq <= at}
+        if not active and at < self.head:
+            active = set(range(1, at + 1))
+        pinned = {seq for seq in self.pinned if seq <= at}
+        return self._copy(id, entries=self.entries[:at], active=active, pinned=pinned)
+
+    def imported(self, id: str) -> Conversation:
+        """Return a copy that shares nothing."""
+        return self._copy(
+            id,
+            entries=[replace(entry) for entry in self.entries],
+            active=set(self.active),
+            pinned=set(self.pinned),
+            open_calls=dict(self.open_calls),
+        )
+
+    def _copy(self, id: str, **log: Any) -> Conversation:
+        made = Conversation(id, self.window, self.sections, self.kept_last, **log)
+        made.is_moved = self.is_moved
+        return made
+
+    def with_results(self, seqs: Collection[int]) -> set[int]:
+        """Return seqs with those of the results that their calls have by now."""
+        found, asked = set(seqs), 0
+        for seq, entry in enumerate(self.entries, 1):
+            if entry.role != "tool":
+                asked = seq
+            elif asked in found:
+                found.add(seq)
+        return found
+
+    def slides(self, seq: int) -> bool:
+        """Return whether a sliding window leaves out a message that is not pinned."""
+        newer = sum(other > seq for other in self.active)
+        return self.kept_last is not None and newer >= self.kept_last and seq not in self.pinned
+
+    def living(self) -> Iterator[tuple[int, Entry]]:
+        """Yield the messages of the active window that are not redacted, with their seqs."""
+        for seq in sorted(self.active):
+            if not self.entry(seq).is_redacted:
+                yield seq, self.entry(seq)
+
+
+ITEMS = {
+    "openai_chat": "messages",
+    "openai_responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+}
+_NOT_TEXTS = {
+    "type",
+    "role",
+    "id",
+    "name",
+    "call_id",
+    "tool_call_id",
+    "tool_use_id",
+    "cache_control",
+    "thoughtSignature",
+    "status",
+}
+_ARGUMENTS = {"arguments", "input", "args"}
+_NOTES = re.compile(
+    r"\[Earlier messages are not shown\.\]|\[The conversation starts here\.\]|\[Continue\.\]"
+    r"|\[.*left out to fit the window\.\]|\[no result recorded\]|\[Context: \d+% used[^\]]*\]"
+    r"|\[tool output trimmed; [^\]]*\]"
+)
+_LABELLED = ("[Earlier summary, lossy: ", "[Kept from earlier in the conversation: ")
+_CUT = re.compile(r"\[[^\[\]]*cut: [\d,]+ of [\d,]+ bytes shown[^\]]*\]")
+_UNSENDABLE = re.compile("[\x00\ud800-\udfff\ufffd]")
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a payload shows of a log: the seqs of its texts, in order, and what is wrong with it."""
+
+    seqs: list[int] = field(default_factory=list)
+    placeholders: int = 0
+    is_summarised: bool = False
+    wrong: list[str] = field(default_factory=list)
+
+
+def read_payload(
+    conversation: Conversation, format: str, payload: Message, marks: re.Pattern[str]
+) -> Shown:
+    """Tell each text of a payload's items by the log: it is of a message, a summary or a note."""
+    shown = Shown()
+    texts, calls = _expected(conversation)
+    allowed = {entry.mark for _, entry in conversation.living()}
+    has_tombstone = any(conversation.entry(seq).is_redacted for seq in conversation.active)
+    for kind, value in _leaves(payload[ITEMS[format]], ""):
+        text = sendable(value)
+        if kind == "arguments":
+            found = calls.get(text)
+            if found is None and not has_tombstone:
+                shown.wrong.append(f"arguments from nowhere: {text:.200}")
+        else:
+            found = texts.get(text) or _cut_from(text, texts)
+        if found is not None:
+            shown.seqs.append(found)
+        elif kind == "arguments":
+            continue
+        elif text.startswith(_LABELLED):
+            shown.is_summarised = True
+        elif _NOTES.fullmatch(text):
+            shown.placeholders += text.startswith("[tool output trimmed")
+        elif not (text == REDACTED and has_tombstone) and not _is_system(conversation, text):
+            shown.wrong.append(f"a text from nowhere: {text:.300}")
+        if foreign := set(marks.findall(text)) - allowed:
+            shown.wrong.append(f"marks that are not of the window: {sorted(foreign)[:5]}")
+    if shown.seqs != sorted(shown.seqs):
+        shown.wrong.append(f"not in the order of the log: {shown.seqs}")
+    return shown
+
+
+def system_texts(payload: Message) -> str:
+    """Return all that stands outside of the items and the tools, as one text."""
+    rest = {key: value for key, value in payload.items() if key in ("system", "config")}
+    return "\n".join(value for _, value in _leaves(rest, ""))
+
+
+def sendable(text: str) -> str:
+    """Return a text whose characters that no provider accepts are all the same."""
+    return _UNSENDABLE.sub("?", text)
+
+
+def _expected(conversation: Conversation) -> tuple[dict[str, int], dict[str, int]]:
+    texts, calls = dict[str, int](), dict[str, int]()
+    for seq, entry in conversation.living():
+        if entry.text is not None:
+            texts[sendable(entry.text)] = seq
+        for call in entry.calls:
+            calls[_canonical(call["function"]["arguments"])] = seq
+    return texts, calls
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a payload's part, and the arguments of calls as canonical JSON."""
+    match value:
+        case str() if key in _ARGUMENTS:
+            yield "arguments", _canonical(value)
+        case dict() if key in _ARGUMENTS:
+            yield "arguments", _canonical(json.dumps(value))
+        case str() if key not in _NOT_TEXTS and value:
+            yield "text", value
+        case dict():
+            for name, item in value.items():
+                if name not in _NOT_TEXTS and name != "tools":
+                    yield from _leaves(item, name)
+        case list():
+            for item in value:
+                yield from _leaves(item, key)
+        case _:
+            pass
+
+
+def _canonical(arguments: str) -> str:
+    return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+
+
+def _cut_from(text: str, texts: Mapping[str, int]) -> int | None:
+    """Return the seq of the message that a text with a note about a cut shows."""
+    note = _CUT.search(text)
+    if note is None:
+        return None
+    head, tail = text[: note.start()].rstrip("\n"), text[note.end() :].lstrip("\n")
+    for whole, seq in texts.items():
+        if whole.startswith(head) and whole.endswith(tail) and len(head) + len(tail) < len(whole):
+            return seq
+    return None
+
+
+def _is_system(conversation: Conversation, text: str) -> bool:
+    """Return whether a text is one of the sections, or all of them."""
+    return text in conversation.sections or text == "\n\n".join(conversation.sections)
+
+
+def is_hidden(seq: int, receipts: Collection[Mapping[str, Any]]) -> bool:
+    """Return whether an active receipt hides a message."""
+    for receipt in receipts:
+        hidden = receipt["hidden_range"]
+        if receipt["status"] == "active" and hidden and hidden[0] <= seq < hidden[1]:
+            return seq not in receipt["kept"]
+    return False
