@@ -91,7 +91,7 @@ async function views(): Promise<void> {
     [`#/c/${id}/messages?q=harbour`, "hidden messages included"],
     [`#/c/${id}/compactions`, "After: what stands for them"],
     [`#/c/${id}/time`, "Saved against full history"],
-    [`#/c/${id}/compare`, "Common prefix"],
+    [`#/c/${id}/compare`, "First difference"],
     [`#/c/${id}/live`, "Connected"],
     ["#/c/nobody/window", "There is no such conversation"],
     ["#/nowhere", "There is no such page"],

@@ -26,6 +26,7 @@ export function Compare({ conversation }: { conversation: Conversation }): JSX.E
   const older = builds.slice(index + 1);
   const before = older.find((build) => build.stream === builds[index]?.stream) ?? older[0] ?? builds[index];
   const earlier = place.value.query.get("a") ?? before?.build_id ?? later;
+  const streamOf = (id: string): string | undefined => builds.find((build) => build.build_id === id)?.stream;
   const choice = (label: string, name: string, chosen: string): JSX.Element => (
     <Field label={label}><select value={chosen} onChange={(event) => setQuery({ [name]: event.currentTarget.value })}>
       {builds.map((build) => <option key={build.build_id} value={build.build_id}>{build.label}</option>)}
@@ -38,12 +39,12 @@ export function Compare({ conversation }: { conversation: Conversation }): JSX.E
         {choice("Later build", "b", later)}
         <p class="hint">Read the <a href={toConversation(id, "messages", { as_of: earlier })}>earlier</a> or <a href={toConversation(id, "messages", { as_of: later })}>later</a> payload <Curl path={`/v1/conversations/${encodeURIComponent(id)}/context?as_of=${encodeURIComponent(later)}`} /></p>
       </form>
-      <Difference key={`${earlier} ${later}`} id={id} earlier={earlier} later={later} />
+      <Difference key={`${earlier} ${later}`} id={id} earlier={earlier} later={later} oneCache={streamOf(earlier) === streamOf(later)} />
     </>
   );
 }
 
-function Difference({ id, earlier, later }: { id: string; earlier: string; later: string }): JSX.Element {
+function Difference({ id, earlier, later, oneCache }: { id: string; earlier: string; later: string; oneCache: boolean }): JSX.Element {
   const both = useResource(() => Promise.all([readBuild(id, earlier), readBuild(id, later)]), ["compare", id, earlier, later]);
   const [unfolded, setUnfolded] = useState(false);
   if (both.error) return <Failed error={both.error} />;
@@ -82,7 +83,7 @@ function Difference({ id, earlier, later }: { id: string; earlier: string; later
   return (
     <section class="card" aria-label="Difference">
       <div class="title">
-        <h2>{broken ? `First difference: item ${prefix + 1} of ${before.length}, ${kindOf(broken)}. A cached prefix ends there` : before.length === after.length ? "The payloads are equal" : `The later payload extends the earlier one by ${plural(after.length - prefix, "item")}`}</h2>
+        <h2>{broken ? `First difference: item ${prefix + 1} of ${before.length}, ${kindOf(broken)}. ${oneCache ? "A cached prefix ends there" : "Other formats and models have caches of their own"}` : before.length === after.length ? "The payloads are equal" : `The later payload extends the earlier one by ${plural(after.length - prefix, "item")}`}</h2>
         <span class="muted">{plural(before.length, "item")} → {plural(after.length, "item")}{unfolded && <> · <button type="button" class="plain" onClick={() => setUnfolded(false)}>Fold</button></>}</span>
       </div>
       <ol class="diff">{rows}</ol>
