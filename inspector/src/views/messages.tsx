@@ -40,7 +40,7 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
     <div class="messages">
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Search this conversation"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
-        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value })} /></Field>
+        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value, q: undefined, as_of: undefined })} /></Field>
         <Field label="Show"><select value={asOf} onChange={(event) => setQuery({ as_of: event.currentTarget.value, seq: undefined })}>
           <option value="">the whole log</option>
           {asOf && !builds.data?.some((build) => build.build_id === asOf) && <option value={asOf}>payload {asOf}</option>}
