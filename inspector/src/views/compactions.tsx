@@ -109,6 +109,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
     <>
       {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
       {sections.length > 0 && <Sections sections={sections} />}
+      {sections.some((section) => section.dropped > 0) && <p class="hint">Dropped statements had no room in the summary: a higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">
           <h4>Before: the messages</h4>
@@ -149,7 +150,7 @@ function Original({ message, id, q }: { message: Message; id: string; q: string 
 function Sections({ sections }: { sections: Receipt["made"][number]["sections"] }): JSX.Element {
   return (
     <table class="list narrow">
-      <caption>Statements that the built-in summariser found, and what became of them.{sections.some((section) => section.dropped > 0) && " Dropped ones had no room in the summary: a higher target keeps more, and a pinned message stays word for word."}</caption>
+      <caption>Statements: what became of them</caption>
       <thead><tr><th scope="col">Section</th><th scope="col" class="num">Found</th><th scope="col" class="num">Kept</th><th scope="col" class="num">Superseded</th><th scope="col" class="num">Dropped</th></tr></thead>
       <tbody>{sections.map((section, index) => (
         <tr key={index}><th scope="row">{section.section}</th><td class="num">{section.found}</td><td class="num">{section.kept}</td><td class="num">{section.superseded}</td><td class="num">{section.dropped > 0 ? <b class="warn">{section.dropped}</b> : 0}</td></tr>
