@@ -194,6 +194,7 @@ async function causes(): Promise<void> {
   await follow("see the compaction");
   await shows("The compaction that hides message 3");
   await shows("“Swahili” is not in the text that stands for the messages.");
+  await page.locator(".sought mark").waitFor();
   facts["sought"] = await page.locator(".sought mark").allTextContents();
   await audit(page, "the compaction of a message");
   await follow("All compactions");
@@ -219,7 +220,9 @@ async function causes(): Promise<void> {
   };
   facts["later"] = await payload("later");
   // The oldest build of the list is from before the compaction.
-  await page.getByLabel("Show").selectOption({ index: Number(await page.getByLabel("Show").locator("option").count()) - 1 });
+  const builds = page.getByLabel("Show").locator("option");
+  await builds.nth(3).waitFor({ state: "attached" });
+  await page.getByLabel("Show").selectOption({ index: (await builds.count()) - 1 });
   await page.locator("article mark").first().waitFor();
   facts["first"] = await page.getByRole("status").first().textContent();
   await page.getByLabel("Show").selectOption("");
