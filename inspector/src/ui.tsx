@@ -95,11 +95,17 @@ export function BeforeAfter({ before, after }: { before: number; after: number }
   );
 }
 
+/** The words and phrases that a search requires. */
+const wordsOf = (query: string): string[] =>
+  [...query.matchAll(/(?<![-\w])"([^"]+)"|(?<!\S)([^\s"-][^\s"]*)/g)].map((found) => found[1] ?? found[2] ?? "").filter(Boolean);
+
+/** Whether a text has all words of a search, in any case. */
+export const hasWords = (text: string, query: string): boolean =>
+  wordsOf(query).every((word) => text.toLowerCase().includes(word.toLowerCase()));
+
 /** Text with the words of a search marked. */
 export function Marked({ text, query }: { text: string; query: string }): JSX.Element {
-  const wanted = [...query.matchAll(/(?<![-\w])"([^"]+)"|(?<!\S)([^\s"-][^\s"]*)/g)]
-    .map((found) => found[1] ?? found[2] ?? "")
-    .filter(Boolean);
+  const wanted = wordsOf(query);
   if (!wanted.length) return <>{text}</>;
   const escaped = wanted.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
   const pieces = text.split(new RegExp(`(${escaped.join("|")})`, "gi"));
@@ -178,4 +184,6 @@ export function More({ more, loading }: { more: (() => void) | undefined; loadin
   return <p class="more"><button type="button" onClick={more} disabled={!more}>{loading ? "Reading…" : "Show more"}</button></p>;
 }
 
-export const reasonText = (code: string): string => words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));
+/** A reason of the service in words. */
+export const reasonText = (code: string): string =>
+  words(code.replace(/^target_exceeded_by_/, "over the target because of ").replace(/:.*/, (rest) => ` (${rest.slice(1)})`));

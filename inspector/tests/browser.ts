@@ -43,7 +43,7 @@ async function opened(options: BrowserContextOptions = {}): Promise<Page> {
   return page;
 }
 
-async function see(page: Page, hash: string, text: string): Promise<void> {
+async function see(page: Page, hash: string, text: string | RegExp): Promise<void> {
   const here = page.url().split("#")[0];
   if (here === `${url}/inspector`) await page.evaluate((to) => (location.hash = to), hash);
   else await page.goto(`${url}/inspector${hash}`);
@@ -91,7 +91,7 @@ async function views(): Promise<void> {
     [`#/c/${id}/messages?q=harbour`, "hidden messages included"],
     [`#/c/${id}/compactions`, "After: what stands for them"],
     [`#/c/${id}/time`, "Saved against full history"],
-    [`#/c/${id}/compare`, "Common prefix"],
+    [`#/c/${id}/compare`, "First difference"],
     [`#/c/${id}/live`, "Connected"],
     ["#/c/nobody/window", "There is no such conversation"],
     ["#/nowhere", "There is no such page"],
@@ -182,6 +182,68 @@ async function actions(): Promise<void> {
   await page.context().close();
 }
 
+/** From a symptom to its cause by links alone: a lost instruction, a cache break, a large result. */
+async function causes(): Promise<void> {
+  const id = encodeURIComponent(task["conversation"] ?? "");
+  const page = await opened();
+  const shows = async (text: string | RegExp): Promise<void> => page.getByText(text).first().waitFor();
+  const follow = async (link: string): Promise<void> => page.getByRole("link", { name: link, exact: true }).first().click();
+
+  await see(page, "#/conversations?q=Swahili", "Messages with");
+  await page.locator(".hits a").first().click();
+  await follow("see the compaction");
+  await shows("The compaction that hides message 3");
+  await shows("“Swahili” is not in the text that stands for the messages.");
+  await page.locator(".sought mark").waitFor();
+  facts["sought"] = await page.locator(".sought mark").allTextContents();
+  await audit(page, "the compaction of a message");
+  await follow("All compactions");
+  await shows("Receipts");
+
+  await see(page, `#/c/${id}/time`, "what changed");
+  facts["epochs"] = await page.locator(".badge.due").allTextContents();
+  facts["first calls"] = await page.locator("section[aria-label=Epochs] td:nth-child(3)").allTextContents();
+  await follow("what changed");
+  await shows(/^First difference: item /);
+  facts["differs"] = await page.getByRole("heading", { name: /^First difference/ }).textContent();
+  facts["changed"] = await page.locator(".diff li.changed ins").allTextContents();
+  await audit(page, "what changed");
+
+  const payload = async (link: string): Promise<string | null> => {
+    await follow(link);
+    await shows(/^The model received/);
+    await audit(page, `the ${link} payload`);
+    await page.getByLabel("Search this conversation").fill("Swahili");
+    await page.getByLabel("Search this conversation").press("Enter");
+    await shows(/^“Swahili” is in/);
+    return page.getByRole("status").first().textContent();
+  };
+  facts["later"] = await payload("later");
+  // The oldest build of the list is from before the compaction.
+  const builds = page.getByLabel("Show").locator("option");
+  await builds.nth(3).waitFor({ state: "attached" });
+  await page.getByLabel("Show").selectOption({ index: (await builds.count()) - 1 });
+  await page.locator("article mark").first().waitFor();
+  facts["first"] = await page.getByRole("status").first().textContent();
+  await page.getByLabel("Show").selectOption("");
+  await shows("hidden messages included");
+  await see(page, "#/conversations", "Window used");
+
+  await see(page, `#/c/${id}/window`, /^Message \d+, a tool result of read,/);
+  await audit(page, "the largest message");
+  await follow("Open it");
+  await page.locator("article.marked summary b", { hasText: "read" }).waitFor();
+  facts["opened"] = await page.locator("article.marked .seq").textContent();
+}
+
+/** The list beside an archived conversation: it has the figures of the other one only. */
+async function archive(): Promise<void> {
+  const page = await opened();
+  await see(page, "#/conversations", "archived");
+  await page.locator("td.use .meter").waitFor();
+  facts["use"] = { archived: await page.locator("td.use", { hasText: "archived" }).count(), read: await page.locator("td.use .meter").count() };
+}
+
 /** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
 async function keys(): Promise<void> {
   const page = await opened();
@@ -239,7 +301,7 @@ async function speed(): Promise<void> {
 }
 
 try {
-  const tasks: Record<string, () => Promise<void>> = { views, actions, keys, speed };
+  const tasks: Record<string, () => Promise<void>> = { views, actions, archive, causes, keys, speed };
   const run = tasks[task["name"] ?? ""];
   if (run === undefined) throw new Error(`no task ${task["name"]}`);
   await run();

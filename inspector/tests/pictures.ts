@@ -14,6 +14,8 @@ interface Page<Item> {
 const answer = await fetch(`${url}/v1/conversations?metadata[demo]=${shown}&limit=1`);
 const id = ((await answer.json()) as Page<{ conversation_id: string }>).data[0]?.conversation_id;
 if (id === undefined) throw new Error(`run \`context-service demo --url ${url}\` first`);
+const receipts = await fetch(`${url}/v1/conversations/${id}/compactions?limit=1`);
+const compaction = ((await receipts.json()) as Page<{ compaction_id: string }>).data[0]?.compaction_id;
 
 const browser = await playwright.launch({
   executablePath: await chromium.executablePath(),
@@ -23,7 +25,7 @@ for (const colorScheme of ["light", "dark"] as const) {
   const page = await browser.newPage({ colorScheme, locale: "en-US", viewport: { width: 1280, height: 800 } });
   for (const [name, hash, text] of [
     ["window", `#/c/${id}/window`, "stable prefix:"],
-    ["compactions", `#/c/${id}/compactions`, "After: what stands for them"],
+    ["compactions", `#/c/${id}/compactions?c=${compaction}`, "After: what stands for them"],
   ] as const) {
     await page.goto(`${url}/inspector${hash}`);
     await page.getByText(text).first().waitFor();

@@ -5,12 +5,38 @@ import { useState } from "preact/hooks";
 import { api, at, type Conversation, type DryRun, good, type Message, type Receipt, Refused } from "../api.ts";
 import { lineOf } from "../content.ts";
 import { count, plural, usd, words } from "../format.ts";
-import { toConversation } from "../router.ts";
+import { readRange } from "../log.ts";
+import { place, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { changes, mayWrite } from "../state.ts";
-import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, Loading, More, reasonText, When } from "../ui.tsx";
+import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, hasWords, Loading, Marked, More, reasonText, When } from "../ui.tsx";
+
+/** Where a reader comes from: a message, and the words that led to it. */
+interface Sought {
+  seq: number;
+  q: string;
+}
 
 export function Compactions({ conversation }: { conversation: Conversation }): JSX.Element {
+  const { query } = place.value;
+  const chosen = query.get("c");
+  return chosen
+    ? <Chosen key={chosen} id={conversation.conversation_id} compaction={chosen} sought={{ seq: Number(query.get("seq") ?? "0"), q: query.get("q") ?? "" }} />
+    : <Receipts conversation={conversation} />;
+}
+
+function Chosen({ id, compaction, sought }: { id: string; compaction: string; sought: Sought }): JSX.Element {
+  const path = { conversation_id: id, compaction_id: compaction };
+  const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/compactions/{compaction_id}", { params: { path } })), ["receipt", id, compaction]);
+  return (
+    <div>
+      <div class="title"><h2>{sought.seq > 0 ? `The compaction that hides message ${sought.seq}` : "One compaction"}</h2><span class="hint"><a href={toConversation(id, "compactions")}>All compactions</a> <Curl path={`/v1/conversations/${encodeURIComponent(id)}/compactions/${compaction}`} /></span></div>
+      {found.error ? <Failed error={found.error} /> : !found.data ? <Loading what="the receipt" /> : <Card receipt={found.data} id={id} newest sought={sought} />}
+    </div>
+  );
+}
+
+function Receipts({ conversation }: { conversation: Conversation }): JSX.Element {
   const id = conversation.conversation_id;
   const list = usePages(
     (cursor) => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 20, ...(cursor && { cursor }) } } })),
@@ -32,7 +58,7 @@ export function Compactions({ conversation }: { conversation: Conversation }): J
   );
 }
 
-function Card({ receipt, id, newest }: { receipt: Receipt; id: string; newest: boolean }): JSX.Element {
+function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; newest: boolean; sought?: Sought }): JSX.Element {
   const [open, setOpen] = useState(newest);
   const [start = 0, end = 0] = receipt.hidden_range;
   const path = { conversation_id: id, compaction_id: receipt.compaction_id };
@@ -40,7 +66,7 @@ function Card({ receipt, id, newest }: { receipt: Receipt; id: string; newest: b
     <article class={`card receipt ${receipt.status}`}>
       <div class="title">
         <h3><Badge kind={receipt.status}>{receipt.status}</Badge> {words(receipt.strategy)} <span class="muted">{words(receipt.trigger)}</span></h3>
-        <span class="muted"><When iso={receipt.created_at} /> · <Copy text={receipt.compaction_id} label="Copy id" shown={receipt.compaction_id.slice(-12)} /></span>
+        <span class="muted"><When iso={receipt.created_at} /> · <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>link</a> · <Copy text={receipt.compaction_id} label="Copy id" shown={receipt.compaction_id.slice(-12)} /></span>
       </div>
       <div class="split">
         <BeforeAfter before={receipt.before_tokens} after={receipt.after_tokens} />
@@ -55,7 +81,7 @@ function Card({ receipt, id, newest }: { receipt: Receipt; id: string; newest: b
           {receipt.prompt_hash && <Fact name="Prompt"><Copy text={receipt.prompt_hash} label="Copy the prompt's hash" shown={receipt.prompt_hash.slice(0, 10)} /></Fact>}
         </dl>
       </div>
-      {receipt.degraded.length > 0 && <p class="warn">Degraded: {receipt.degraded.map(reasonText).join(", ")}</p>}
+      {receipt.degraded.length > 0 && <p class="warn">Not as asked: {receipt.degraded.map(reasonText).join(", ")}</p>}
       <div class="buttons">
         <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} summary and messages</button>
         {receipt.status === "active" && (
@@ -63,12 +89,13 @@ function Card({ receipt, id, newest }: { receipt: Receipt; id: string; newest: b
             run={async () => { await good(api.POST("/v1/conversations/{conversation_id}/compactions/{compaction_id}/undo", { params: { path } })); changes.value += 1; return "The compaction was undone."; }} />
         )}
       </div>
-      {open && <Detail receipt={receipt} id={id} />}
+      {open && <Detail receipt={receipt} id={id} sought={sought} />}
     </article>
   );
 }
 
-function Detail({ receipt, id }: { receipt: Receipt; id: string }): JSX.Element {
+function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt; id: string; sought?: Sought | undefined }): JSX.Element {
+  const { seq, q } = sought;
   const path = { conversation_id: id, compaction_id: receipt.compaction_id };
   const originals = usePages(
     (cursor) => good(api.GET("/v1/conversations/{conversation_id}/compactions/{compaction_id}/messages", { params: { path, query: { limit: 30, ...(cursor && { cursor }) } } })),
@@ -76,14 +103,19 @@ function Detail({ receipt, id }: { receipt: Receipt; id: string }): JSX.Element 
   );
   const summaries = receipt.made.length ? receipt.made : receipt.summaries;
   const sections = summaries.flatMap((summary) => summary.sections);
+  const message = useResource(async () => (seq > 0 ? (await readRange(id, seq, seq + 1))[0] : undefined), ["sought", id, seq]);
+  const standing = [receipt.retain, ...summaries.map((summary) => summary.text), receipt.note].filter(Boolean).join("\n");
   return (
     <>
+      {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
       {sections.length > 0 && <Sections sections={sections} />}
+      {sections.some((section) => section.dropped > 0) && <p class="hint">Dropped statements had no room in the summary: a higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">
           <h4>Before: the messages</h4>
+          {message.data && <ol class="originals sought"><Original message={message.data} id={id} q={q} /></ol>}
           {originals.error ? <Failed error={originals.error} /> : !originals.items ? <Loading what="messages" /> : originals.items.length === 0 ? <p class="muted">No message is hidden by it.</p> : (
-            <ol class="originals">{originals.items.map((message) => <Original key={message.seq} message={message as Message} id={id} />)}</ol>
+            <ol class="originals">{originals.items.map((message) => <Original key={message.seq} message={message as Message} id={id} q={q} />)}</ol>
           )}
           <More more={originals.more} loading={originals.loading && originals.items !== undefined} />
         </section>
@@ -93,7 +125,7 @@ function Detail({ receipt, id }: { receipt: Receipt; id: string }): JSX.Element 
           {summaries.map((summary) => (
             <div key={summary.summary_range.join()}>
               <p class="muted">Level {summary.level} · messages {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1} · {plural(summary.tokens, "token")}</p>
-              <p class="pre">{summary.text}</p>
+              <p class="pre"><Marked text={summary.text} query={q} /></p>
             </div>
           ))}
           {receipt.note && <p class="pre">{receipt.note}</p>}
@@ -104,13 +136,13 @@ function Detail({ receipt, id }: { receipt: Receipt; id: string }): JSX.Element 
   );
 }
 
-function Original({ message, id }: { message: Message; id: string }): JSX.Element {
-  const [whole, setWhole] = useState(false);
+function Original({ message, id, q }: { message: Message; id: string; q: string }): JSX.Element {
+  const [whole, setWhole] = useState(q !== "" && hasWords(lineOf(message, 20_000), q));
   const line = lineOf(message, whole ? 20_000 : 260);
   return (
     <li>
       <a href={toConversation(id, "messages", { seq: String(message.seq) })}>{message.seq}</a> <Badge kind={message.role}>{message.role}</Badge> <span class="muted">{message.token_count}</span>
-      <p>{line}{!whole && line.endsWith("…") && <button type="button" class="plain" onClick={() => setWhole(true)}>more</button>}</p>
+      <p><Marked text={line} query={q} />{!whole && line.endsWith("…") && <button type="button" class="plain" onClick={() => setWhole(true)}>more</button>}</p>
     </li>
   );
 }

@@ -1,7 +1,7 @@
 // The frame of one conversation: what it is, its views, and what can be done with it.
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, good } from "../api.ts";
 import { compact, count, plural } from "../format.ts";
 import { go, link, toConversation } from "../router.ts";
@@ -30,6 +30,9 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   const budget = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/budget", { params })), ["budget", id]);
   const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
   const live = useLive(id);
+  const current = useRef<HTMLAnchorElement>(null);
+  const known = found.data !== undefined;
+  useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view, known]);
   if (found.error) {
     return found.error.status === 404
       ? <Empty page title="There is no such conversation.">It may have been deleted, or it belongs to another tenant. <a href="#/conversations">All conversations</a></Empty>
@@ -59,7 +62,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
       </div>
       <nav class="tabs" aria-label="Views of the conversation">
         {VIEWS.map(([name, title]) => (
-          <a key={name} href={toConversation(id, name)} aria-current={view === name ? "page" : undefined}>
+          <a key={name} ref={view === name ? current : null} href={toConversation(id, name)} aria-current={view === name ? "page" : undefined}>
             {title}{name === "live" && <i class={`dot ${live.value.state}`} aria-hidden="true" />}
           </a>
         ))}

@@ -46,6 +46,7 @@ function Row({ item, version }: { item: ConversationItem; version: number }): JS
   const id = item.conversation_id;
   const [known, setKnown] = useState(figures.get(id));
   useEffect(() => {
+    if (item.archived) return; // Reading its figures would restore it.
     let gone = false;
     inTurn(() => (gone ? Promise.reject(new Error("gone")) : read(item))).then(
       (found) => {
@@ -57,7 +58,7 @@ function Row({ item, version }: { item: ConversationItem; version: number }): JS
     return () => {
       gone = true;
     };
-  }, [id, item.head_seq, version]);
+  }, [id, item.head_seq, item.archived, version]);
   const metadata = Object.entries(item.metadata as Record<string, unknown>);
   return (
     <tr>
@@ -69,11 +70,11 @@ function Row({ item, version }: { item: ConversationItem; version: number }): JS
           ))}</div>
         )}
       </th>
-      <td class="use">{known ? (known.used === null ? <span class="muted">no window</span> : <Pressure used={known.used} window={known.window} level={known.level} />) : <span class="skeleton" />}</td>
+      <td class="use">{known ? (known.used === null ? <span class="muted">no window</span> : <Pressure used={known.used} window={known.window} level={known.level} />) : item.archived ? <span class="muted" title="It is in the archive; to open it restores it.">archived</span> : <span class="skeleton" />}</td>
       <td>{item.agent_id ?? <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
       <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
       <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
-      <td class="num">{known ? usd(known.cost) : ""}{known && known.saved > 0 && <div class="sub">{compact(known.saved)} saved</div>}</td>
+      <td class="num">{known ? usd(known.cost) : ""}{known && known.saved > 0 && <div class="sub">{compact(known.saved)} tokens saved</div>}</td>
       <td>{known ? known.compaction ? <><When iso={known.compaction.at} /><div class="sub">{words(known.compaction.trigger)}</div></> : <span class="muted">none</span> : ""}</td>
       <td><When iso={item.last_message_at} /></td>
     </tr>

@@ -4,18 +4,22 @@ import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } 
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, good, type Message } from "../api.ts";
-import { lineOf, type Part, partsOf } from "../content.ts";
+import { type Fields, itemsOf, kindOf, readBuild, useBuilds } from "../builds.ts";
+import { lineOf, type Part, partsOf, toolNames } from "../content.ts";
 import { bytes, count, plural, time } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
-import { usePages } from "../resource.ts";
+import { usePages, useResource } from "../resource.ts";
 import { changes } from "../state.ts";
-import { Action, Badge, Copy, Curl, Empty, Failed, Field, Loading, Marked, More, When } from "../ui.tsx";
+import { Action, Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, When } from "../ui.tsx";
 import { Blob } from "./blob.tsx";
 
 const BLOCK = 100;
 const LINES = 12;
 const LARGE_BYTES = 2000;
+/** How far before a result its call is looked for. */
+const CALL_BEFORE = 20;
+const NONE = new Map<string, string>();
 /** How the context shows a message, in the words of the badge and of its hint. */
 const STATES: Record<Message["visibility"]["state"], { text: string; hint: string }> = {
   verbatim: { text: "verbatim", hint: "The payload has it word for word." },
@@ -30,15 +34,53 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
   const query = place.value.query;
   const q = query.get("q") ?? "";
   const seq = Number(query.get("seq") ?? "0");
+  const asOf = query.get("as_of") ?? "";
+  const builds = useBuilds(id, conversation.head_seq);
   return (
     <div class="messages">
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Search this conversation"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
-        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value })} /></Field>
-        <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/messages${q ? `?q=${encodeURIComponent(q)}` : ""}`} /></p>
+        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value, q: undefined, as_of: undefined })} /></Field>
+        <Field label="Show"><select value={asOf} onChange={(event) => setQuery({ as_of: event.currentTarget.value, seq: undefined })}>
+          <option value="">the whole log</option>
+          {asOf && !builds.data?.some((build) => build.build_id === asOf) && <option value={asOf}>payload {asOf}</option>}
+          {builds.data?.map((build) => <option key={build.build_id} value={build.build_id}>payload {build.label}</option>)}
+        </select></Field>
+        <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/${asOf ? `context?as_of=${encodeURIComponent(asOf)}` : `messages${q ? `?q=${encodeURIComponent(q)}` : ""}`}`} /></p>
       </form>
-      {q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
+      {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} /> : q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
     </div>
+  );
+}
+
+const ITEMS = 200;
+
+/** The payload of a build, item by item, as the model received it. */
+function Received({ id, asOf, q }: { id: string; asOf: string; q: string }): JSX.Element {
+  const build = useResource(() => readBuild(id, asOf), ["received", id, asOf]);
+  const [most, setMost] = useState(ITEMS);
+  if (build.error) return <Failed error={build.error} retry={build.reload} />;
+  if (!build.data) return <Loading what="the payload" />;
+  const items = itemsOf(build.data).map((item, index) => ({ item, index }));
+  const names = toolNames(items.map(({ item }) => item));
+  const found = q ? items.filter(({ item }) => hasWords(partsOf(item).map((part) => `${part.name ?? ""} ${part.text}`).join(" "), q)) : items;
+  return (
+    <>
+      <p class="muted" role="status">{q
+        ? `“${q}” is in ${found.length || "none"} of the ${plural(items.length, "item")} that the model received.`
+        : `The model received ${plural(items.length, "item")}, up to message ${build.data.through_seq}: tools, system prompt, then summaries and messages.`}</p>
+      {found.length > 0 && <div class="transcript">{found.slice(0, most).map(({ item, index }) => <ReceivedItem key={index} item={item} number={index + 1} names={names} q={q} />)}</div>}
+      <More more={found.length > most ? () => setMost(most + ITEMS) : undefined} loading={false} />
+    </>
+  );
+}
+
+function ReceivedItem({ item, number, names, q }: { item: Fields; number: number; names: Map<string, string>; q: string }): JSX.Element {
+  return (
+    <article class={`message ${kindOf(item)}`} aria-label={`Item ${number}, ${kindOf(item)}`}>
+      <header><span class="seq">item {number}</span><Badge kind={kindOf(item)}>{kindOf(item)}</Badge></header>
+      {partsOf(item).map((part, index) => <PartShown key={index} part={part} names={names} q={q} />)}
+    </article>
   );
 }
 
@@ -53,7 +95,7 @@ function Found({ id, q, seq }: { id: string; q: string; seq: number }): JSX.Elem
   return (
     <>
       <p class="muted" role="status">{hits.more ? `The first ${hits.items.length}` : count(hits.items.length)} found, hidden messages included.</p>
-      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message as Message} q={q} marked={message.seq === seq} />)}</div>
+      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message as Message} names={NONE} q={q} marked={message.seq === seq} />)}</div>
       <More more={hits.more} loading={hits.loading} />
     </>
   );
@@ -105,7 +147,9 @@ function Transcript({ id, head, seq }: { id: string; head: number; seq: number }
     rows.scrollToIndex(seq ? Math.min(seq, head) - 1 : head - 1, { align: seq ? "start" : "end" });
   }, [seq]);
   const items = rows.getVirtualItems();
-  const messageOf = useBlocks(id, head, (items[0]?.index ?? 0) + 1, (items.at(-1)?.index ?? 0) + 1);
+  const [first, last] = [(items[0]?.index ?? 0) + 1, (items.at(-1)?.index ?? 0) + 1];
+  const messageOf = useBlocks(id, head, first, last);
+  const names = toolNames(Array.from({ length: last - first + CALL_BEFORE + 1 }, (_, index) => messageOf(first - CALL_BEFORE + index)));
   return (
     <div class="transcript frame" ref={frame} tabIndex={0} role="region" aria-label={`Transcript of ${head} messages`}>
       <div class="tall" style={{ height: `${rows.getTotalSize()}px` }}>
@@ -113,7 +157,7 @@ function Transcript({ id, head, seq }: { id: string; head: number; seq: number }
           const message = messageOf(item.index + 1);
           return (
             <div key={item.key} class="slot" data-index={item.index} ref={(node) => rows.measureElement(node)} style={{ transform: `translateY(${item.start}px)` }}>
-              {message ? <Row id={id} message={message} q="" marked={message.seq === seq} /> : <article class="message waiting"><span class="muted">#{item.index + 1}</span></article>}
+              {message ? <Row id={id} message={message} names={names} q="" marked={message.seq === seq} /> : <article class="message waiting"><span class="muted">#{item.index + 1}</span></article>}
             </div>
           );
         })}
@@ -122,7 +166,7 @@ function Transcript({ id, head, seq }: { id: string; head: number; seq: number }
   );
 }
 
-function Row({ id, message, q, marked }: { id: string; message: Message; q: string; marked: boolean }): JSX.Element {
+function Row({ id, message, names, q, marked }: { id: string; message: Message; names: Map<string, string>; q: string; marked: boolean }): JSX.Element {
   const [blob, setBlob] = useState(false);
   const { state, compaction_id } = message.visibility;
   const parts = partsOf(message);
@@ -137,12 +181,13 @@ function Row({ id, message, q, marked }: { id: string; message: Message; q: stri
         <a class="seq" href={toConversation(id, "messages", { seq: String(message.seq) })}>#{message.seq}</a>
         <Badge kind={message.role}>{message.role}</Badge>
         {state !== "verbatim" && <span title={STATES[state].hint}><Badge kind={state}>{STATES[state].text}</Badge></span>}
+        {compaction_id && <a href={toConversation(id, "compactions", { c: compaction_id, seq: String(message.seq), q })}>see the compaction</a>}
         {message.content_truncated && <Badge kind="preview">preview</Badge>}
         {message.pinned && <Badge kind="pin">pinned</Badge>}
         {message.redacted_at && <Badge kind="redacted">redacted</Badge>}
         <span class="muted" title={time(message.created_at)}>turn {message.turn} · {plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
         <span class="grow" />
-        {compaction_id && <a class="small" href={toConversation(id, "compactions")}>by compaction</a>}
+        {q && <a href={toConversation(id, "messages", { seq: String(message.seq) })}>show among its neighbours</a>}
         <Copy text={message.id} label="Copy id" />
         <span class="row-actions">
           {message.pinned
@@ -159,7 +204,7 @@ function Row({ id, message, q, marked }: { id: string; message: Message; q: stri
         </span>
       </header>
       {parts.length === 0 && <p class="muted">(empty)</p>}
-      {parts.map((part, index) => <PartShown key={index} part={part} q={q} />)}
+      {parts.map((part, index) => <PartShown key={index} part={part} names={names} q={q} />)}
       {message.output_ref && (message.content_truncated || message.output_ref.byte_size > LARGE_BYTES) && (
         <p class="output"><button type="button" onClick={() => setBlob(true)}>Read by lines</button> <span class="muted">{bytes(message.output_ref.byte_size)}, {plural(message.output_ref.line_count, "line")}{message.content_collected && ", collected"}</span></p>
       )}
@@ -168,7 +213,8 @@ function Row({ id, message, q, marked }: { id: string; message: Message; q: stri
   );
 }
 
-function PartShown({ part, q }: { part: Part; q: string }): JSX.Element {
+function PartShown({ part, names, q }: { part: Part; names: Map<string, string>; q: string }): JSX.Element {
+  const name = part.name ?? names.get(part.id ?? "");
   const found = q !== "" && part.text.toLowerCase().includes((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase());
   switch (part.kind) {
     case "text":
@@ -180,7 +226,7 @@ function PartShown({ part, q }: { part: Part; q: string }): JSX.Element {
     case "reasoning":
       return <details class="part" open={found}><summary>reasoning <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
     default:
-      return <details class="part" open={found}><summary><span aria-hidden="true">←</span> {part.kind}{part.name && <> of <b>{part.name}</b></>} <span class="muted">{lineOf({ content: part.text }, 110)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
+      return <details class="part" open={found}><summary><span aria-hidden="true">←</span> {part.kind}{name && <> of <b>{name}</b></>} <span class="muted">{lineOf({ content: part.text }, 110)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
   }
 }
 

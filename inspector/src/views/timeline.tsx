@@ -4,7 +4,9 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import { api, at, type Conversation, type Epoch, good, type Receipt, type Report, type Schemas } from "../api.ts";
+import { firstBuild } from "../builds.ts";
 import { compact, count, percent, plural, time, usd, words } from "../format.ts";
+import { toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { theme } from "../state.ts";
 import { Badge, Curl, Empty, Failed, Fact, Loading, reasonText, When } from "../ui.tsx";
@@ -33,7 +35,7 @@ function pointsOf(reports: Report[], receipts: Receipt[]): Point[] {
     const when = Date.parse(receipt.created_at);
     points.push(
       { at: when - 1, label: "", built: receipt.before_tokens, sent: null, cached: null, cacheable: null },
-      { at: when, label: words(receipt.trigger), built: receipt.after_tokens, sent: null, cached: null, cacheable: null },
+      { at: when, label: "compaction", built: receipt.after_tokens, sent: null, cached: null, cacheable: null },
     );
   }
   return points.sort((a, b) => a.at - b.at);
@@ -73,10 +75,8 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
           <Empty title="There is too little to draw.">Report the usage of calls with <code>POST /v1/conversations/{id}/usage</code>, or in builds with <code>usage</code>: each becomes a point here.</Empty>
         )}
       </section>
-      <div class="columns">
-        <Epochs epochs={epochs} />
-        <Usage usage={usage} />
-      </div>
+      <Epochs id={id} epochs={epochs} reports={reports} />
+      <Usage usage={usage} />
     </div>
   );
 }
@@ -122,13 +122,29 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
         chart.ctx.restore();
       });
     };
+    const reasons = (chart: uPlot): void => {
+      const { left, top, width } = chart.bbox;
+      const ratio = devicePixelRatio;
+      chart.ctx.save();
+      chart.ctx.font = `${11 * ratio}px system-ui`;
+      chart.ctx.textAlign = "left";
+      chart.ctx.fillStyle = color("warn");
+      let past = left + width;
+      for (const epoch of epochs) {
+        const from = chart.valToPos(placeOf(epoch), "x", true);
+        const reason = epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "";
+        if (from + chart.ctx.measureText(reason).width + 8 * ratio < past) chart.ctx.fillText(reason, from + 4 * ratio, top - 5 * ratio);
+        past = from;
+      }
+      chart.ctx.restore();
+    };
     const values = (name: "built" | "cached" | "cacheable"): (number | null)[] => points.map((point) => point[name]);
     const tokens = (_: uPlot, value: number | null): string => (value === null ? "–" : count(Math.round(value)));
     const chart = new Plot.of(
       {
         width: element.clientWidth,
         height: 280,
-        hooks: { drawClear: [bands] },
+        hooks: { drawClear: [bands], draw: [reasons] },
         scales: { x: { time: false, range: () => [-0.5, points.length - 0.5] }, y: { range: (_, __, most) => [0, Math.max(most * 1.1, 10)] } },
         axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], values: (_, splits) => splits.map((place) => points[place]?.label ?? "") }, { ...axis, size: 64, values: (_, splits) => splits.map((value) => compact(value)) }],
         series: [
@@ -136,7 +152,7 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
           { label: "Payload", stroke: color("accent"), width: 2, spanGaps: true, value: tokens, points: { size: 5 } },
           { label: "Cached by the provider", stroke: color("good"), fill: color("good-soft"), width: 1.5, spanGaps: true, value: tokens },
           { label: "Cacheable", stroke: color("tool"), dash: [5, 4], width: 1.5, spanGaps: true, value: tokens },
-          ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [{ label: "Window", stroke: color("warn"), dash: [2, 3], width: 1, value: tokens }] : []),
+          ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [{ label: "Window", stroke: color("muted"), dash: [2, 3], width: 1, value: tokens, points: { show: false } }] : []),
         ],
       },
       [points.map((_, place) => place), values("built"), values("cached"), values("cacheable"), ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [points.map(() => window)] : [])],
@@ -153,15 +169,28 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
   return <div class="chart" ref={frame} role="img" aria-label={`Chart of ${plural(points.length, "point")}: tokens of payloads, of what was cached, and of compactions, with epochs as bands`} />;
 }
 
-function Epochs({ epochs }: { epochs: Epoch[] }): JSX.Element {
+/** The first call that was reported of an epoch: it pays for what the cache lost. */
+function firstCall(epoch: Epoch, reports: Report[]): string {
+  const first = reports.findLast((report) => report.epoch === epoch.epoch && report.format === epoch.format && report.model === epoch.model);
+  if (!first) return "–";
+  const { input_tokens, cache_creation_tokens, cache_read_tokens } = first.token_usage;
+  return `${compact(cache_read_tokens)} of ${compact(input_tokens + cache_creation_tokens + cache_read_tokens)}`;
+}
+
+function Epochs({ id, epochs, reports }: { id: string; epochs: Epoch[]; reports: Report[] }): JSX.Element {
   return (
     <section class="card" aria-label="Epochs">
       <h2>Epochs</h2>
-      <p class="muted">In an epoch each payload extends the one before, so that the provider's cache holds.</p>
+      <p class="muted">In an epoch each payload extends the one before, so that the provider's cache holds. A new one begins where the payload could not be extended.</p>
       {epochs.length === 0 ? <Empty title="No payload was built yet." /> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Table of epochs"><table class="list"><thead><tr><th scope="col">Began</th><th scope="col">Because of</th><th scope="col">Format, model</th><th scope="col" class="num">At message</th></tr></thead>
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of epochs"><table class="list"><thead><tr><th scope="col">Because of</th><th scope="col" class="num">At message</th><th scope="col" class="num" title="Tokens of its first reported call that the provider had cached">First call cached</th><th scope="col">Began</th><th scope="col">Format, model</th></tr></thead>
           <tbody>{epochs.slice(0, 100).map((epoch) => (
-            <tr key={epoch.epoch_id}><td><When iso={epoch.created_at} /></td><td>{epoch.cache_break_reason ? <Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> : <span class="muted">first payload</span>}</td><td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.max_context_tokens && ` · ${compact(epoch.max_context_tokens)} window`}</div></td><td class="num">{epoch.start_seq}</td></tr>
+            <tr key={epoch.epoch_id}>
+              <td>{epoch.cache_break_reason ? <Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> : <span class="muted">first payload</span>}
+                <div class="sub">{epoch.cache_break_reason && <><a href={toConversation(id, "compare", { b: firstBuild(epoch) })}>what changed</a> · </>}<a href={toConversation(id, "messages", { as_of: firstBuild(epoch) })}>what it sent</a></div></td>
+              <td class="num">{epoch.start_seq}</td><td class="num">{firstCall(epoch, reports)}</td><td><When iso={epoch.created_at} /><div class="sub">{time(epoch.created_at)}</div></td>
+              <td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.max_context_tokens && ` · ${compact(epoch.max_context_tokens)} window`}</div></td>
+            </tr>
           ))}</tbody></table></div>
       )}
     </section>
@@ -174,7 +203,7 @@ function Usage({ usage }: { usage: Schemas["UsageTotalsAnswer"] }): JSX.Element 
       <h2>Usage and cost</h2>
       <p class="muted">By day and model, {usage.from} to {usage.to}.</p>
       {usage.data.length === 0 ? <Empty title="No usage was reported." /> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Table of usage"><table class="list"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Input</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Output</th><th scope="col" class="num">Cost</th></tr></thead>
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of usage"><table class="list"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Input, new</th><th scope="col" class="num">Input, cached</th><th scope="col" class="num">Output</th><th scope="col" class="num">Cost</th></tr></thead>
           <tbody>{usage.data.map((row) => (
             <tr key={`${row.day}${row.model}`}><td>{row.day}</td><td>{row.model}</td><td class="num">{row.reported.calls}{row.summaries.calls > 0 && <div class="sub">+{row.summaries.calls} summaries</div>}</td><td class="num">{compact(row.reported.input_tokens)}</td><td class="num">{compact(row.reported.cache_read_tokens)}</td><td class="num">{compact(row.reported.output_tokens)}</td><td class="num">{usd(row.cost_usd)}</td></tr>
           ))}</tbody></table></div>

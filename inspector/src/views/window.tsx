@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading } from "../api.ts";
-import { lineOf } from "../content.ts";
+import { lineOf, partsOf, toolNames } from "../content.ts";
 import { compact, count, percent, plural, time, words } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
@@ -197,6 +197,12 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
   const stableTokens = messages.data.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
   const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
   const breakpoints = new Set(preview.breakpoint_seqs);
+  const [largest] = messages.data.toSorted((a, b) => b.token_count - a.token_count);
+  const names = toolNames(messages.data);
+  const kindOf = (message: Message): string => {
+    const tools = partsOf(message).flatMap((part) => (part.kind === "result" ? (part.name ?? names.get(part.id ?? "") ?? []) : []));
+    return message.role === "tool" ? `a tool result${tools.length ? ` of ${[...new Set(tools)].join(", ")}` : ""}` : `by the ${message.role}`;
+  };
   // One scale for all cells: the largest message takes a row at most.
   const row = Math.max(total / 7, ...messages.data.map((message) => message.token_count), 1);
   const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
@@ -219,8 +225,11 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
         <li><i class="swatch tool cleared" />cleared</li><li><i class="swatch tool preview" />preview of a large result</li><li><i class="swatch hidden" />not in the payload</li>
         <li><i class="swatch pin" />pinned</li><li><i class="swatch stable" />stable prefix</li><li><i class="swatch break" />cache breakpoint</li>
       </ul>
+      {largest && largest.token_count > preview.budget.effective_window / 4 && (
+        <p class="warn">Message {largest.seq}, {kindOf(largest)}, takes {count(largest.token_count)} tokens, {percent((100 * largest.token_count) / preview.budget.effective_window)} of the window. <a href={toConversation(id, "messages", { seq: String(largest.seq) })}>Open it</a></p>
+      )}
       {skipped > 0 && <p class="hint">{plural(skipped, "earlier message")} that the payload also shows are not drawn. <a href={toConversation(id, "messages")}>Read them</a></p>}
-      <div class="cells" ref={list} onKeyDown={move} onMouseLeave={() => undefined}>
+      <div class="cells" ref={list} onKeyDown={move}>
         {items.map((item, index) => "message" in item ? (
           <a key={item.message.seq} class={`cell ${item.message.role} ${stateOf(item.message)}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
             style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
@@ -236,7 +245,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
       <div class="peek" aria-live="polite">
         {peeked ? (
           <>
-            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={stateOf(peeked)}>{stateOf(peeked)}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{plural(peeked.token_count, "token")} · turn {peeked.turn} · {time(peeked.created_at)}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={stateOf(peeked)}>{stateOf(peeked)}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kindOf(peeked)} · `}{plural(peeked.token_count, "token")} · turn {peeked.turn} · {time(peeked.created_at)}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
             <p class="text">{lineOf(peeked, 700)}</p>
           </>
         ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}

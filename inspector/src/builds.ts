@@ -1,0 +1,62 @@
+// The builds of a conversation that are known, and the payload of each.
+
+import { api, at, type Epoch, good, type Report, type Schemas } from "./api.ts";
+import { time, words } from "./format.ts";
+import { type Resource, useResource } from "./resource.ts";
+import { reasonText } from "./ui.tsx";
+
+export type Fields = Record<string, unknown>;
+
+export interface Build {
+  build_id: string;
+  /** Builds of one stream extend one another, except where an epoch ends. */
+  stream: string;
+  label: string;
+}
+
+export const firstBuild = (epoch: Epoch): string => `${epoch.epoch_id}.${epoch.start_seq}`;
+
+/** The first build of each epoch, those of reports, and the newest; newest first. */
+function known(epochs: Epoch[], reports: Report[], head: number): Build[] {
+  const newest = new Set<string>();
+  return epochs.flatMap((epoch) => {
+    const stream = `${epoch.format}:${epoch.model}`;
+    const seqs = new Set([epoch.start_seq]);
+    for (const report of reports) {
+      if (report.epoch === epoch.epoch && report.format === epoch.format && report.model === epoch.model && report.through_seq !== null && report.through_seq >= epoch.start_seq) seqs.add(report.through_seq);
+    }
+    if (!newest.has(stream)) seqs.add(head);
+    newest.add(stream);
+    return [...seqs].sort((a, b) => b - a).map((seq) => ({
+      build_id: `${epoch.epoch_id}.${seq}`,
+      stream,
+      label: `up to message ${seq} · ${words(epoch.format)} · ${epoch.model} · epoch ${epoch.epoch}${seq === epoch.start_seq ? ` · ${epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "first"}, ${time(epoch.created_at)}` : ""}`,
+    }));
+  });
+}
+
+export function useBuilds(id: string, head: number): Resource<Build[]> {
+  return useResource(async () => {
+    const params = { ...at(id), query: { limit: 200 } };
+    const [epochs, reports] = await Promise.all([
+      good(api.GET("/v1/conversations/{conversation_id}/epochs", { params })),
+      good(api.GET("/v1/conversations/{conversation_id}/usage/reports", { params })),
+    ]);
+    return known(epochs.data, reports.data, head);
+  }, ["builds", id, head]);
+}
+
+export const readBuild = (id: string, as_of: string): Promise<Schemas["EarlierBuild"]> =>
+  good(api.GET("/v1/conversations/{conversation_id}/context", { params: { ...at(id), query: { as_of } } }));
+
+/** Return the parts of a payload in the order in which providers read them: tools, system, history. */
+export function itemsOf({ payload }: Schemas["EarlierBuild"]): Fields[] {
+  const fields = payload as Fields;
+  const config = fields["config"] as Fields | undefined;
+  const system = fields["system"] ?? fields["instructions"] ?? config?.["system_instruction"];
+  const items = (fields["messages"] ?? fields["input"] ?? fields["contents"] ?? []) as Fields[];
+  const tools = ((fields["tools"] ?? config?.["tools"] ?? []) as Fields[]).map((tool) => ({ role: "tool definition", content: JSON.stringify(tool) }));
+  return [...tools, ...(system === undefined || system === null ? [] : [{ role: "system", content: system }]), ...items];
+}
+
+export const kindOf = (item: Fields): string => String(item["role"] ?? item["type"] ?? "item");
