@@ -31,7 +31,7 @@ from tests.api.talk import append, calling, new_conversation, result, talk, user
 from tests.commands import COMMAND, environment
 from tests.conftest import Server, started
 
-pytestmark = [pytest.mark.one_server, pytest.mark.direct]
+pytestmark = pytest.mark.direct
 
 TABLES = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
@@ -87,6 +87,7 @@ async def succeed(*arguments: Any, url: str | None = None, sent: bytes | None = 
     return done
 
 
+@pytest.mark.one_server  # it reads the catalog, with the parts of tables
 async def test_a_restored_database_has_every_row(
     settings: Settings, database_url: str, server: Server, tmp_path: Path
 ) -> None:

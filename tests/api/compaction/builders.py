@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tests.conftest import execute
+from tests.conftest import lock_waiters
 
 LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
@@ -20,16 +20,11 @@ async def killed_while_waiting(url: str) -> AsyncIterator[None]:
     holder = await asyncpg.connect(url)
     lock = holder.transaction()
     await lock.start()
-    await holder.execute("SELECT FROM heads FOR UPDATE")
+    await holder.execute("UPDATE heads SET due_at = due_at")  # Citus locks no rows of all shards
     try:
         yield
-        waits = (
-            "SELECT pid FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        while not (rows := await execute(url, waits)):
+        while not await lock_waiters(url, end=True):
             await asyncio.sleep(0)
-        await execute(url, "SELECT pg_terminate_backend($1)", rows[0]["pid"])
     finally:
         await lock.rollback()
         await holder.close()

@@ -102,6 +102,7 @@ async def test_an_invalid_filter_is_422(
     assert_problem(await client.get("/v1/jobs", params=query), 422, "VALIDATION_ERROR", pointer)
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     ("statement", "index"),
     [

@@ -27,7 +27,7 @@ from app.services.tenancy.retention import RetentionService
 from app.settings import Settings
 from tests.api.conversations.builders import full_conversation, post
 from tests.api.talk import append, assert_problem, new_conversation, user
-from tests.conftest import execute, started
+from tests.conftest import execute, lock_waiters, started
 from tests.services.fakes import ARCHIVED_AFTER, in_two_weeks, new_id
 from tests.test_worker import until
 
@@ -322,11 +322,11 @@ async def test_retention_deletes_it(
         ("events", "created_at"),
         ("archives", "archived_at"),
     ):
-        await execute(database_url, f"UPDATE {table} SET {column} = {column} - interval '9 days'")
+        await execute(database_url, f"UPDATE {table} SET {column} = now() - interval '9 days'")
     conversations = app.state.services.conversations
     conversation_id, since = path.rpartition("/")[2], datetime.now(UTC) - timedelta(days=5)
     assert not await conversations.remove_idle("default", conversation_id, since)
-    await execute(database_url, "UPDATE archives SET idle_since = idle_since - interval '9 days'")
+    await execute(database_url, "UPDATE archives SET idle_since = now() - interval '9 days'")
     assert await conversations.remove_idle("default", conversation_id, since)
     assert files_in(objects) == []
 
@@ -463,7 +463,7 @@ async def test_an_append_that_waits_for_the_archive_is_stored(
     inner, sent = ArchiveRepository.move_out, list[asyncio.Task[dict[str, Any]]]()
 
     async def is_waiting() -> bool:
-        return bool(await execute(database_url, "SELECT FROM pg_locks WHERE NOT granted"))
+        return await lock_waiters(database_url) > 0
 
     async def met(*arguments: Any) -> bool:
         moved = await inner(*arguments)

@@ -11,11 +11,12 @@ import sys
 
 import asyncpg
 import httpx
+import pytest
 
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user
-from tests.conftest import Server, execute, started
+from tests.conftest import Server, execute, lock_waiters, started
 
 
 async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
@@ -39,6 +40,7 @@ async def test_without_a_database(settings: Settings) -> None:
             assert "127.0.0.1" not in answer.text
 
 
+@pytest.mark.one_server  # it drops tables
 async def test_an_older_schema_is_not_ready(settings: Settings, database_url: str) -> None:
     """A database without this version's schema is not ready, and requests are 503."""
     await execute(database_url, "UPDATE alembic_version SET version_num = '0000'")
@@ -76,15 +78,11 @@ async def test_a_statement_cancelled_while_it_waits(
     holder = await asyncpg.connect(database_url)
     lock = holder.transaction()
     await lock.start()
-    await holder.execute("SELECT FROM heads FOR UPDATE")
+    await holder.execute("UPDATE heads SET due_at = due_at")  # Citus locks no rows of all shards
     waiting = asyncio.create_task(
         client.post(f"{path}/messages", json={"messages": [user("hi", id="once")]})
     )
-    end = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    while not await execute(database_url, end):
+    while not await lock_waiters(database_url, end=True):
         await asyncio.sleep(0)
     assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
     await lock.rollback()
@@ -93,6 +91,7 @@ async def test_a_statement_cancelled_while_it_waits(
     assert again["head_seq"] == 1
 
 
+@pytest.mark.one_server  # it renames the database
 async def test_a_database_that_comes_back(server: Server, settings: Settings) -> None:
     """An app started before its database serves as soon as that is there, without a restart."""
     with server.clone() as url:

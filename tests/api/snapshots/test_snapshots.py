@@ -857,6 +857,7 @@ async def test_deleting_a_conversation_removes_its_imported_messages(
     assert len(await execute(database_url, "SELECT * FROM snapshot_messages")) == 1
 
 
+@pytest.mark.one_server  # on Citus, deletions may deadlock between nodes
 async def test_concurrent_deletions_of_all_conversations_delete_a_snapshot(
     client: httpx.AsyncClient, database_url: str
 ) -> None:

@@ -456,6 +456,7 @@ def test_a_disconnected_upload_leaves_nothing(served: str, settings: Settings, h
 
 # A pooler says that a database is away for a while longer than it is.
 @pytest.mark.direct
+@pytest.mark.one_server  # it renames the database
 async def test_the_database_is_lost_during_an_upload(
     client: httpx.AsyncClient, settings: Settings, server: Server
 ) -> None:
@@ -480,7 +481,7 @@ async def test_the_database_is_lost_during_an_upload(
     assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
     admin(f"ALTER DATABASE {name[1]}_away RENAME TO {name[1]}")
     assert await count(settings, "blob_uploads") == 1
-    old = "UPDATE blob_uploads SET begun_at = begun_at - interval '25 hours'"
+    old = "UPDATE blob_uploads SET begun_at = now() - interval '25 hours'"
     in_thread(execute, url, old)
     dry = (await client.post(f"{path}/blobs/gc", json={"dry_run": True})).json()
     assert (dry["uploads"], dry["collected"]) == (1, [])

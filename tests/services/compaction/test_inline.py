@@ -21,6 +21,7 @@ def _inline(**leaves: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.one_server  # it counts the statements of one server
 async def test_a_build_compacts_in_five_statements(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

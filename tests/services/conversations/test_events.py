@@ -339,6 +339,7 @@ async def renamed(server: Server, name: str) -> AsyncIterator[None]:
         await execute(all_databases, f'ALTER DATABASE "{away}" RENAME TO "{name}"')
 
 
+@pytest.mark.one_server  # it renames the database
 async def test_streams_resume_after_the_database_was_unavailable(
     server: Server, database_url: str, harness: Harness, events: EventService
 ) -> None:

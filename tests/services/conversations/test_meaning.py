@@ -218,6 +218,7 @@ async def answer_of(process: Process, index: MeaningIndex | None, cid: str) -> s
 # --- without it, the answer is that of the words ----------------------------------------------
 
 
+@pytest.mark.one_server  # it drops an extension
 async def test_without_pgvector_nothing_changes(
     process: Process, cid: str, fake_llm: FakeLLM, database_url: str
 ) -> None:
@@ -233,6 +234,7 @@ async def test_without_pgvector_nothing_changes(
     assert 'context_recalls_total{ranking="words",reason="no_pgvector"} 1.0' in metrics
 
 
+@pytest.mark.one_server  # it drops an extension
 async def test_an_extension_that_is_dropped_costs_no_more_calls(
     process: Process, cid: str, fake_llm: FakeLLM, database_url: str
 ) -> None:

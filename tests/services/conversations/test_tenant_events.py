@@ -265,6 +265,7 @@ async def test_a_stream_ends_when_another_server_answers(
         assert [event async for event in events] == []
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize("statement", [PAGE_OF_TENANT, NEWEST], ids=["page", "newest"])
 async def test_reads_go_by_position(database_url: str, statement: Any) -> None:
     """Cost model: a poll and a page read by the tenant's index, whatever there is.

@@ -383,6 +383,7 @@ class Counted:
         return counted
 
 
+@pytest.mark.one_server  # a statement for each conversation there
 async def test_a_page_takes_a_few_statements(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +405,7 @@ async def test_a_page_takes_a_few_statements(
     assert counted.statements == 6 + 5
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
     """Cost model: plans made for an empty database scan neither the log nor the receipts."""
     for statement, most in ((OF_AGENT["asc"], 4), (OF_AGENT["desc"], 4), (PINS, 1)):
@@ -416,6 +418,7 @@ async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
         assert "conversations_by_tenant" not in plan, plan
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_a_page_from_the_middle_of_long_logs(
     harness: Harness, database_url: str, order: str

@@ -116,6 +116,7 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: PostgresDa
         assert not await session.exports.renew(interrupted[1])
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 async def test_pages_are_read_by_an_index(database_url: str) -> None:
     """Each page begins where the last one ended: no rows are read twice, and none sorted."""
     for kind, statement in PAGES.items():

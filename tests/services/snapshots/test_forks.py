@@ -735,6 +735,7 @@ async def test_forks_during_appends_are_prefixes_of_the_log(harness: Harness) ->
         await check_sums(harness, copy)
 
 
+@pytest.mark.one_server  # it locks rows of all shards
 async def test_a_fork_does_not_wait_for_locks_on_its_source(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
@@ -948,6 +949,7 @@ async def of_another_tenant(harness: Harness) -> str:
     return own
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     "statement",
     [

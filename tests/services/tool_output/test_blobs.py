@@ -652,7 +652,8 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
         assert outcomes == {list, type(shown[-1].output_ref)}
     kept = await connection.fetchval(
         "SELECT count(*) FROM blob_chunks c WHERE NOT EXISTS (SELECT FROM blobs b"
-        " WHERE b.content_id = c.content_id AND b.collected_at IS NULL)"
+        " WHERE b.conversation_id = c.conversation_id AND b.content_id = c.content_id"
+        " AND b.collected_at IS NULL)"
     )
     assert (kept, (await left(connection))[2]) == (0, 0)
     if isinstance(process.store.kept, ObjectStore):

@@ -54,9 +54,10 @@ def _list(scope: str) -> Statement:
 
 LIST_OF_TENANT = _list("tenant_id = CAST(:tenant_id AS text)")
 LIST_OF_AGENT = _list("tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)")
+# Citus reads the EXISTS first, and refuses one without a column.
 LIST_OF_CONVERSATION = _list(
     """conversation_id = CAST(:conversation_id AS uuid) AND EXISTS (
-                    SELECT FROM conversations c
+                    SELECT 1 FROM conversations c
                     WHERE c.conversation_id = CAST(:conversation_id AS uuid)
                         AND c.tenant_id = CAST(:tenant_id AS text)
                 )"""

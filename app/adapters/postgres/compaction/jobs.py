@@ -69,13 +69,12 @@ WAITING = Statement(
 )
 # The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
 # another worker claims it, or an append changes it, and the next claim finds it.
-# `excluded.expires_at` is `:seconds` from now.
+# `excluded.expires_at` is `:seconds` from now. Citus refuses a lock of two tables in a WITH clause.
 _CLAIM = """
-        WITH found AS ({found} SKIP LOCKED)
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
-        SELECT conversation_id, CAST(:holder AS uuid),
+        SELECT h.conversation_id, CAST(:holder AS uuid),
             now() + make_interval(secs => CAST(:seconds AS double precision)), 1
-        FROM found
+        {found} SKIP LOCKED
         ON CONFLICT (conversation_id) DO UPDATE
         SET holder = excluded.holder, expires_at = excluded.expires_at,
             attempts = lease.attempts + 1, retry_at = NULL
@@ -85,22 +84,19 @@ _CLAIM = """
         """
 CLAIM_DUE = Statement(
     _CLAIM.format(
-        found="""
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at <= now()
-            FOR NO KEY UPDATE"""
+        found="""FROM heads h
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid) AND h.due_at <= now()
+        FOR NO KEY UPDATE OF h"""
     )
 )
 CLAIM_JOB = Statement(
     _CLAIM.format(
-        found="""
-            SELECT h.conversation_id
-            FROM heads h
-            JOIN jobs j ON j.conversation_id = h.conversation_id
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND j.conversation_id = CAST(:conversation_id AS uuid)
-                AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
-            FOR KEY SHARE OF h"""
+        found="""FROM heads h
+        JOIN jobs j ON j.conversation_id = h.conversation_id
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND j.conversation_id = CAST(:conversation_id AS uuid)
+            AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
+        FOR KEY SHARE OF h"""
     )
 )
 BEGIN_JOB = Statement(

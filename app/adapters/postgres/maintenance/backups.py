@@ -3,7 +3,7 @@
 1. The text format does not depend on the major version of PostgreSQL. So a backup moves a database
    to another version, and needs no program of PostgreSQL.
 2. All rows are read in one transaction (REPEATABLE READ): they are those of one moment, while the
-   service runs. On Citus that holds for each node by itself.
+   service runs. On Citus that holds for each node by itself, so for each conversation.
 3. `manifest.json` is the last entry: a file that was cut off has neither it nor the directory of a
    ZIP file. Each entry has a checksum, and the manifest has the number of its rows.
 4. A restore needs a database without rows. It creates the schema of the backup, and loads the rows
@@ -158,7 +158,11 @@ async def _copy_tables(
             async def write(data: bytes, entry: IO[bytes] = entry) -> None:
                 entry.write(data)
 
-            result = await connection.copy_from_table(name, columns=columns, output=write)
+            listed = ", ".join(f'"{column}"' for column in columns)
+            # Of a table, Citus would read each part in a transaction of its own.
+            result = await connection.copy_from_query(
+                f'SELECT {listed} FROM "{name}"', output=write
+            )
         copied[name] = TableRows(columns, int(result.removeprefix("COPY ")))
     return copied
 
@@ -220,7 +224,7 @@ async def _require_empty(connection: asyncpg.Connection, revision: int) -> None:
     if revision > newest_revision():
         raise BackupError(f"A newer version wrote it: its schema is {revision:04d}")
     for name, _ in await connection.fetch(_TABLES):
-        if await connection.fetchval(f'SELECT EXISTS (SELECT FROM "{name}")'):
+        if await connection.fetchval(f'SELECT 1 FROM "{name}" LIMIT 1'):
             raise BackupError(f"The database is not empty: {name} has rows")
     existing = await revision_of(connection)
     if existing > revision:

@@ -12,6 +12,14 @@ from app.adapters.postgres.migrate import DatabaseUnusable
 _CONNECT_SECONDS = 10.0
 _NO_LIMITS = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
 """A statement on a large table may take hours."""
+_ON_CITUS = """
+    SET citus.override_table_visibility = on;
+    SET citus.max_adaptive_executor_pool_size = 1
+"""
+"""On Citus, the catalog has no parts of tables, whatever the setting of the database is; and one
+connection to each node reads all its rows, for each connection has a moment of its own. Elsewhere
+these names mean nothing.
+"""
 
 
 @asynccontextmanager
@@ -22,6 +30,7 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
             url, timeout=_CONNECT_SECONDS, server_settings=_NO_LIMITS
         )
         try:
+            await connection.execute(_ON_CITUS)
             yield connection
         finally:
             await connection.close()
