@@ -107,6 +107,9 @@ class AgentService(ConfigurableService[Agent]):
         removed: list[str] = []
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, agent_id, lock=True)
+            # Before the conversations, as a clear does: a change of an agent locks the version of
+            # its tenant's settings.
+            deleted.update(await repositories.agents.remove(tenant_id, agent_id))
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await lock_to_remove(repositories, tenant_id, conversation_id)
@@ -117,7 +120,6 @@ class AgentService(ConfigurableService[Agent]):
                     continue  # given to another agent since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
-            deleted.update(await repositories.agents.remove(tenant_id, agent_id))
         await self._delete_objects(tenant_id, removed)
         return dict(deleted)
 
