@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -18,7 +17,7 @@ import click
 
 from app.cli.database import database, existing_settings, location, migrated, run_in
 from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
-from app.cli.output import as_json
+from app.cli.output import as_json, print_json
 
 if TYPE_CHECKING:
     from app.adapters.blobs.object_store import ObjectStore
@@ -144,7 +143,7 @@ def objects_of(settings: Settings) -> ObjectStore | None:
 
 def _report(manifest: Manifest, sentence: str, is_json: bool, *, err: bool = False) -> None:
     if is_json:
-        click.echo(json.dumps(asdict(manifest)), err=err)
+        print_json(asdict(manifest), err=err)
         return
     click.echo(
         f"{sentence}: {manifest.rows:,} rows of {len(manifest.tables)} tables, schema"

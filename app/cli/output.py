@@ -12,9 +12,9 @@ import click
 as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, *, err: bool = False) -> None:
     """Print a value as one line of JSON, with times in ISO 8601."""
-    click.echo(json.dumps(value, default=lambda at: at.isoformat()))
+    click.echo(json.dumps(value, default=lambda at: at.isoformat()), err=err)
 
 
 def print_rows(

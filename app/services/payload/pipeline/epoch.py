@@ -82,13 +82,13 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         replays_all = False
         min_reasoning_after = last_start.view.reasoning_after
     reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
-    item, tools = state.view.sent_item, _new_start(state, ()).tools
-    is_only_change = reason == PROVIDER_COMPACTED and tools == last_tools
+    item, own_start = state.view.sent_item, _new_start(state, ())
+    is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_tools
     if item is not None and is_only_change and _begins_with_item(state):
         # The model made what follows its item with the item as its only history.
         reasoning_after = max(min_reasoning_after, item.seq - 1)
     start = _with_reasoning_limit(
-        _new_start(state, ()), reasoning_after, state.resolved.accepted_reasoning(format)
+        own_start, reasoning_after, state.resolved.accepted_reasoning(format)
     )
     return EpochChoice(last_epoch, start, reason, (), leaves_prefix=last_epoch is not None)
 

@@ -53,7 +53,7 @@ from app.services.payload.pipeline.view import read_entries
 _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
 MAX_PREVIEWED = 1_000
-"""Messages that a preview summarises: reading more takes seconds, which nobody asked for."""
+"""Messages that a preview summarises: reading more takes seconds."""
 
 
 _Reduction = tuple[BuildState, Sequence[Entry] | None]
