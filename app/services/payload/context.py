@@ -2,7 +2,9 @@
 
 A build is a pipeline of steps. Each step returns a new immutable value:
 
-    load         conversation, last epoch and messages in one select; resolved settings
+    read         conversation, last epoch and messages in one select
+    continued    the last build with the new messages, where no other step would change anything
+    load         resolved settings
     choose_view  the last epoch's view while it holds, else a new one
     reduce       clear tool results, compact, or reduce without a model until the view fits
     choose_epoch continue the last epoch, or begin a new one
@@ -19,11 +21,11 @@ from typing import Any
 
 from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult, unchanged
-from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.log.appended import Appended
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.observers import UNOBSERVED
 from app.services.payload.payload_cache import PayloadCache
+from app.services.payload.pipeline.continuation import continuable, continued
 from app.services.payload.pipeline.epoch import (
     EpochChoice,
     RecordedBuild,
@@ -31,7 +33,7 @@ from app.services.payload.pipeline.epoch import (
     record,
     unrecorded,
 )
-from app.services.payload.pipeline.loading import LoadedConversation, load
+from app.services.payload.pipeline.loading import LoadedConversation, ReadConversation, load, read
 from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
@@ -137,7 +139,7 @@ class ContextService:
     async def _load(self, attempt: Attempt) -> LoadedConversation:
         for _ in range(_MAX_ROUNDS):
             try:
-                return await load(self._deps, attempt)
+                return await load(self._deps, attempt, await read(self._deps, attempt))
             except Restart as restart:
                 attempt = restart.attempt
         raise Conflict("The conversation changes too fast to build on; try again")
@@ -151,7 +153,7 @@ class ContextService:
         conversation is loaded again.
         """
         deps, attempt = self._deps, first
-        known: BuildInput | None = None
+        found: ReadConversation | None = None
         state: BuildState | None = None
         epoch: EpochChoice | None = None
         reduction: CompactResult | None = None
@@ -159,10 +161,15 @@ class ContextService:
             try:
                 if state is None:
                     epoch = None
-                    state = await choose_view(deps, await load(deps, attempt, known))
+                    found = found or await read(deps, attempt)
+                    if not after_overflow:
+                        build = await continued(deps, attempt, found)
+                        if build is not None:
+                            return None, await record(deps, *build)
+                    state = await choose_view(deps, await load(deps, attempt, found))
                     if after_overflow and reduction is None:
                         reduction = await reduce_after_overflow(deps, state)
-                        attempt, known, state = replace(first, may_compact=False), None, None
+                        attempt, found, state = replace(first, may_compact=False), None, None
                         continue
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
@@ -174,9 +181,12 @@ class ContextService:
                     continue
                 if first.is_preview:
                     return reduction, unrecorded(deps, state, epoch)
-                return reduction, await record(deps, state, epoch)
+                recorded = await record(deps, state, epoch)
+                recorded.rendered.last = continuable(state)
+                return reduction, recorded
             except Restart as restart:
-                attempt, known, state = restart.attempt, restart.input, None
+                attempt, state = restart.attempt, None
+                found = ReadConversation(restart.input) if restart.input is not None else None
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -17,6 +18,9 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
+
+if TYPE_CHECKING:
+    from app.services.payload.pipeline.state import BuildState
 
 _ROW_BYTES = 400
 """Memory of a rendered row beside its text."""
@@ -28,7 +32,8 @@ class CachedPayload:
 
     `output_tokens` counts the shown tool output. `tool_names` maps the seqs of results up to
     `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail. `input` is
-    what the newest build read, without rows, None where a build has to read all of it.
+    what the newest build read, without rows, None where a build has to read all of it. `last` is
+    the newest build itself, None where the next one cannot only add messages to it.
     """
 
     epoch_id: str
@@ -41,6 +46,7 @@ class CachedPayload:
     tool_names_through: int = 0
     tail_hash: str = ""
     input: BuildInput | None = None
+    last: BuildState | None = None
 
     @property
     def size_bytes(self) -> int:

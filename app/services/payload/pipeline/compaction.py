@@ -27,13 +27,9 @@ from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
 async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Clear tool results over their budget. Raises Restart when that changed the view."""
-    resolved, limits = state.resolved, state.resolved.compaction_limits()
-    policy = resolved.policy.tool_output
-    is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
-    if is_kept or state.attempt.is_preview:
-        return state
-    budget = tool_output_budget(policy, limits.total)
-    if state.output_tokens <= budget or _is_clearing_suspended(state, limits):
+    limits, policy = state.resolved.compaction_limits(), state.resolved.policy.tool_output
+    budget = _output_budget(state)
+    if budget is None or state.output_tokens <= budget or _is_clearing_suspended(state, limits):
         return state
     state = await find_excluded_seqs(deps, state)
     min_cleared = min_cleared_tokens(policy, limits.total)
@@ -43,6 +39,23 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     if await deps.compaction.clear_tool_results(_source(state), plan):
         raise state.restart()
     return state
+
+
+def _output_budget(state: BuildState) -> int | None:
+    """Return how many tokens of tool results a build shows, None where none are cleared."""
+    resolved = state.resolved
+    policy = resolved.policy.tool_output
+    is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
+    if is_kept or state.attempt.is_preview:
+        return None
+    return tool_output_budget(policy, resolved.compaction_limits().total)
+
+
+def is_small_enough(state: BuildState) -> bool:
+    """Whether a rendered payload fits, and neither clears results nor compacts."""
+    budget = _output_budget(state)
+    is_within_budget = budget is None or state.output_tokens <= budget
+    return is_within_budget and state.fits and not _is_compaction_due(state)
 
 
 async def find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:

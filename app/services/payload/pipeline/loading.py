@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import is_shown_with
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
@@ -14,15 +15,29 @@ from app.domain.payload.epochs import epoch_factor, epoch_start_from, requested_
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.overflow import context_overflow
-from app.services.payload.pipeline.state import Attempt, BuildDependencies, Restart
+from app.services.payload.pipeline.state import Attempt, BuildDependencies, BuildState, Restart
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConversation:
+    """A conversation with the rows that the cached payload lacks.
+
+    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile. `last` is the
+    last build of the cached payload where only messages were added since, else None.
+    """
+
+    input: BuildInput
+    cached: CachedPayload | None = None
+    cached_epoch_id: str = ""
+    last: BuildState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConversation:
     """A conversation and its resolved settings, as one build sees them.
 
-    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
-    `cached`, which other builds may change meanwhile.
+    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` is as in
+    `ReadConversation`.
     """
 
     attempt: Attempt
@@ -34,21 +49,24 @@ class LoadedConversation:
     cached_epoch_id: str
 
 
-async def load(
-    deps: BuildDependencies, attempt: Attempt, known: BuildInput | None = None
-) -> LoadedConversation:
-    """Read the conversation, unless its input is known, and resolve its settings.
+async def read(deps: BuildDependencies, attempt: Attempt) -> ReadConversation:
+    """Read the conversation, whose active window is moved first if it has to. Raises NotFound."""
+    found = await _read(deps, attempt)
+    if found.input.conversation.is_outdated(deps.active.now()):
+        await deps.active.updated(attempt.tenant_id, found.input.conversation)
+        found = await _read(deps, attempt)
+    return found
 
-    Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
+
+async def load(
+    deps: BuildDependencies, attempt: Attempt, found: ReadConversation
+) -> LoadedConversation:
+    """Resolve the settings of a conversation.
+
+    Raises ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
     ContextOverflow where the prompt alone is too long, and Restart.
     """
-    if known is not None:
-        cached, cached_epoch_id, build_input = None, "", known
-    else:
-        cached, cached_epoch_id, build_input = await _read(deps, attempt)
-    if build_input.conversation.is_outdated(deps.active.now()):
-        await deps.active.updated(attempt.tenant_id, build_input.conversation)
-        cached, cached_epoch_id, build_input = await _read(deps, attempt)
+    build_input = found.input
     conversation = build_input.conversation
     if not conversation.state.shown_messages:
         where = " in its active window" if conversation.state.head_seq else ""
@@ -67,10 +85,7 @@ async def load(
         raise ValidationError.at(
             "/model", "No model: name one in the request, the conversation or its agent"
         )
-    if resolved.derives_status(settings):
-        status = await deps.statuses.of(attempt.tenant_id, conversation)
-        if status is not None:
-            attempt = replace(attempt, settings=replace(settings, status=status))
+    attempt = await with_status(deps, attempt, resolved, conversation)
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     _check_prompt(resolved, limits, attempt)
@@ -84,13 +99,26 @@ async def load(
             )
         raise Restart(attempt)
     return LoadedConversation(
-        attempt, build_input, resolved, limits, last_epoch, cached, cached_epoch_id
+        attempt, build_input, resolved, limits, last_epoch, found.cached, found.cached_epoch_id
     )
 
 
-async def _read(
-    deps: BuildDependencies, attempt: Attempt
-) -> tuple[CachedPayload | None, str, BuildInput]:
+async def with_status(
+    deps: BuildDependencies,
+    attempt: Attempt,
+    resolved: ResolvedSettings,
+    conversation: Conversation,
+) -> Attempt:
+    """Return the attempt with the status of the agent's other conversations, where it has one."""
+    if not resolved.derives_status(attempt.settings):
+        return attempt
+    status = await deps.statuses.of(attempt.tenant_id, conversation)
+    if status is None:
+        return attempt
+    return replace(attempt, settings=replace(attempt.settings, status=status))
+
+
+async def _read(deps: BuildDependencies, attempt: Attempt) -> ReadConversation:
     """Read the conversation with the rows that the cached payload lacks.
 
     The build has to use this cached payload and this epoch, because the rows that they cover are
@@ -99,9 +127,10 @@ async def _read(
     cached = deps.cache.find(attempt.cache_key)
     cached_epoch_id = cached.epoch_id if cached else ""
     if cached is not None and attempt.is_first:
+        last = cached.last
         known_input = await _known_input(deps, attempt, cached)
         if known_input is not None:
-            return cached, cached_epoch_id, known_input
+            return ReadConversation(known_input, cached, cached_epoch_id, last)
     async with deps.database.session() as session:
         build_input = await session.contexts.read_build_input(
             attempt.tenant_id,
@@ -115,7 +144,7 @@ async def _read(
     if build_input is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
-    return cached, cached_epoch_id, build_input
+    return ReadConversation(build_input, cached, cached_epoch_id)
 
 
 async def _known_input(

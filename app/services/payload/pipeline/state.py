@@ -195,6 +195,25 @@ class BuildState:
         items = rendered.assembler.items(self.tail)
         return replace(self, rendered=rendered, entries=rendered.entries, items=items)
 
+    def with_dynamic_texts(self, texts: tuple[str, ...]) -> BuildState:
+        """Show these texts of scratchpad and status where the policy puts them."""
+        position, shown = (
+            self.resolved.policy.dynamic_position,
+            self.resolved.dynamic_texts_of(texts),
+        )
+        return replace(
+            self,
+            dynamic_texts=texts,
+            opening=shown if position is DynamicPosition.BEFORE_WINDOW else NO_DYNAMIC_TEXTS,
+            tail=shown if position is DynamicPosition.TAIL else NO_DYNAMIC_TEXTS,
+        )
+
+    def without_messages(self) -> BuildState:
+        """Drop the messages and the notes about them."""
+        bare = replace(self.without_rendered(), entries=(), excluded_seqs=None, notes=Notes())
+        bare = replace(bare, input=replace(self.input, rows=[]))
+        return bare.with_dynamic_texts(self.dynamic_texts)
+
     def without_rendered(self) -> BuildState:
         """Drop the rendered history, because the view will change."""
         return replace(self, rendered=None, items=None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.common.policy import DynamicPosition, StrategyName
+from app.domain.common.policy import StrategyName
 from app.domain.compaction.plans import SlidingCut
 from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
@@ -18,7 +18,6 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
-from app.domain.prompt.sections import NO_DYNAMIC_TEXTS
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState, Restart
@@ -113,19 +112,10 @@ async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) ->
 
 def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
-    texts, position = resolved.dynamic(attempt.settings), resolved.policy.dynamic_position
-    shown = resolved.dynamic_texts_of(texts)
-    return BuildState(
-        attempt,
-        build_input,
-        resolved,
-        loaded.limits,
-        view,
-        dynamic_texts=texts,
-        opening=shown if position is DynamicPosition.BEFORE_WINDOW else NO_DYNAMIC_TEXTS,
-        tail=shown if position is DynamicPosition.TAIL else NO_DYNAMIC_TEXTS,
-        degraded=attempt.degraded,
+    state = BuildState(
+        attempt, build_input, resolved, loaded.limits, view, degraded=attempt.degraded
     )
+    return state.with_dynamic_texts(resolved.dynamic(attempt.settings))
 
 
 async def _choose_tools(

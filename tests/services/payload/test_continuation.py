@@ -1,0 +1,132 @@
+"""A build that adds messages to the last one equals a build that reads everything.
+
+[payload.deterministic, epochs.extend]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ContextOverflow
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.domain.prompt.sections import PromptSection, SectionKind
+from app.services.conversations.batches import Append
+from app.services.conversations.log import AppendResult
+from app.services.payload import context
+from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
+
+APPENDS = st.sampled_from(["user", "user", "says", "output", "large_output"])
+CHANGES = st.sampled_from(["pin", "unpin", "compact", "undo", "policy"])
+OWN = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(["sandwich", "sliding_window", "full_history"]),
+        "dynamic_position": st.sampled_from(["tail", "before_window", "system"]),
+        "tool_output": st.sampled_from([{}, {"context_budget_tokens": 60}]),
+        "budget": st.fixed_dictionaries(
+            {"context_window": st.sampled_from([900, 2500]), "max_output_tokens": st.just(100)}
+        ),
+    }
+)
+
+
+async def _append(harness: Harness, cid: str, kind: str, number: int) -> Any:
+    call = f"call_{number}"
+    messages: tuple[Any, ...] = {
+        "user": (user(f"question {number} " + "why " * 12),),
+        "says": (says(f"answer {number} " + "because " * 12),),
+        "output": (asks(call), result(call, "short")),
+        "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 20)),
+    }[kind]
+    stored = await harness.log.append_for_build(TENANT, cid, Append(messages, CHAT))
+    assert isinstance(stored, AppendResult)
+    return stored.appended
+
+
+async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
+    state = (await harness.stored(cid)).state
+    match kind:
+        case "pin":
+            await harness.pin(cid, 1 + head_seq // 2)
+        case "unpin":
+            await harness.unpin(cid, 1 + head_seq // 2)
+        case "compact":
+            await harness.compact(cid)
+        case "undo" if state.compaction_id is not None:
+            await harness.undo(cid)
+        case "policy":
+            await harness.set_policy(cid, {"budget": {"notice_at": 0.2 + head_seq % 5 / 10}})
+
+
+@given(
+    own=OWN,
+    format=st.sampled_from([CHAT, ANTHROPIC]),
+    steps=st.lists(
+        st.tuples(
+            APPENDS,
+            st.none() | st.none() | CHANGES,
+            st.sampled_from([None, None, "Busy.", "Free."]),
+            st.sampled_from([None, None, 700]),
+        ),
+        min_size=3,
+        max_size=14,
+    ),
+)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_it_equals_a_build_that_reads_everything(
+    harness: Harness, own: dict[str, Any], format: FormatName, steps: list[Any]
+) -> None:
+    """Whatever happens between two builds, the answer is the same as from a new process."""
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    for number, (append, change, status, window) in enumerate(steps):
+        appended = await _append(harness, cid, append, number)
+        if change is not None:
+            await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
+            appended = None
+        note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
+        ask = RequestSettings(
+            format, ASKS[format].model, max_context_tokens=window, status=status, dynamic=note
+        )
+        try:
+            warm = await harness.context.build(TENANT, cid, ask, appended=appended)
+        except ContextOverflow:
+            with pytest.raises(ContextOverflow):
+                await harness.cold().build(TENANT, cid, ask)
+            continue
+        cold = await harness.cold().build(TENANT, cid, ask)
+        assert _lasting(warm) == _lasting(cold)
+
+
+def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as JSON, without what only the first build of an epoch has."""
+    found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
+    once = ("cache_break_reason", "compaction", "new_state")
+    return {name: value for name, value in found.items() if name not in once}
+
+
+@pytest.mark.parametrize("format", ASKS)
+async def test_messages_alone_need_no_other_step(
+    harness: Harness, format: FormatName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that has more messages than the last one runs no other step."""
+    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
+    await _append(harness, cid, "output", 0)
+    first = await harness.context.build(TENANT, cid, ASKS[format])
+    monkeypatch.delattr(context, "choose_view")
+    for number, append in enumerate(("user", "says", "output", "large_output"), 1):
+        appended = await _append(harness, cid, append, number)
+        build = await harness.context.build(TENANT, cid, ASKS[format], appended=appended)
+        assert build["through_seq"] > first["through_seq"]
+        assert build["epoch"] == first["epoch"]
+    with pytest.raises(NameError):
+        await harness.context.build(TENANT, cid, RequestSettings(format, max_output_tokens=77))
