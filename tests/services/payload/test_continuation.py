@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ContextOverflow
+from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
@@ -23,14 +24,14 @@ from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result,
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
 
 APPENDS = st.sampled_from(["user", "user", "says", "output", "large_output"])
-CHANGES = st.sampled_from(["pin", "unpin", "compact", "undo", "policy"])
+CHANGES = st.sampled_from(["pin", "unpin", "compact", "policy"])
 OWN = st.fixed_dictionaries(
     {
         "strategy": st.sampled_from(["sandwich", "sliding_window", "full_history"]),
         "dynamic_position": st.sampled_from(["tail", "before_window", "system"]),
-        "tool_output": st.sampled_from([{}, {"context_budget_tokens": 60}]),
+        "tool_output": st.sampled_from([{}, {"context_budget_tokens": 400}]),
         "budget": st.fixed_dictionaries(
-            {"context_window": st.sampled_from([900, 2500]), "max_output_tokens": st.just(100)}
+            {"context_window": st.sampled_from([1200, 2500]), "max_output_tokens": st.just(100)}
         ),
     }
 )
@@ -39,10 +40,10 @@ OWN = st.fixed_dictionaries(
 async def _append(harness: Harness, cid: str, kind: str, number: int) -> Any:
     call = f"call_{number}"
     messages: tuple[Any, ...] = {
-        "user": (user(f"question {number} " + "why " * 12),),
-        "says": (says(f"answer {number} " + "because " * 12),),
+        "user": (user(f"question {number} " + "why " * 40),),
+        "says": (says(f"answer {number} " + "because " * 40),),
         "output": (asks(call), result(call, "short")),
-        "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 20)),
+        "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 60)),
     }[kind]
     stored = await harness.log.append_for_build(TENANT, cid, Append(messages, CHAT))
     assert isinstance(stored, AppendResult)
@@ -50,16 +51,14 @@ async def _append(harness: Harness, cid: str, kind: str, number: int) -> Any:
 
 
 async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
-    state = (await harness.stored(cid)).state
     match kind:
         case "pin":
-            await harness.pin(cid, 1 + head_seq // 2)
+            with suppress(ValidationError):  # more pins than half of the window
+                await harness.pin(cid, 1 + head_seq // 2)
         case "unpin":
             await harness.unpin(cid, 1 + head_seq // 2)
         case "compact":
             await harness.compact(cid)
-        case "undo" if state.compaction_id is not None:
-            await harness.undo(cid)
         case "policy":
             await harness.set_policy(cid, {"budget": {"notice_at": 0.2 + head_seq % 5 / 10}})
 
@@ -72,7 +71,7 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
             APPENDS,
             st.none() | st.none() | CHANGES,
             st.sampled_from([None, None, "Busy.", "Free."]),
-            st.sampled_from([None, None, 700]),
+            st.sampled_from([{}, {}, {}, {"max_context_tokens": 900}, {"max_output_tokens": 77}]),
         ),
         min_size=3,
         max_size=14,
@@ -88,15 +87,13 @@ async def test_it_equals_a_build_that_reads_everything(
 ) -> None:
     """Whatever happens between two builds, the answer is the same as from a new process."""
     cid = await harness.conversation(own, SECTIONS, TOOLS)
-    for number, (append, change, status, window) in enumerate(steps):
+    for number, (append, change, status, limits) in enumerate(steps):
         appended = await _append(harness, cid, append, number)
         if change is not None:
             await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
             appended = None
         note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
-        ask = RequestSettings(
-            format, ASKS[format].model, max_context_tokens=window, status=status, dynamic=note
-        )
+        ask = RequestSettings(format, ASKS[format].model, status=status, dynamic=note, **limits)
         try:
             warm = await harness.context.build(TENANT, cid, ask, appended=appended)
         except ContextOverflow:
@@ -130,3 +127,19 @@ async def test_messages_alone_need_no_other_step(
         assert build["epoch"] == first["epoch"]
     with pytest.raises(NameError):
         await harness.context.build(TENANT, cid, RequestSettings(format, max_output_tokens=77))
+
+
+@pytest.mark.parametrize("own", [{}, {"tool_output": {"context_budget_tokens": 600}}])
+async def test_a_payload_that_becomes_too_long_is_reduced(
+    harness: Harness, own: dict[str, Any]
+) -> None:
+    """The steps run where results have to be cleared, or the conversation compacted."""
+    cid = await harness.conversation(policy(1500, **own), SECTIONS, TOOLS)
+    reasons = []
+    for number in range(14):
+        appended = await _append(harness, cid, "large_output", number)
+        warm = await harness.context.build(TENANT, cid, ASKS[CHAT], appended=appended)
+        cold = await harness.cold().build(TENANT, cid, ASKS[CHAT])
+        reasons.append(warm["cache_break_reason"])
+        assert _lasting(warm) == _lasting(cold)
+    assert len(set(reasons)) > 1
