@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
+from typing import NamedTuple
 
 from app.domain.common.policy import BudgetPolicy
 
@@ -23,6 +25,9 @@ class Pressure(StrEnum):
     DUE = "due"
     COMPACT = "compact"
     BLOCKED = "blocked"
+
+
+_RANK = {pressure: rank for rank, pressure in enumerate(Pressure)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,21 @@ class ContextBudget:
     used_percentage: float
 
 
+class Threshold(NamedTuple):
+    """The first count of tokens that reaches a level, or the notice where `level` is None."""
+
+    tokens: int
+    name: str
+    level: Pressure | None
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a payload for one model; `due_at` is None for strategies without a trigger.
 
     `margin` is the share of the count that is added for safety, 0 for an exact counter. The input
     may have `effective_window` tokens; `capacity` is the largest count that fits with the margin
-    (rule 5).
+    (rule 5). `thresholds` are in the order of their tokens.
     """
 
     total: int
@@ -82,11 +95,24 @@ class Limits:
     margin: float = 0.0
     effective_window: int = field(init=False, compare=False)
     capacity: int = field(init=False, compare=False)
+    thresholds: tuple[Threshold, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         window = self.total - self.max_output_tokens
+        ratios = (
+            (None, self.notice_at),
+            (Pressure.DUE, self.due_at),
+            (Pressure.COMPACT, self.compact_trigger),
+            (Pressure.BLOCKED, self.hard_block),
+        )
+        thresholds = (
+            Threshold(math.ceil(ratio * window), level.value if level else "notice", level)
+            for level, ratio in ratios
+            if ratio is not None
+        )
         object.__setattr__(self, "effective_window", window)
         object.__setattr__(self, "capacity", math.floor(window / (1 + self.margin)))
+        object.__setattr__(self, "thresholds", tuple(sorted(thresholds, key=itemgetter(0, 1))))
 
     def reached(self, used: int, ratio: float) -> bool:
         """Return whether `used` tokens reach this share of the effective window (rule 3)."""
@@ -139,26 +165,15 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
 def pressure_status(used: int, limits: Limits) -> PressureStatus:
     """Return the highest level that `used` tokens reach, and the next threshold."""
     pressure, notice = Pressure.OK, False
-    ahead: list[tuple[int, str]] = []
-    window = limits.effective_window
-    for level, ratio in (
-        (None, limits.notice_at),
-        (Pressure.DUE, limits.due_at),
-        (Pressure.COMPACT, limits.compact_trigger),
-        (Pressure.BLOCKED, limits.hard_block),
-    ):
-        if ratio is None:
-            continue
-        if used < ratio * window:
-            ahead.append((math.ceil(ratio * window), level.value if level else "notice"))
-        elif level is None:
+    for threshold in limits.thresholds:
+        if used < threshold.tokens:
+            tokens_to_next = threshold.tokens - used
+            return PressureStatus(pressure, notice, threshold.name, tokens_to_next)
+        if threshold.level is None:
             notice = True
-        else:
-            pressure = level
-    if not ahead:
-        return PressureStatus(pressure, notice, None, None)
-    tokens, name = min(ahead)
-    return PressureStatus(pressure, notice, name, tokens - used)
+        elif _RANK[threshold.level] > _RANK[pressure]:
+            pressure = threshold.level
+    return PressureStatus(pressure, notice, None, None)
 
 
 def scaled(tokens: int, factor: float) -> int:

@@ -44,7 +44,14 @@ async def continued(
     extend(cached, build_input.rows)
     start = epoch_start_from(epoch.start_json)
     choice = EpochChoice(epoch, start, None, start.tools.agent_tools)
-    state = replace(state, attempt=attempt, input=build_input).with_rendered(cached)
+    state = replace(
+        state,
+        attempt=attempt,
+        input=build_input,
+        rendered=cached,
+        entries=cached.entries,
+        items=cached.assembler.items(state.tail),
+    )
     state = with_notes(state, choice.kept_tools)
     return (state, choice) if choice.matches(state) and is_small_enough(state) else None
 
