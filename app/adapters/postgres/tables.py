@@ -651,6 +651,8 @@ usage_reports = sa.Table(
     sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
     # The token count before calibration, if it is known.
     sa.Column("estimated_tokens", sa.BigInteger),
+    # Its parts, in the order of the fields of `Usage`.
+    sa.Column("regions", ARRAY(sa.BigInteger)),
     sa.Column("usage", sa.Text, nullable=False),
     _time("created_at"),
 )
