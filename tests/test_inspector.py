@@ -258,7 +258,8 @@ def test_a_list_leaves_the_archive_alone(
         assert in_thread(archive) == 1
         assert client.post("/conversations", json={"model": "gpt-4o"}).is_success
         facts = browse(url, "archive")
-        listed = client.get("/conversations").json()["data"]
+        listed = client.get("/conversations?include=usage").json()["data"]
+    assert [item["usage"] is None for item in listed] == [item["archived"] for item in listed]
     assert facts["use"] == {"archived": 1, "read": 1}
     assert [item["archived"] for item in listed].count(True) == 1
 

@@ -57,6 +57,7 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     section = {"name": "base", "content": "You know the harbour."}
     assert (await client.put(f"{path}/sections", json={"sections": [section]})).is_success
     budgets = []
+    usage: dict[str, Any] = {}
     for cached in (0, 40, 60):
         await append(client, path, user("?"))
         built = (await client.post(f"{path}/context", json={})).json()
@@ -78,10 +79,11 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     for item, budget in zip(reversed(listed), budgets, strict=True):
         assert sum(item["regions"].values()) == item["estimated_tokens"]
         assert item["regions"] == {name: budget[name] for name in item["regions"]}
+    epoch_id = (await client.get(f"{path}/epochs")).json()["data"][0]["epoch_id"]
     section["content"] = "You know the trains."
     assert (await client.put(f"{path}/sections", json={"sections": [section]})).is_success
     assert (await client.post(f"{path}/context", json={})).is_success
-    old = {"usage": usage, "build_id": built["build_id"]}
+    old = {"usage": usage, "build_id": f"{epoch_id}.3"}
     assert (await client.post(f"{path}/usage", json=old)).is_success
     newest = (await client.get(f"{path}/usage/reports")).json()["data"][0]
     assert (newest["regions"], newest["estimated_tokens"]) == (None, None)
