@@ -271,13 +271,30 @@ async function keys(): Promise<void> {
   facts["owner"] = await seen(task["owner"] ?? "");
 }
 
-/** How long views take on a long conversation, by the browser's own marks. */
+/** How long views take on a long conversation by the browser's own clocks, and what they cost. */
 async function speed(): Promise<void> {
   const id = encodeURIComponent(task["conversation"] ?? "");
   const page = await opened();
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
+  await devtools.send("Network.enable");
+  let [requests, bytes] = [0, 0];
+  devtools.on("Network.requestWillBeSent", () => (requests += 1));
+  devtools.on("Network.dataReceived", ({ dataLength }) => (bytes += dataLength));
+  await page.addInitScript(() => {
+    const longest = { longest: 0 };
+    Object.assign(globalThis, { tasks: longest });
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) longest.longest = Math.max(longest.longest, entry.duration);
+    }).observe({ type: "longtask", buffered: true });
+  });
+  const busy = async (): Promise<number> => (await devtools.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration")?.value ?? 0;
   const took = async (name: string, hash: string, text: string, start: number): Promise<void> => {
+    const [tasks, asked, received] = [await busy(), requests, bytes];
     await see(page, hash, text);
-    facts[name] = Math.round(await page.evaluate((from) => performance.now() - from, start));
+    const ms = Math.round(await page.evaluate((from) => performance.now() - from, start));
+    const longest = Math.round(await page.evaluate(() => (globalThis as unknown as { tasks: { longest: number } }).tasks.longest));
+    facts[name] = { ms, cpu: Math.round((await busy() - tasks) * 1000), longest, requests: requests - asked, kb: Math.round((bytes - received) / 1000) };
   };
   await took("first view", `#/c/${id}/window`, "stable prefix:", 0);
   await took("messages", `#/c/${id}/messages`, `#${task["head"]}`, await page.evaluate(() => performance.now()));

@@ -28,7 +28,7 @@ from app.api.payload.append_schemas import Appended
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
-from app.domain.common.messages import FormatName
+from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.models.budget import Pressure
@@ -153,6 +153,9 @@ _PREVIEWED: dict[str, Any] = {
     )
 } | {
     "shown_ranges": [[1, 2]],
+    "shown_messages": [
+        {"seq": 1, "role": "user", "tokens": 14, "state": "verbatim", "pinned": False}
+    ],
     "cleared_through": 0,
     "uncleared_seqs": [],
     "summaries": [],
@@ -438,6 +441,19 @@ class Thresholds(ResponseSchema):
     blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
 
 
+class ShownMessage(ResponseSchema):
+    """A message in a payload, without its content."""
+
+    seq: int = Field(description="Its seq.")
+    role: Role = Field(description="Its role.")
+    tokens: int = Field(description="What it costs there, before calibration.")
+    state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
+        description="`preview`: the beginning and end of a large result; `shortened`: those of an"
+        " oversized message; `cleared`: a placeholder stands for the result."
+    )
+    pinned: bool = Field(description="Whether it is pinned.")
+
+
 class SummaryPlace(ResponseSchema):
     """A summary in a payload."""
 
@@ -477,6 +493,9 @@ class PreviewedContext(ResponseSchema):
     defers_natively: bool = Field(description="Whether the provider itself defers them.")
     shown_ranges: list[list[int]] = Field(
         description="Ranges of seqs, the end excluded, whose messages the payload shows."
+    )
+    shown_messages: list[ShownMessage] = Field(
+        description="The newest 1,000 messages that the payload shows, in order."
     )
     cleared_through: int = Field(
         description="Large tool results up to this seq are placeholders; 0 for none."
