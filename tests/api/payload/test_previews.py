@@ -115,23 +115,23 @@ async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
     [preview.messages]
     """
     path = await new_conversation(
-        client, model="gpt-4o", policy={"tool_output": {"max_message_bytes": 2_000}}
+        client, model="gpt-4o", policy={"tool_output": {"max_message_bytes": 20_000}}
     )
-    for number in range(4):
-        call, size = f"c{number}", (200, 40_000, 200, 200)[number]
+    for number in range(8):
+        call, size = f"c{number}", 40_000 if number == 1 else 1_000
         await append(client, path, user("?"), calling(call), result(call, "word " * size))
         await append(client, path, assistant("!"))
     first = (await client.get(f"{path}/messages")).json()["data"][0]
     assert (await client.put(f"{path}/messages/{first['id']}/pin")).is_success
     previewed = await preview(client, path, payload=False)
     shown = previewed["shown_messages"]
-    assert [item["seq"] for item in shown] == [*range(1, 17)]
+    assert [item["seq"] for item in shown] == [*range(1, 33)]
     assert sum(item["tokens"] for item in shown) == previewed["budget"]["conversation"]
     assert [item["seq"] for item in shown if item["pinned"]] == [1]
     assert {item["seq"]: item["state"] for item in shown if item["state"] != "verbatim"} == {
         7: "preview"
     }
-    small = await preview(client, path, payload=False, max_context_tokens=5_000)
+    small = await preview(client, path, payload=False, max_context_tokens=10_000)
     cleared = [item["seq"] for item in small["shown_messages"] if item["state"] == "cleared"]
     assert cleared and max(cleared) <= small["cleared_through"]
     assert sum(item["tokens"] for item in small["shown_messages"]) == pytest.approx(
