@@ -446,7 +446,9 @@ class ShownMessage(ResponseSchema):
 
     seq: int = Field(description="Its seq.")
     role: Role = Field(description="Its role.")
-    tokens: int = Field(description="What it costs there, before calibration.")
+    tokens: int = Field(
+        description="Its tokens there before calibration, at most 80 for a cleared result."
+    )
     state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
         description="`preview`: the beginning and end of a large result; `shortened`: those of an"
         " oversized message; `cleared`: a placeholder stands for the result."

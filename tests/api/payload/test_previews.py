@@ -115,10 +115,10 @@ async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
     [preview.messages]
     """
     path = await new_conversation(
-        client, model="gpt-4o", policy={"tool_output": {"max_message_bytes": 20_000}}
+        client, model="gpt-4o", policy={"tool_output": {"max_message_bytes": 2_000}}
     )
     for number in range(8):
-        call, size = f"c{number}", 40_000 if number == 1 else 1_000
+        call, size = f"c{number}", 40_000 if number == 1 else 300
         await append(client, path, user("?"), calling(call), result(call, "word " * size))
         await append(client, path, assistant("!"))
     first = (await client.get(f"{path}/messages")).json()["data"][0]
@@ -131,12 +131,14 @@ async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
     assert {item["seq"]: item["state"] for item in shown if item["state"] != "verbatim"} == {
         7: "preview"
     }
-    small = await preview(client, path, payload=False, max_context_tokens=10_000)
-    cleared = [item["seq"] for item in small["shown_messages"] if item["state"] == "cleared"]
-    assert cleared and max(cleared) <= small["cleared_through"]
-    assert sum(item["tokens"] for item in small["shown_messages"]) == pytest.approx(
-        small["budget"]["conversation"], rel=0.05
-    )
+    limited = {"policy": {"tool_output": {"context_budget_tokens": 1_000}}}
+    assert (await client.patch(path, json=limited)).is_success
+    assert (await client.post(f"{path}/context", json={})).is_success  # clears old results
+    later = await preview(client, path, payload=False)
+    states = {item["seq"]: item["state"] for item in later["shown_messages"]}
+    assert states[3] == "cleared" and states[31] == "verbatim"
+    costs = {item["seq"]: item["tokens"] for item in later["shown_messages"]}
+    assert costs[3] <= 80 < shown[2]["tokens"] == costs[31]
 
 
 async def test_read_only_keys_may_preview(settings: Settings) -> None:

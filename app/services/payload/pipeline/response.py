@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.domain.common.messages import Role, takes_system
+from app.domain.common.messages import takes_system
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.provider_items import UNAVAILABLE, has_compaction
 from app.domain.compaction.views import shown_entries
@@ -146,26 +146,26 @@ def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
 def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
     """Return the newest messages that the payload shows, in order, with what each costs there."""
     view, pins = recorded.rendered.view, set(recorded.state.input.pins)
-    cut = set(recorded.rendered.cut_seqs)
+    cut, costs = set(recorded.rendered.cut_seqs), recorded.rendered.assembler.costs_by_seq
     shortened = {short.seq for short in view.shortened}
 
     def state_of(item: Entry) -> str:
-        if item.role is Role.TOOL and view.clears_result(item.seq):
+        if item.clearable and view.clears_result(item.seq):
             return "cleared"
         if item.seq in shortened:
             return "shortened"
         return "preview" if item.seq in cut else "verbatim"
 
-    shown = [item for item in recorded.state.entries if view.shows(item.seq)]
+    shown = [item for item in recorded.state.entries if view.shows(item.seq)][-MAX_SHOWN_MESSAGES:]
     return [
         {
             "seq": item.seq,
             "role": item.role,
-            "tokens": item.tokens,
+            "tokens": costs.get(item.seq, there.tokens),
             "state": state_of(item),
             "pinned": item.seq in pins,
         }
-        for item in shown_entries(shown[-MAX_SHOWN_MESSAGES:], view)
+        for item, there in zip(shown, shown_entries(shown, view), strict=True)
     ]
 
 
