@@ -447,7 +447,7 @@ class ShownMessage(ResponseSchema):
     seq: int = Field(description="Its seq.")
     role: Role = Field(description="Its role.")
     tokens: int = Field(
-        description="Its tokens there before calibration, at most 80 for a cleared result."
+        description="Its tokens there, before calibration; a cleared result has at most 80."
     )
     state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
         description="`preview`: the beginning and end of a large result; `shortened`: those of an"
