@@ -124,7 +124,7 @@ _EARLIER: dict[str, Any] = {
         "breakpoints",
         "tail",
     )
-}
+} | {"item_seqs": [1]}
 
 
 _PREVIEWED: dict[str, Any] = {
@@ -364,10 +364,8 @@ class CompactResult(ResponseSchema):
     )
 
 
-class EarlierBuild(ResponseSchema):
-    """The payload of an earlier build, byte for byte."""
-
-    model_config = examples(_EARLIER)
+class BuildPayload(ResponseSchema):
+    """The payload of a build."""
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
@@ -387,7 +385,18 @@ class EarlierBuild(ResponseSchema):
     )
 
 
-class BuiltContext(EarlierBuild):
+class EarlierBuild(BuildPayload):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = examples(_EARLIER)
+
+    item_seqs: list[int | None] = Field(
+        description="The newest message in each item of the payload; null for the system prompt,"
+        " summaries and notes."
+    )
+
+
+class BuiltContext(BuildPayload):
     """The payload for the next model call, with its budget and cache data."""
 
     model_config = examples(_BUILT)
