@@ -450,7 +450,7 @@ class Thresholds(ResponseSchema):
     blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
 
 
-class ShownMessage(ResponseSchema):
+class PreviewedMessage(ResponseSchema):
     """A message in a payload, without its content."""
 
     seq: int = Field(description="Its seq.")
@@ -505,7 +505,7 @@ class PreviewedContext(ResponseSchema):
     shown_ranges: list[list[int]] = Field(
         description="Ranges of seqs, the end excluded, whose messages the payload shows."
     )
-    shown_messages: list[ShownMessage] = Field(
+    shown_messages: list[PreviewedMessage] = Field(
         description="The newest 1,000 messages that the payload shows, in order."
     )
     cleared_through: int = Field(
