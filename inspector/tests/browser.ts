@@ -108,6 +108,12 @@ async function views(): Promise<void> {
       await page.waitForLoadState("load");
       await audit(page, hash, look);
     }
+    if (look === "light") {
+      await page.goto(`${url}/docs`);
+      await page.getByText("/v1/conversations/{conversation_id}/context", { exact: true }).first().waitFor();
+      await page.goto(`${url}/inspector#/conversations`);
+      await page.getByText("Window used").first().waitFor();
+    }
     const state = await page.evaluate(() => ({ hacked: "hacked" in globalThis, markup: document.querySelectorAll("main script, main img, main iframe").length, cookies: document.cookie }));
     if (state.hacked || state.markup || state.cookies) problems.push(`${look}: ${JSON.stringify(state)}`);
     await page.context().close();

@@ -89,7 +89,7 @@ function ReceivedItem({ id, asOf, shown: { item, number, seq }, names, q, marked
       <header>
         {seq === null ? <span class="seq">item {number}</span> : <a class="seq" href={toConversation(id, "messages", { as_of: asOf, seq: String(seq) })}>item {number}</a>}
         <Badge kind={kind}>{kind}</Badge>
-        {seq !== null && <span class="muted">message <a href={toConversation(id, "messages", { seq: String(seq) })}>#{seq}</a> of the log</span>}
+        {seq !== null && <a href={toConversation(id, "messages", { seq: String(seq) })}>message {seq}</a>}
       </header>
       {partsOf(item).map((part, index) => <PartShown key={index} part={part} names={names} q={q} />)}
     </article>
