@@ -36,12 +36,12 @@ async function bundled(source: string, options: BuildOptions): Promise<{ script:
 
 // URLs are relative to `/inspector` and `/docs`, so that the pages work behind a proxy that adds a
 // prefix.
-const page = (title: string, style: string, script: string, body: string): string => `<!doctype html>
+const page = (title: string, colours: string, style: string, script: string, body: string): string => `<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
+<meta name="color-scheme" content="${colours}">
 <title>${title}</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="inspector/${style}">
@@ -57,13 +57,13 @@ const inspector = await bundled("main.tsx", { format: "esm", splitting: true });
 const docs = await bundled("docs.ts", { format: "iife" });
 writeFileSync(
   join(fresh, "index.html"),
-  page("Context inspector", inspector.style, `<script type="module" src="inspector/${inspector.script}"></script>`,
+  page("Context inspector", "light dark", inspector.style, `<script type="module" src="inspector/${inspector.script}"></script>`,
     `<div id="app"></div>
 <noscript>The inspector needs JavaScript. The API is described at <a href="openapi.json">/openapi.json</a>.</noscript>`),
 );
 writeFileSync(
   join(fresh, "docs.html"),
-  page("Context Service API", docs.style, `<script defer src="inspector/${docs.script}"></script>`,
+  page("Context Service API", "light", docs.style, `<script defer src="inspector/${docs.script}"></script>`,
     `<div id="swagger-ui"></div>
 <noscript>The reference needs JavaScript. The API is described at <a href="openapi.json">/openapi.json</a>.</noscript>`),
 );

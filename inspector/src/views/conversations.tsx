@@ -13,7 +13,7 @@ import { useStream } from "./live.tsx";
 const NO_HITS = { data: [], next_cursor: null };
 const ACTIVE: Record<string, number> = { hour: 3600, day: 86_400, week: 604_800 };
 
-function Row({ item }: { item: ConversationItem }): JSX.Element {
+function Row({ item, agent }: { item: ConversationItem; agent: string | undefined }): JSX.Element {
   const { conversation_id: id, usage } = item;
   const metadata = Object.entries(item.metadata as Record<string, unknown>);
   return (
@@ -27,7 +27,7 @@ function Row({ item }: { item: ConversationItem }): JSX.Element {
         )}
       </th>
       <td class="use">{usage === null ? <span class="muted" title="It is in the archive; to open it restores it.">archived</span> : usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.used_tokens} window={usage.budget.effective_window} level={usage.pressure} />}</td>
-      <td>{item.agent_id ?? <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
+      <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
       <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
       <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
       <td class="num">{usage && usd(usage.cost_usd)}{usage && usage.saved_tokens > 0 && <div class="sub">{compact(usage.saved_tokens)} saved</div>}</td>
@@ -58,6 +58,7 @@ export function Conversations(): JSX.Element {
   const found = new Set(hits.items?.map((hit) => hit.conversation_id));
   const items = q ? list.items?.filter((item) => found.has(item.conversation_id) || hasWords(`${item.conversation_id} ${JSON.stringify(item.metadata)}`, q)) : list.items;
   const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
+  const names = new Map<string | null, string>(agents.data?.data.map((each) => [each.agent_id, each.name]));
   useStream("/v1/events");
   useEffect(() => {
     // Appends are no events of the tenant: they show by themselves a little later.
@@ -100,7 +101,7 @@ export function Conversations(): JSX.Element {
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
             <table class="list">
               <thead><tr><th scope="col">Conversation</th><th scope="col">Window used</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
-              <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} />)}</tbody>
+              <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} agent={names.get(item.agent_id)} />)}</tbody>
             </table>
           </div>
           <More more={list.more} loading={list.loading} />
