@@ -78,7 +78,7 @@ def turn(number: int, output: str) -> list[dict[str, Any]]:
     ]
 
 
-def seeded(url: str, headers: dict[str, str] | None = None) -> str:
+def seeded(url: str, headers: dict[str, str] | None = None, turns: int = 12) -> str:
     """Make an agent, a conversation, builds, a compaction, usage, a pin and a snapshot."""
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
 
@@ -104,7 +104,7 @@ def seeded(url: str, headers: dict[str, str] | None = None) -> str:
         conversation_id: str = post("/v1/conversations", body)["conversation_id"]
         path = f"/v1/conversations/{conversation_id}"
         lines = "".join(f"row {number} of the output {MARKUP}\n" for number in range(1, 2001))
-        for number in range(12):
+        for number in range(turns):
             output = lines if number == 11 else f"{MARKUP} berth {number}"
             post(f"{path}/messages", {"messages": turn(number, output)})
             context = post(f"{path}/context", {})
@@ -272,7 +272,7 @@ def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> N
     """The page asks for a key, keeps it for the tab, and offers a reader nothing to change."""
     owner = in_thread(keys.create, "acme", "all", None, settings)
     reader = in_thread(lambda: keys.create("acme", "read", None, settings, read_only=True))
-    seeded(served, {"authorization": f"Bearer {owner}"})
+    seeded(served, {"authorization": f"Bearer {owner}"}, turns=1)
     facts = browse(served, "keys", owner=owner, reader=reader)
     assert (facts["reader"], facts["owner"]) == (0, 4)
     assert facts["kept"] == [1, 0, 0]
