@@ -220,6 +220,7 @@ def test_causes_are_found_by_links(built: Path, served: str) -> None:
     """
     facts = browse(served, "causes", conversation=went_wrong(served))
     assert facts["sought"] == ["Swahili"]
+    assert "Where is the harbour?" in facts["dropped"]
     assert "tools changed" in facts["epochs"]
     assert facts["differs"].startswith("First difference: item 1 of "), facts
     assert facts["changed"] == [" of the book"]

@@ -202,6 +202,8 @@ async function causes(): Promise<void> {
   await shows("“Swahili” is not in the text that stands for the messages.");
   await page.locator(".sought mark").waitFor();
   facts["sought"] = await page.locator(".sought mark").allTextContents();
+  await page.getByText("Important statements without room").first().click();
+  facts["dropped"] = await page.locator(".dropped").textContent();
   await audit(page, "the compaction of a message");
   await follow("All compactions");
   await shows("Receipts");

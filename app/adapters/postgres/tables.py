@@ -499,6 +499,7 @@ compactions = sa.Table(
     sa.Column("undone_at", sa.DateTime(timezone=True)),
     sa.Column("summary_input", sa.Text),
     sa.Column("cached_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("target_tokens", sa.BigInteger),
     _time("created_at"),
 )
 

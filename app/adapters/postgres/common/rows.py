@@ -405,6 +405,7 @@ def compaction_from(row: Any) -> Compaction:
         degraded=tuple(row["degraded"]),
         summary_input=row["summary_input"],
         cached_tokens=row["cached_tokens"],
+        target_tokens=row["target_tokens"],
         created_at=row["created_at"],
         undone_at=row["undone_at"],
     )
