@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
@@ -149,7 +148,7 @@ class UsageRepository:
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         values = fields_of(report) | fields_of(report.usage)
-        regions = [*astuple(report.regions)] if report.regions is not None else None
+        regions = [*fields_of(report.regions).values()] if report.regions is not None else None
         values |= {"conversation_id": conversation_id, "usage": report.usage_json}
         values |= {"regions": regions}
         added = await self._session.run(ADD_REPORT, **values)
