@@ -218,7 +218,12 @@ def test_causes_are_found_by_links(built: Path, served: str) -> None:
 
     [inspector.causes]
     """
-    facts = browse(served, "causes", conversation=went_wrong(served))
+    conversation = went_wrong(served)
+    assert httpx.post(f"{served}/v1/conversations", json={"model": "gpt-4o"}).is_success
+    facts = browse(served, "causes", conversation=conversation)
+    assert facts["listed"] == 1  # the search keeps the conversation that has the word
+    assert facts["regions"] == ["Messages", "Summaries", "Tools"]
+    assert facts["items"] == "message 38"
     assert facts["sought"] == ["Swahili"]
     assert "Where is the harbour?" in facts["dropped"]
     assert "tools changed" in facts["epochs"]
@@ -266,6 +271,7 @@ def test_a_list_leaves_the_archive_alone(
         listed = client.get("/conversations?include=usage").json()["data"]
     assert [item["usage"] is None for item in listed] == [item["archived"] for item in listed]
     assert facts["use"] == {"archived": 1, "read": 1}
+    assert facts["asked"] == ["/v1/conversations"]  # one answer for all rows
     assert [item["archived"] for item in listed].count(True) == 1
 
 

@@ -196,6 +196,8 @@ async function causes(): Promise<void> {
   const follow = async (link: string): Promise<void> => page.getByRole("link", { name: link, exact: true }).first().click();
 
   await see(page, "#/conversations?q=Swahili", "Messages with");
+  await page.locator(".hits a").first().waitFor();
+  facts["listed"] = await page.locator("tbody tr").count();
   await page.locator(".hits a").first().click();
   await follow("see the compaction");
   await shows("The compaction that hides message 3");
@@ -210,6 +212,8 @@ async function causes(): Promise<void> {
 
   await see(page, `#/c/${id}/time`, "what changed");
   facts["epochs"] = await page.locator(".badge.due").allTextContents();
+  await page.locator(".u-legend .u-label", { hasText: "Summaries" }).waitFor();
+  facts["regions"] = (await page.locator(".u-legend .u-label").allTextContents()).slice(1, 4);
   facts["first calls"] = await page.locator("section[aria-label=Epochs] td:nth-child(3)").allTextContents();
   await follow("what changed");
   await shows(/^First difference: item /);
@@ -220,6 +224,7 @@ async function causes(): Promise<void> {
   const payload = async (link: string): Promise<string | null> => {
     await follow(link);
     await shows(/^The model received/);
+    facts["items"] = await page.locator("article header a[href*=as_of] + .badge + a").first().textContent();
     await audit(page, `the ${link} payload`);
     await page.getByLabel("Search this conversation").fill("Swahili");
     await page.getByLabel("Search this conversation").press("Enter");
@@ -247,9 +252,12 @@ async function causes(): Promise<void> {
 /** The list beside an archived conversation: it has the figures of the other one only. */
 async function archive(): Promise<void> {
   const page = await opened();
+  const asked = new Set<string>();
+  page.on("request", (request) => new URL(request.url()).pathname.startsWith("/v1/conversations") && asked.add(new URL(request.url()).pathname));
   await see(page, "#/conversations", "archived");
   await page.locator("td.use .meter").waitFor();
   facts["use"] = { archived: await page.locator("td.use", { hasText: "archived" }).count(), read: await page.locator("td.use .meter").count() };
+  facts["asked"] = [...asked];
 }
 
 /** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
