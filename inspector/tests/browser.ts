@@ -23,7 +23,7 @@ const browser = await playwright.launch({
 
 async function opened(options: BrowserContextOptions = {}): Promise<Page> {
   const context = await browser.newContext({ locale: "en-US", viewport: { width: 1280, height: 900 }, ...options });
-  context.setDefaultTimeout(10_000);
+  context.setDefaultTimeout(30_000); // a loaded machine draws the API reference late
   const page = await context.newPage();
   await page.addInitScript(() => {
     document.addEventListener("securitypolicyviolation", (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI}`));
