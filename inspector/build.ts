@@ -1,54 +1,71 @@
-// Bundles the page into `app/inspector_files`: index.html, and files with a hash in their names.
+// Bundles the pages into `app/inspector_files`: index.html and docs.html, and files with a hash in
+// their names.
 
 import { mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
-import { build } from "esbuild";
+import { build, type BuildOptions } from "esbuild";
 
 const folder = join(import.meta.dirname, "..", "app", "inspector_files");
 const fresh = `${folder}.new`;
 
 rmSync(fresh, { recursive: true, force: true });
 mkdirSync(fresh, { recursive: true });
-const { metafile } = await build({
-  entryPoints: [join(import.meta.dirname, "src", "main.tsx")],
-  outdir: fresh,
-  entryNames: "[name]-[hash]",
-  chunkNames: "chunk-[hash]",
-  splitting: true,
-  bundle: true,
-  minify: true,
-  format: "esm",
-  target: "es2022",
-  legalComments: "none",
-  metafile: true,
-});
-const names = Object.keys(metafile.outputs).map((path) => basename(path));
-const named = (ending: string): string => {
-  const name = names.find((each) => each.startsWith("main-") && each.endsWith(ending));
-  if (name === undefined) throw new Error(`nothing was built that ends with ${ending}`);
-  return name;
-};
 
-// URLs are relative to `/inspector`, so that the page works behind a proxy that adds a prefix.
-writeFileSync(
-  join(fresh, "index.html"),
-  `<!doctype html>
+/** Bundle a script with its styles, and return the names of both. */
+async function bundled(source: string, options: BuildOptions): Promise<{ script: string; style: string }> {
+  const { metafile } = await build({
+    entryPoints: [join(import.meta.dirname, "src", source)],
+    outdir: fresh,
+    entryNames: "[name]-[hash]",
+    chunkNames: "chunk-[hash]",
+    bundle: true,
+    minify: true,
+    target: "es2022",
+    legalComments: "none",
+    metafile: true,
+    ...options,
+  });
+  const names = Object.keys(metafile?.outputs ?? {}).map((path) => basename(path));
+  const named = (ending: string): string => {
+    const name = names.find((each) => each.startsWith(source.split(".")[0] ?? source) && each.endsWith(ending));
+    if (name === undefined) throw new Error(`nothing was built of ${source} that ends with ${ending}`);
+    return name;
+  };
+  return { script: named(".js"), style: named(".css") };
+}
+
+// URLs are relative to `/inspector` and `/docs`, so that the pages work behind a proxy that adds a
+// prefix.
+const page = (title: string, colours: string, style: string, script: string, body: string): string => `<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Context inspector</title>
+<meta name="color-scheme" content="${colours}">
+<title>${title}</title>
 <link rel="icon" href="data:,">
-<link rel="stylesheet" href="inspector/${named(".css")}">
-<script type="module" src="inspector/${named(".js")}"></script>
+<link rel="stylesheet" href="inspector/${style}">
+${script}
 </head>
 <body>
-<div id="app"></div>
-<noscript>The inspector needs JavaScript. The API reference is at <a href="docs">/docs</a>.</noscript>
+${body}
 </body>
 </html>
-`,
+`;
+
+const inspector = await bundled("main.tsx", { format: "esm", splitting: true });
+const docs = await bundled("docs.ts", { format: "iife" });
+writeFileSync(
+  join(fresh, "index.html"),
+  page("Context inspector", "light dark", inspector.style, `<script type="module" src="inspector/${inspector.script}"></script>`,
+    `<div id="app"></div>
+<noscript>The inspector needs JavaScript. The API is described at <a href="openapi.json">/openapi.json</a>.</noscript>`),
+);
+writeFileSync(
+  join(fresh, "docs.html"),
+  page("Context Service API", "light", docs.style, `<script defer src="inspector/${docs.script}"></script>`,
+    `<div id="swagger-ui"></div>
+<noscript>The reference needs JavaScript. The API is described at <a href="openapi.json">/openapi.json</a>.</noscript>`),
 );
 rmSync(folder, { recursive: true, force: true });
 renameSync(fresh, folder);

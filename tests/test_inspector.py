@@ -78,7 +78,7 @@ def turn(number: int, output: str) -> list[dict[str, Any]]:
     ]
 
 
-def seeded(url: str, headers: dict[str, str] | None = None) -> str:
+def seeded(url: str, headers: dict[str, str] | None = None, turns: int = 12) -> str:
     """Make an agent, a conversation, builds, a compaction, usage, a pin and a snapshot."""
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
 
@@ -104,7 +104,7 @@ def seeded(url: str, headers: dict[str, str] | None = None) -> str:
         conversation_id: str = post("/v1/conversations", body)["conversation_id"]
         path = f"/v1/conversations/{conversation_id}"
         lines = "".join(f"row {number} of the output {MARKUP}\n" for number in range(1, 2001))
-        for number in range(12):
+        for number in range(turns):
             output = lines if number == 11 else f"{MARKUP} berth {number}"
             post(f"{path}/messages", {"messages": turn(number, output)})
             context = post(f"{path}/context", {})
@@ -142,7 +142,11 @@ def test_the_browser_script_is_typed(built: Path) -> None:
 
 def test_the_page_is_small(built: Path) -> None:
     """All scripts and styles together are at most 200 KB, compressed. [inspector.small]"""
-    files = [path for path in built.iterdir() if path.suffix in (".js", ".css")]
+    files = [
+        path
+        for path in built.iterdir()
+        if path.suffix in (".js", ".css") and not path.name.startswith("docs-")
+    ]
     assert len(files) >= 2
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MAX_BUNDLE_BYTES
 
@@ -150,8 +154,8 @@ def test_the_page_is_small(built: Path) -> None:
 def test_every_view_is_sound(built: Path, served: str) -> None:
     """Markup in each field stays text, and each view is accessible in light, dark and narrow.
 
-    No view asks another host, violates the policy, or reports an error.
-    [inspector.text, inspector.accessible]
+    No view and no API reference asks another host, violates the policy, or reports an error.
+    [inspector.text, inspector.accessible, operation.pages]
     """
     browse(served, "views", conversation=seeded(served))
 
@@ -214,8 +218,14 @@ def test_causes_are_found_by_links(built: Path, served: str) -> None:
 
     [inspector.causes]
     """
-    facts = browse(served, "causes", conversation=went_wrong(served))
+    conversation = went_wrong(served)
+    assert httpx.post(f"{served}/v1/conversations", json={"model": "gpt-4o"}).is_success
+    facts = browse(served, "causes", conversation=conversation)
+    assert facts["listed"] == 1  # the search keeps the conversation that has the word
+    assert facts["regions"] == ["Messages", "Summaries", "Tools"]
+    assert facts["items"] == "message 38"
     assert facts["sought"] == ["Swahili"]
+    assert "Where is the harbour?" in facts["dropped"]
     assert "tools changed" in facts["epochs"]
     assert facts["differs"].startswith("First difference: item 1 of "), facts
     assert facts["changed"] == [" of the book"]
@@ -258,8 +268,10 @@ def test_a_list_leaves_the_archive_alone(
         assert in_thread(archive) == 1
         assert client.post("/conversations", json={"model": "gpt-4o"}).is_success
         facts = browse(url, "archive")
-        listed = client.get("/conversations").json()["data"]
+        listed = client.get("/conversations?include=usage").json()["data"]
+    assert [item["usage"] is None for item in listed] == [item["archived"] for item in listed]
     assert facts["use"] == {"archived": 1, "read": 1}
+    assert facts["asked"] == ["/v1/conversations"]  # one answer for all rows
     assert [item["archived"] for item in listed].count(True) == 1
 
 
@@ -267,14 +279,17 @@ def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> N
     """The page asks for a key, keeps it for the tab, and offers a reader nothing to change."""
     owner = in_thread(keys.create, "acme", "all", None, settings)
     reader = in_thread(lambda: keys.create("acme", "read", None, settings, read_only=True))
-    seeded(served, {"authorization": f"Bearer {owner}"})
+    seeded(served, {"authorization": f"Bearer {owner}"}, turns=1)
     facts = browse(served, "keys", owner=owner, reader=reader)
     assert (facts["reader"], facts["owner"]) == (0, 4)
     assert facts["kept"] == [1, 0, 0]
 
 
 def test_long_conversations_stay_quick(built: Path, served: str) -> None:
-    """A conversation of 10,000 messages shows within seconds, in few elements."""
+    """A conversation of 10,000 messages shows with few requests and bytes, in few elements.
+
+    [inspector.quick]
+    """
     with httpx.Client(base_url=served, timeout=60) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
         path = f"/v1/conversations/{created['conversation_id']}"
@@ -290,4 +305,5 @@ def test_long_conversations_stay_quick(built: Path, served: str) -> None:
     facts = browse(served, "speed", conversation=created["conversation_id"], head="10000")
     print(facts)
     assert facts["scroll"]["rows"] < 60
-    assert facts["first view"] < 10_000  # a loaded machine; see docs/inspector.md for the figures
+    first = facts["first view"]  # its times depend on the machine: see docs/inspector.md
+    assert first["requests"] <= 10 and first["kb"] < 350

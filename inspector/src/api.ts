@@ -6,11 +6,12 @@ import type { components, paths } from "./schema.ts";
 
 export type Schemas = components["schemas"];
 export type Conversation = Schemas["ShownConversation"];
-export type ConversationItem = Schemas["ConversationItem"];
+export type ConversationItem = Schemas["ListedConversation"];
 export type Agent = Schemas["AgentItem"];
 export type Message = Schemas["StoredMessage"] & Record<string, unknown>;
 export type Receipt = Schemas["Receipt"];
 export type Preview = Schemas["PreviewedContext"];
+export type ShownMessage = Schemas["PreviewedMessage"];
 export type Reading = Schemas["Reading"];
 export type Format = Schemas["FormatName"];
 export type Snapshot = Schemas["Snapshot"];

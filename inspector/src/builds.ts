@@ -1,6 +1,7 @@
 // The builds of a conversation that are known, and the payload of each.
 
 import { api, at, type Epoch, good, type Report, type Schemas } from "./api.ts";
+import { DEFINITION } from "./content.ts";
 import { time, words } from "./format.ts";
 import { type Resource, useResource } from "./resource.ts";
 import { reasonText } from "./ui.tsx";
@@ -49,14 +50,22 @@ export function useBuilds(id: string, head: number): Resource<Build[]> {
 export const readBuild = (id: string, as_of: string): Promise<Schemas["EarlierBuild"]> =>
   good(api.GET("/v1/conversations/{conversation_id}/context", { params: { ...at(id), query: { as_of } } }));
 
+export interface PayloadItem {
+  item: Fields;
+  number: number;
+  /** Its newest message; null for tools, system prompt, summaries and notes. */
+  seq: number | null;
+}
+
 /** Return the parts of a payload in the order in which providers read them: tools, system, history. */
-export function itemsOf({ payload }: Schemas["EarlierBuild"]): Fields[] {
+export function itemsOf({ payload, item_seqs }: Schemas["EarlierBuild"]): PayloadItem[] {
   const fields = payload as Fields;
   const config = fields["config"] as Fields | undefined;
   const system = fields["system"] ?? fields["instructions"] ?? config?.["system_instruction"];
   const items = (fields["messages"] ?? fields["input"] ?? fields["contents"] ?? []) as Fields[];
-  const tools = ((fields["tools"] ?? config?.["tools"] ?? []) as Fields[]).map((tool) => ({ role: "tool definition", content: JSON.stringify(tool) }));
-  return [...tools, ...(system === undefined || system === null ? [] : [{ role: "system", content: system }]), ...items];
+  const tools = ((fields["tools"] ?? config?.["tools"] ?? []) as Fields[]).map((tool) => ({ role: DEFINITION, content: tool }));
+  const before = [...tools, ...(system === undefined || system === null ? [] : [{ role: "system", content: system }])];
+  return [...before, ...items].map((item, index) => ({ item, number: index + 1, seq: item_seqs[index - before.length] ?? null }));
 }
 
 export const kindOf = (item: Fields): string => String(item["role"] ?? item["type"] ?? "item");

@@ -1,12 +1,15 @@
 // The parts of a message, whatever format it was sent in.
 
 export interface Part {
-  kind: "text" | "call" | "result" | "reasoning" | "media" | "other";
+  kind: "text" | "call" | "result" | "reasoning" | "media" | "definition" | "other";
   text: string;
   name?: string;
   /** What a call and its result have in common. */
   id?: string;
 }
+
+/** The role of tool definitions among the items of a payload. */
+export const DEFINITION = "tool definition";
 
 type Json = unknown;
 type Fields = Record<string, Json>;
@@ -87,7 +90,14 @@ export function toolNames(messages: Iterable<Fields | undefined>): Map<string, s
   return names;
 }
 
+/** Return what a tool definition of any format says of the tools in it. */
+function definitions(tool: Fields): Part[] {
+  const inner = tool["functionDeclarations"] ?? tool["function_declarations"] ?? tool["function"] ?? tool;
+  return (Array.isArray(inner) ? inner : [inner]).filter(isFields).map((each) => ({ kind: "definition", name: string(each["name"] ?? each["type"] ?? "tool"), text: pretty(each) }));
+}
+
 function read(message: Fields): Part[] {
+  if (message["role"] === DEFINITION && isFields(message["content"])) return definitions(message["content"]);
   const parts: Part[] = [];
   for (const key of ["reasoning_content", "reasoning"]) {
     if (typeof message[key] === "string" && message[key])
@@ -116,7 +126,7 @@ const hasBlocks = (content: Json): boolean =>
 /** Return a message in one line of at most `length` characters. */
 export function lineOf(message: Fields, length = 240): string {
   const words = partsOf(message).map((part) =>
-    part.kind === "call" ? `→ ${part.name ?? "tool"}(${part.text})` : part.kind === "media" ? `[${part.text}]` : part.text,
+    part.kind === "definition" ? `${part.name}: ${part.text}` : part.kind === "call" ? `→ ${part.name ?? "tool"}(${part.text})` : part.kind === "media" ? `[${part.text}]` : part.text,
   );
   const line = words.join(" · ").slice(0, length * 2).replace(/\s+/g, " ").trim();
   return line.length > length ? `${line.slice(0, length)}…` : line || "(empty)";

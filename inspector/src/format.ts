@@ -35,7 +35,7 @@ const steps: [number, Intl.RelativeTimeFormatUnit][] = [
   [31_557_600, "month"],
   [Infinity, "year"],
 ];
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 
 /** Return a time in the reader's zone. */
 export const time = (iso: string): string => clock.format(new Date(iso));

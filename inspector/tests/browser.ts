@@ -23,7 +23,7 @@ const browser = await playwright.launch({
 
 async function opened(options: BrowserContextOptions = {}): Promise<Page> {
   const context = await browser.newContext({ locale: "en-US", viewport: { width: 1280, height: 900 }, ...options });
-  context.setDefaultTimeout(10_000);
+  context.setDefaultTimeout(30_000); // a loaded machine draws the API reference late
   const page = await context.newPage();
   await page.addInitScript(() => {
     document.addEventListener("securitypolicyviolation", (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI}`));
@@ -108,6 +108,12 @@ async function views(): Promise<void> {
       await page.waitForLoadState("load");
       await audit(page, hash, look);
     }
+    if (look === "light") {
+      await page.goto(`${url}/docs`);
+      await page.getByText("/v1/conversations/{conversation_id}/context", { exact: true }).first().waitFor();
+      await page.goto(`${url}/inspector#/conversations`);
+      await page.getByText("Window used").first().waitFor();
+    }
     const state = await page.evaluate(() => ({ hacked: "hacked" in globalThis, markup: document.querySelectorAll("main script, main img, main iframe").length, cookies: document.cookie }));
     if (state.hacked || state.markup || state.cookies) problems.push(`${look}: ${JSON.stringify(state)}`);
     await page.context().close();
@@ -190,18 +196,24 @@ async function causes(): Promise<void> {
   const follow = async (link: string): Promise<void> => page.getByRole("link", { name: link, exact: true }).first().click();
 
   await see(page, "#/conversations?q=Swahili", "Messages with");
+  await page.locator(".hits a").first().waitFor();
+  facts["listed"] = await page.locator("tbody tr").count();
   await page.locator(".hits a").first().click();
   await follow("see the compaction");
   await shows("The compaction that hides message 3");
   await shows("“Swahili” is not in the text that stands for the messages.");
   await page.locator(".sought mark").waitFor();
   facts["sought"] = await page.locator(".sought mark").allTextContents();
+  await page.getByText("Important statements without room").first().click();
+  facts["dropped"] = await page.locator(".dropped").textContent();
   await audit(page, "the compaction of a message");
   await follow("All compactions");
   await shows("Receipts");
 
   await see(page, `#/c/${id}/time`, "what changed");
   facts["epochs"] = await page.locator(".badge.due").allTextContents();
+  await page.locator(".u-legend .u-label", { hasText: "Summaries" }).waitFor();
+  facts["regions"] = (await page.locator(".u-legend .u-label").allTextContents()).slice(1, 4);
   facts["first calls"] = await page.locator("section[aria-label=Epochs] td:nth-child(3)").allTextContents();
   await follow("what changed");
   await shows(/^First difference: item /);
@@ -212,6 +224,7 @@ async function causes(): Promise<void> {
   const payload = async (link: string): Promise<string | null> => {
     await follow(link);
     await shows(/^The model received/);
+    facts["items"] = await page.locator("article header a[href*=as_of] + .badge + a").first().textContent();
     await audit(page, `the ${link} payload`);
     await page.getByLabel("Search this conversation").fill("Swahili");
     await page.getByLabel("Search this conversation").press("Enter");
@@ -239,9 +252,12 @@ async function causes(): Promise<void> {
 /** The list beside an archived conversation: it has the figures of the other one only. */
 async function archive(): Promise<void> {
   const page = await opened();
+  const asked = new Set<string>();
+  page.on("request", (request) => new URL(request.url()).pathname.startsWith("/v1/conversations") && asked.add(new URL(request.url()).pathname));
   await see(page, "#/conversations", "archived");
   await page.locator("td.use .meter").waitFor();
   facts["use"] = { archived: await page.locator("td.use", { hasText: "archived" }).count(), read: await page.locator("td.use .meter").count() };
+  facts["asked"] = [...asked];
 }
 
 /** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
@@ -271,13 +287,30 @@ async function keys(): Promise<void> {
   facts["owner"] = await seen(task["owner"] ?? "");
 }
 
-/** How long views take on a long conversation, by the browser's own marks. */
+/** How long views take on a long conversation by the browser's own clocks, and what they cost. */
 async function speed(): Promise<void> {
   const id = encodeURIComponent(task["conversation"] ?? "");
   const page = await opened();
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
+  await devtools.send("Network.enable");
+  let [requests, bytes] = [0, 0];
+  devtools.on("Network.requestWillBeSent", () => (requests += 1));
+  devtools.on("Network.dataReceived", ({ dataLength }) => (bytes += dataLength));
+  await page.addInitScript(() => {
+    const longest = { longest: 0 };
+    Object.assign(globalThis, { tasks: longest });
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) longest.longest = Math.max(longest.longest, entry.duration);
+    }).observe({ type: "longtask", buffered: true });
+  });
+  const busy = async (): Promise<number> => (await devtools.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration")?.value ?? 0;
   const took = async (name: string, hash: string, text: string, start: number): Promise<void> => {
+    const [tasks, asked, received] = [await busy(), requests, bytes];
     await see(page, hash, text);
-    facts[name] = Math.round(await page.evaluate((from) => performance.now() - from, start));
+    const ms = Math.round(await page.evaluate((from) => performance.now() - from, start));
+    const longest = Math.round(await page.evaluate(() => (globalThis as unknown as { tasks: { longest: number } }).tasks.longest));
+    facts[name] = { ms, cpu: Math.round((await busy() - tasks) * 1000), longest, requests: requests - asked, kb: Math.round((bytes - received) / 1000) };
   };
   await took("first view", `#/c/${id}/window`, "stable prefix:", 0);
   await took("messages", `#/c/${id}/messages`, `#${task["head"]}`, await page.evaluate(() => performance.now()));

@@ -499,6 +499,7 @@ compactions = sa.Table(
     sa.Column("undone_at", sa.DateTime(timezone=True)),
     sa.Column("summary_input", sa.Text),
     sa.Column("cached_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("target_tokens", sa.BigInteger),
     _time("created_at"),
 )
 
@@ -651,6 +652,8 @@ usage_reports = sa.Table(
     sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
     # The token count before calibration, if it is known.
     sa.Column("estimated_tokens", sa.BigInteger),
+    # Its parts, in the order of the fields of `Usage`.
+    sa.Column("regions", ARRAY(sa.BigInteger)),
     sa.Column("usage", sa.Text, nullable=False),
     _time("created_at"),
 )

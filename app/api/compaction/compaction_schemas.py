@@ -70,6 +70,10 @@ class MadeSummary(ResponseSchema):
     sections: list[SummarySection] = Field(
         description="What became of the statements of each section; empty for a model's summary."
     )
+    unlisted: str | None = Field(
+        description="Important statements that had no room in it or in an earlier one, by section:"
+        " a later summary with room lists them. In `made` alone."
+    )
 
 
 _SUMMARY: dict[str, Any] = {
@@ -79,6 +83,7 @@ _SUMMARY: dict[str, Any] = {
     "tokens": 16,
     "sources": [[6, 41]],
     "sections": [],
+    "unlisted": None,
 }
 _RESULT_WITHOUT_MODEL: dict[str, Any] = {
     "compacted": False,
@@ -126,6 +131,7 @@ _RECEIPT: dict[str, Any] = {
     "cost_usd": 0.00081,
     "summary_input": "transcript",
     "cached_tokens": 0,
+    "target_tokens": None,
     "duration_ms": 1834,
     "degraded": [],
     "created_at": "2026-01-05T09:31:12.000123+00:00",
@@ -295,6 +301,10 @@ class Receipt(ResponseSchema):
     )
     cached_tokens: int = Field(
         description="The part of `input_tokens` that was read from the provider's cache."
+    )
+    target_tokens: int | None = Field(
+        description="The target that was asked for; null where the policy decided, and after an"
+        " import."
     )
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")

@@ -213,7 +213,10 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
         "retain": view.retain,
         "note": view.note,
         "summaries": [_summary(summary) for summary in view.summaries],
-        "made": [_summary(summary) for summary in compaction.made],
+        "made": [
+            _summary(summary) | {"unlisted": summary.unlisted or None}
+            for summary in compaction.made
+        ],
     }
     return {
         name: other[name] if name in other else getattr(compaction, name)
@@ -233,6 +236,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "tokens": summary.tokens,
         "sources": [_range(span) for span in summary.sources],
         "sections": [asdict(section) for section in summary.sections],
+        "unlisted": None,
     }
 
 

@@ -23,8 +23,12 @@ from app.api.http.fields import (
     examples,
 )
 from app.api.http.pages import Page
+from app.api.payload.budget_schemas import BUDGET, Budget
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.expiry import MAX_TTL_SECONDS, Expiry
 from app.domain.conversations.rolling_window import INHERIT
+from app.domain.models.budget import Pressure
+from app.domain.models.usage_totals import MAX_DAYS
 
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
 
@@ -46,6 +50,17 @@ _ITEM: dict[str, Any] = {
     "archived": False,
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
+}
+_USAGE: dict[str, Any] = {
+    "budget": BUDGET,
+    "pressure": "ok",
+    "cost_usd": 0.0127,
+    "saved_tokens": 1204,
+    "last_compaction": {
+        "compaction_id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
+        "created_at": "2026-01-05T09:36:02.123456+00:00",
+        "trigger": "background",
+    },
 }
 CONVERSATION: dict[str, Any] = {
     **_ITEM,
@@ -134,6 +149,42 @@ class ConversationItem(ListedSettings):
     )
 
 
+class LastCompaction(ResponseSchema):
+    """The newest compaction of a conversation."""
+
+    compaction_id: str = Field(description="Its id.")
+    created_at: datetime = Field(description="When it was applied.")
+    trigger: Trigger = Field(description="Why it ran.")
+
+
+class ConversationUsage(ResponseSchema):
+    """How full the context window of a conversation is, and what it cost."""
+
+    budget: Budget | None = Field(
+        description="The budget of the next build; null without a known context window."
+    )
+    pressure: Pressure | None = Field(description="The highest level reached.")
+    cost_usd: float | None = Field(
+        description=f"Price of its calls of the last {MAX_DAYS} days; null where none has a price."
+    )
+    saved_tokens: int = Field(
+        description="Tokens that compactions and previews of results saved in these days."
+    )
+    last_compaction: LastCompaction | None = Field(
+        description="Its newest compaction, undone or not; null without one."
+    )
+
+
+class ListedConversation(ConversationItem):
+    """A conversation in a list, on request with its usage."""
+
+    model_config = examples({**_ITEM, "usage": _USAGE})
+
+    usage: ConversationUsage | None = Field(
+        description="With `include=usage`; null without it, and for archived conversations."
+    )
+
+
 class ClearedConversation(ResponseSchema):
     """A conversation that was cleared."""
 
@@ -150,10 +201,10 @@ class ClearedConversation(ResponseSchema):
     head_seq: int = Field(description="Seq of the newest message that was cleared.")
 
 
-class ConversationPage(Page[ConversationItem]):
+class ConversationPage(Page[ListedConversation]):
     """Conversations, newest first in the requested order."""
 
-    model_config = examples({"data": [_ITEM], "next_cursor": None})
+    model_config = examples({"data": [{**_ITEM, "usage": None}], "next_cursor": None})
 
 
 class ShownConversation(EffectiveSettings, ConversationItem):

@@ -16,6 +16,7 @@ from app.api.conversations.conversation_schemas import (
 from app.api.conversations.list_filters import (
     METADATA_PARAMETER,
     Filter,
+    Include,
     Order,
     cursor_at,
     place_from,
@@ -36,11 +37,13 @@ from app.api.http.errors import problems_of
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
+from app.api.payload.usage_totals import shown_usd
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import ListOrder
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
+from app.services.conversations.listing import ListedUsage
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
@@ -88,6 +91,7 @@ async def list_conversations(
     request: Request,
     wanted: Filter,
     order: Order = "created",
+    include: Include = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
@@ -96,13 +100,24 @@ async def list_conversations(
     Filters are combined: a conversation must match all of them. Repeat the filters and `order` with
     a cursor. A page may have fewer items than `limit`, or none, and still a `next_cursor`.
     """
+    with_usage = include is not None
     list_order = ListOrder(order)
     before = place_from(cursor, wanted, list_order) if cursor else None
     page = await services(request).conversations.list(
-        tenant_of(request), wanted, list_order, limit, before, read_of(request)
+        tenant_of(request),
+        wanted,
+        list_order,
+        limit,
+        before,
+        read_of(request),
+        with_usage=with_usage,
     )
     next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None
-    return Json({"data": [_item(found) for found in page.items], "next_cursor": next_cursor})
+    data = [
+        _item(found) | {"usage": _usage_json(page.usage.get(found.conversation_id))}
+        for found in page.items
+    ]
+    return Json({"data": data, "next_cursor": next_cursor})
 
 
 @router.get(
@@ -222,6 +237,19 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "expires_at": conversation.expires_at,
         "archived": conversation.is_archived,
         **listed_settings(conversation),
+    }
+
+
+def _usage_json(usage: ListedUsage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    status, totals = usage.status, usage.totals
+    return {
+        "budget": status.budget if status is not None else None,
+        "pressure": status.pressure.pressure if status is not None else None,
+        "cost_usd": shown_usd(totals.cost_usd),
+        "saved_tokens": totals.saved_tokens,
+        "last_compaction": totals.last_compaction,
     }
 
 

@@ -82,6 +82,13 @@ Order = Annotated[
     Literal["created", "active"],
     Query(description="Newest first: by creation, or by the newest append."),
 ]
+Include = Annotated[
+    Literal["usage"] | None,
+    Query(
+        description="`usage` adds to each conversation the budget of its next build, its cost and"
+        " its last compaction, in one answer instead of three requests for each."
+    ),
+]
 
 
 def _conversation_filter(

@@ -33,13 +33,12 @@ from app.domain.tenancy.quotas import QuotaKind, QuotaState
 
 PUBLIC_PATHS = frozenset(
     {
-        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/inspector"),
-        *("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"),
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/inspector"),
     }
 )
 """Paths without authentication."""
 PUBLIC_FOLDER = "/inspector/"
-"""The folder of the inspector's files, which need none either."""
+"""The folder of the files of `/inspector` and `/docs`, which need none either."""
 ANY_HOST = "*"
 """The allowed host that allows all hosts."""
 

@@ -1,12 +1,13 @@
 """`/`, `/inspector` and `/docs`: the pages that a browser opens first.
 
 1. They need no key and contain nothing of a tenant.
-2. `/docs` works without a network: its files come from a package. The URLs in it are relative, so
-   that it also works behind a proxy that adds a path prefix.
+2. They work without a network. The URLs in them are relative, so that they also work behind a
+   proxy that adds a path prefix.
 3. Their Content-Security-Policy allows files of this service only, and no inline script.
-4. The inspector is built from `inspector/` into a folder of this package. Names of its files
-   contain a hash of their content, so that browsers keep them; the page itself is asked for again.
-5. Without that folder `/inspector` says how to build it, and `/` lists links.
+4. The inspector and the API reference are built from `inspector/` into a folder of this package.
+   Names of their files contain a hash of their content, so that browsers keep them; the pages
+   themselves are asked for again.
+5. Without that folder `/inspector` and `/docs` say how to build it, and `/` lists links.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ _POLICY = (
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-_ASSET_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=3600"}
 _PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
 _HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 
@@ -60,31 +59,13 @@ _PAGE = """\
 {body}</body>
 </html>
 """
-_DOCS = _PAGE.format(
-    title=_TITLE,
-    head='<link rel="stylesheet" href="docs/swagger-ui.css">\n',
-    body='<div id="swagger-ui"></div>\n<script src="docs/swagger-ui-bundle.js"></script>\n'
-    '<script src="docs/start.js"></script>\n',
-)
-_START = """\
-SwaggerUIBundle({
-  url: "openapi.json",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  showExtensions: true,
-  showCommonExtensions: true,
-  validatorUrl: null,
-});
-"""
-_ASSETS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
-"""The files of the package that the page loads, with their media types."""
-
 _NOT_BUILT = _PAGE.format(
     title=_TITLE,
     head="",
-    body="<h1>The inspector is not built</h1>\n<p>In a checkout <code>make inspector</code>"
-    " builds it, as <code>make run</code> does before it starts the service. Released wheels and"
-    ' images have it.</p>\n<p>The API works without it: <a href="docs">its reference</a>.</p>\n',
+    body="<h1>This page is not built</h1>\n<p>In a checkout <code>make inspector</code>"
+    " builds the inspector and the API reference, as <code>make run</code> does before it starts"
+    " the service. Released wheels and images have both.</p>\n<p>The API works without them:"
+    ' <a href="openapi.json">its description</a>.</p>\n',
 )
 _KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
@@ -124,10 +105,13 @@ async def get_links(request: Request) -> Response:
 @docs_router.get("/inspector")
 async def inspector(request: Request) -> Response:
     """Return the inspector's page; 404 with an explanation where it is not built."""
-    folder = _inspector(request)
-    if folder is None:
-        return HTMLResponse(_NOT_BUILT, 404, headers=_PAGE_HEADERS)
-    return FileResponse(folder / "index.html", media_type="text/html", headers=_PAGE_HEADERS)
+    return _page(request, "index.html")
+
+
+@docs_router.get("/docs")
+async def docs(request: Request) -> Response:
+    """Return the API reference; 404 with an explanation where it is not built."""
+    return _page(request, "docs.html")
 
 
 @docs_router.get("/inspector/{name}")
@@ -142,37 +126,17 @@ async def inspector_file(request: Request, name: str) -> Response:
     return FileResponse(path, media_type=kind, headers=_HASHED_HEADERS)
 
 
-@docs_router.get("/docs")
-async def docs() -> Response:
-    """Return the API reference."""
-    return HTMLResponse(_DOCS, headers=_HEADERS)
-
-
-@docs_router.get("/docs/start.js")
-async def docs_start() -> Response:
-    """Return the script that starts Swagger UI."""
-    return Response(_START, media_type="text/javascript", headers=_ASSET_HEADERS)
-
-
-async def _asset(request: Request) -> Response:
-    name = request.url.path.rpartition("/")[2]
-    return FileResponse(_folder() / name, media_type=_ASSETS[name], headers=_ASSET_HEADERS)
-
-
-for _name in _ASSETS:
-    docs_router.add_api_route(f"/docs/{_name}", _asset)
+def _page(request: Request, name: str) -> Response:
+    folder = _inspector(request)
+    if folder is None:
+        return HTMLResponse(_NOT_BUILT, 404, headers=_PAGE_HEADERS)
+    return FileResponse(folder / name, media_type="text/html", headers=_PAGE_HEADERS)
 
 
 def _inspector(request: Request) -> Path | None:
     """Return the folder of the built inspector, None without one."""
     folder: Path = request.app.state.inspector
     return folder if (folder / "index.html").is_file() else None
-
-
-@cache
-def _folder() -> Path:
-    """Return the folder of Swagger UI's files, on first use."""
-    return Path(str(files("fastapi_offline") / "static"))
 
 
 @cache

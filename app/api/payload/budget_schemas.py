@@ -31,16 +31,21 @@ READING: dict[str, Any] = {
 }
 
 
-class Budget(ResponseSchema):
-    """The context window and its use in tokens; percentages from 0 to 100."""
+class Regions(ResponseSchema):
+    """The tokens of a payload by what they are used for."""
 
-    total: int = Field(description="The context window.")
-    max_output_tokens: int = Field(description="Kept free for the answer.")
     system_prompt: int = Field(description="Used by sections, except skills.")
     skill_prompts: int = Field(description="Used by sections of kind skill.")
     tool_descriptions: int = Field(description="Used by tool definitions.")
     summary: int = Field(description="Used by the summary of older messages.")
     conversation: int = Field(description="Used by messages.")
+
+
+class Budget(Regions):
+    """The context window and its use in tokens; percentages from 0 to 100."""
+
+    total: int = Field(description="The context window.")
+    max_output_tokens: int = Field(description="Kept free for the answer.")
     effective_window: int = Field(description="total - max_output_tokens.")
     used_tokens: int = Field(description="Sum of the components.")
     remaining_tokens: int = Field(description="effective_window - used_tokens.")

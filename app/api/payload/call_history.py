@@ -86,5 +86,6 @@ def _report_json(report: UsageReport) -> dict[str, Any]:
         "through_seq": report.through_seq,
         "token_usage": asdict(report.usage) | {"total_tokens": report.usage.total_tokens},
         "estimated_tokens": report.estimated_tokens,
+        "regions": asdict(report.regions) if report.regions is not None else None,
         "created_at": report.created_at,
     }

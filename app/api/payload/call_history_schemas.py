@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from app.api.http.fields import ResponseSchema, examples
+from app.api.payload.budget_schemas import Regions
 from app.api.payload.usage_schemas import TokenUsage
 from app.domain.common.messages import FormatName
 
@@ -34,6 +35,13 @@ _REPORT = {
         "total_tokens": 2954,
     },
     "estimated_tokens": 2790,
+    "regions": {
+        "system_prompt": 210,
+        "skill_prompts": 0,
+        "tool_descriptions": 96,
+        "summary": 644,
+        "conversation": 1840,
+    },
     "created_at": "2026-01-05T09:32:40.000123+00:00",
 }
 
@@ -82,6 +90,7 @@ class ReportItem(ResponseSchema):
     estimated_tokens: int | None = Field(
         description="The service's own count of the payload before calibration, if known."
     )
+    regions: Regions | None = Field(description="The parts of that count; null without one.")
     created_at: datetime = Field(description="When it was reported.")
 
 

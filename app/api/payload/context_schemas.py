@@ -28,7 +28,7 @@ from app.api.payload.append_schemas import Appended
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
-from app.domain.common.messages import FormatName
+from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.models.budget import Pressure
@@ -124,7 +124,7 @@ _EARLIER: dict[str, Any] = {
         "breakpoints",
         "tail",
     )
-}
+} | {"item_seqs": [1]}
 
 
 _PREVIEWED: dict[str, Any] = {
@@ -153,6 +153,9 @@ _PREVIEWED: dict[str, Any] = {
     )
 } | {
     "shown_ranges": [[1, 2]],
+    "shown_messages": [
+        {"seq": 1, "role": "user", "tokens": 14, "state": "verbatim", "pinned": False}
+    ],
     "cleared_through": 0,
     "uncleared_seqs": [],
     "summaries": [],
@@ -361,10 +364,8 @@ class CompactResult(ResponseSchema):
     )
 
 
-class EarlierBuild(ResponseSchema):
-    """The payload of an earlier build, byte for byte."""
-
-    model_config = examples(_EARLIER)
+class BuildPayload(ResponseSchema):
+    """The payload of a build."""
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
@@ -384,7 +385,18 @@ class EarlierBuild(ResponseSchema):
     )
 
 
-class BuiltContext(EarlierBuild):
+class EarlierBuild(BuildPayload):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = examples(_EARLIER)
+
+    item_seqs: list[int | None] = Field(
+        description="The newest message in each item of the payload; null for the system prompt,"
+        " summaries and notes."
+    )
+
+
+class BuiltContext(BuildPayload):
     """The payload for the next model call, with its budget and cache data."""
 
     model_config = examples(_BUILT)
@@ -438,6 +450,21 @@ class Thresholds(ResponseSchema):
     blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
 
 
+class PreviewedMessage(ResponseSchema):
+    """A message in a payload, without its content."""
+
+    seq: int = Field(description="Its seq.")
+    role: Role = Field(description="Its role.")
+    tokens: int = Field(
+        description="Its tokens there, before calibration; a cleared result has at most 80."
+    )
+    state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
+        description="`preview`: the beginning and end of a large result; `shortened`: those of an"
+        " oversized message; `cleared`: a placeholder stands for the result."
+    )
+    pinned: bool = Field(description="Whether it is pinned.")
+
+
 class SummaryPlace(ResponseSchema):
     """A summary in a payload."""
 
@@ -477,6 +504,9 @@ class PreviewedContext(ResponseSchema):
     defers_natively: bool = Field(description="Whether the provider itself defers them.")
     shown_ranges: list[list[int]] = Field(
         description="Ranges of seqs, the end excluded, whose messages the payload shows."
+    )
+    shown_messages: list[PreviewedMessage] = Field(
+        description="The newest 1,000 messages that the payload shows, in order."
     )
     cleared_through: int = Field(
         description="Large tool results up to this seq are placeholders; 0 for none."

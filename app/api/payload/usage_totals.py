@@ -162,7 +162,11 @@ def _calls(totals: CallTotals) -> dict[str, Any]:
     return {**asdict(totals), "total_tokens": tokens, "cost_usd": cost_usd}
 
 
-def _cost(totals: CallTotals, usd: float) -> float | None:
+def _cost(totals: CallTotals, amount: float) -> float | None:
     """Return an amount for these calls, None where none of them has a price."""
-    is_unknown = 0 < totals.calls == totals.unpriced_calls
-    return None if is_unknown else round(usd, _USD_DIGITS)
+    return shown_usd(amount) if totals.known_cost_usd is not None else None
+
+
+def shown_usd(amount: float | None) -> float | None:
+    """Return an amount without the decimals that a sum does not have."""
+    return None if amount is None else round(amount, _USD_DIGITS)

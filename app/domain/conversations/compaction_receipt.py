@@ -38,7 +38,8 @@ class Compaction:
       view with a provider's item has `provider` instead: it does not depend on the policy.
     - `model` is None without model calls. `summary_input` is what it read last, None for the
       built-in summariser. Of `input_tokens` it read `cached_tokens` from its provider's cache.
-    - `degraded` lists what the compaction did without.
+    - `degraded` lists what the compaction did without. `target_tokens` were asked for by its
+      caller, None where the policy decided.
     - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
     """
 
@@ -68,6 +69,7 @@ class Compaction:
     degraded: tuple[str, ...] = ()
     summary_input: str | None = None
     cached_tokens: int = 0
+    target_tokens: int | None = None
     created_at: datetime | None = None
     undone_at: datetime | None = None
 

@@ -111,6 +111,28 @@ class Places:
     end: Place | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LastCompaction:
+    """The newest compaction of a conversation, in a list; `trigger` is what started it."""
+
+    compaction_id: str
+    created_at: datetime
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTotals:
+    """What a list shows of a conversation's usage and compactions, as they are stored.
+
+    `cost_usd` and `saved_tokens` are sums of the last MAX_DAYS days; the cost is None where no
+    call has a price.
+    """
+
+    cost_usd: float | None
+    saved_tokens: int
+    last_compaction: LastCompaction | None
+
+
 def ordered_lead(wanted: ConversationFilter, order: ListOrder) -> Lead:
     """Return the index in the order of the list that the fewest filters are left to check for."""
     if order is ListOrder.ACTIVE:

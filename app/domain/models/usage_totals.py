@@ -58,6 +58,11 @@ class CallTotals:
     cost_usd: float = 0.0
     unpriced_calls: int = 0
 
+    @property
+    def known_cost_usd(self) -> float | None:
+        """The cost, None where no call has a price."""
+        return None if 0 < self.calls == self.unpriced_calls else self.cost_usd
+
     def plus(self, other: CallTotals) -> CallTotals:
         """Return the sums of both."""
         return CallTotals(

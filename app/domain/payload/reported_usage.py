@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy, StrategyName
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
-from app.domain.models.budget import Limits, Pressure, pressure_status
+from app.domain.models.budget import Limits, Pressure, Usage, pressure_status
 from app.domain.payload.epochs import NO_REQUESTED_WINDOW, EpochStart
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
@@ -72,7 +72,8 @@ class UsageReport:
     """A stored report: the usage object as it was sent, and the values read from it.
 
     `epoch` is that of its payload stream, None before any build. `estimated_tokens` is the count of
-    the payload before the factor, None where that is unknown.
+    the payload before the factor, None where that is unknown. `regions` are its parts; reports of
+    earlier versions have none.
     """
 
     report_id: str
@@ -83,6 +84,7 @@ class UsageReport:
     usage: TokenUsage
     usage_json: str
     estimated_tokens: int | None = None
+    regions: Usage | None = None
     created_at: datetime | None = None
 
 
@@ -188,9 +190,13 @@ def settings_difference(
     return None
 
 
-def raw_payload_tokens(
+def raw_payload_usage(
     resolved: ResolvedSettings, start: EpochStart, state: ConversationState, shown_tokens: int
-) -> int:
+) -> Usage:
     """Return the count, before the factor, of a payload with `shown_tokens` of the log."""
-    fixed = resolved.raw_fixed.system_prompt + resolved.raw_fixed.skill_prompts
-    return fixed + resolved.tool_tokens(start.tools) + state.summary_tokens + shown_tokens
+    return replace(
+        resolved.raw_fixed,
+        tool_descriptions=resolved.tool_tokens(start.tools),
+        summary=state.summary_tokens,
+        conversation=shown_tokens,
+    )

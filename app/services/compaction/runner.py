@@ -329,6 +329,7 @@ class CompactionRunner:
             cost_usd=calls.cost_usd,
             summary_input=calls.summary_input if executed.made else None,
             cached_tokens=calls.cached_tokens,
+            target_tokens=run.request.target_tokens,
             duration_ms=round(self._now_ms() - run.started_ms),
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),

@@ -103,18 +103,21 @@ class ConversationService(ConfigurableService[Conversation]):
         limit: int = 50,
         before: Place | None = None,
         read: ReadPermit = UNLIMITED,
+        *,
+        with_usage: bool = False,
     ) -> ConversationPage:
         """Return a page, newest first; `before` is the place to start after."""
         async with self._database.session() as repositories:
             return await list_conversations(
-                repositories.conversation_list,
+                repositories,
+                self._resolver,
                 tenant_id,
                 wanted,
                 order,
                 limit,
                 before,
-                self._resolver.default_model,
                 Bound(read.max_bytes),
+                with_usage=with_usage,
             )
 
     async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:

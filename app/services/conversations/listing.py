@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from app.domain.common.pages import Bound
+from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
     MAX_SCANNED,
     TRIED_PER_ITEM,
     ConversationFilter,
+    ListedTotals,
     ListOrder,
     Place,
     Places,
@@ -17,41 +19,77 @@ from app.domain.conversations.listing import (
     other_leads,
     rarest,
 )
-from app.services.ports import ConversationListRepository
+from app.services.ports import ConversationListRepository, Repositories
+from app.services.prompt.budget_status import BudgetStatus, read_budgets
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationPage:
-    """A page of a list; the list continues after the place `end`, None on the last page."""
+    """A page of a list; the list continues after the place `end`, None on the last page.
+
+    `usage` is by id, without archived conversations; it is empty unless it was requested.
+    """
 
     items: tuple[Conversation, ...]
     end: Place | None = None
+    usage: Mapping[str, ListedUsage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedUsage:
+    """What a list shows of a conversation's usage; `status` is None without a context window."""
+
+    status: BudgetStatus | None
+    totals: ListedTotals
+
+
+async def read_usage(
+    resolver: SettingsResolver,
+    session: Repositories,
+    listed: Sequence[tuple[Conversation, ListedTotals]],
+) -> Mapping[str, ListedUsage]:
+    """Return the usage of conversations by their ids, without those of the archive."""
+    present = [(item, totals) for item, totals in listed if not item.is_archived]
+    statuses = await read_budgets(resolver, session, [item for item, _ in present])
+    return {
+        item.conversation_id: ListedUsage(statuses.get(item.conversation_id), totals)
+        for item, totals in present
+    }
 
 
 async def list_conversations(
-    repository: ConversationListRepository,
+    session: Repositories,
+    resolver: SettingsResolver,
     tenant_id: str,
     wanted: ConversationFilter,
     order: ListOrder,
     limit: int,
     before: Place | None,
-    default_model: str | None,
     bound: Bound,
+    *,
+    with_usage: bool = False,
 ) -> ConversationPage:
     """Return the page after the place `before`; it may have fewer items than `limit`."""
     # One more place shows whether the list continues.
+    repository = session.conversation_list
     found = await find_places(repository, tenant_id, wanted, order, before, limit + 1)
     places = found.items[:limit]
     end = found.end
     if len(found.items) > limit:
         end = places[-1]
-    page = await repository.by_ids(
-        tenant_id, [conversation_id for _, conversation_id in places], default_model, bound
-    )
+    ids = [conversation_id for _, conversation_id in places]
+    usage: Mapping[str, ListedUsage] = {}
+    if with_usage:
+        listed = await repository.by_ids_with_usage(tenant_id, ids, resolver.default_model, bound)
+        usage = await read_usage(resolver, session, listed)
+        page = Page((item for item, _ in listed), has_more=listed.has_more)
+    else:
+        page = await repository.by_ids(tenant_id, ids, resolver.default_model, bound)
     if page.has_more:
         shown = {item.conversation_id: item for item in page}
         end = next(place for place in reversed(places) if place[1] in shown)
-    return ConversationPage(tuple(page), end)
+    return ConversationPage(tuple(page), end, usage)
 
 
 async def find_places(

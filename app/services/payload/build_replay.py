@@ -70,7 +70,7 @@ class BuildReplayService:
         if not is_stored or (tail_hash is not None and not _is_tail(texts[tail_hash])):
             raise unknown
         resolved = self._resolver.recorded(conversation, epoch, start, texts)
-        payload = await asyncio.to_thread(
+        payload, item_seqs = await asyncio.to_thread(
             _render, conversation_id, epoch, start, resolved, rows, texts, tail_hash
         )
         return {
@@ -84,6 +84,7 @@ class BuildReplayService:
             "prefix_hash": payload.prefix_hash,
             "breakpoints": payload.breakpoints,
             "tail": payload.tail,
+            "item_seqs": item_seqs,
         }
 
 
@@ -106,7 +107,8 @@ def _render(
     rows: Sequence[LogRow],
     texts: Mapping[str, str],
     tail_hash: str | None,
-) -> Payload:
+) -> tuple[Payload, list[int | None]]:
+    """Return the payload, and the newest message of each of its items."""
     texts_before_history = _texts(texts, start.dynamic_hash)
     in_opening = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
@@ -128,7 +130,9 @@ def _render(
         () if in_opening else texts_before_history,
         view=start.view,
     )
-    return render_payload(request, resolved, items)
+    payload = render_payload(request, resolved, items)
+    seqs = [assembler.seq_of(index) for index in range(len(items.wire_items))]
+    return payload, [None] * (payload.stable_items - items.stable_items) + seqs
 
 
 def _texts(texts: Mapping[str, str], hash: str | None) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ _ROW_BYTES = 400
 class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
-    `output_tokens` counts the shown tool output. `tool_names` maps the seqs of results up to
+    `output_tokens` counts the shown tool output, `cut_seqs` are the results of which the log has a
+    preview. `tool_names` maps the seqs of results up to
     `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail. `input` is
     what the newest build read, without rows, None where a build has to read all of it. `last` is
     the newest build itself, None where the next one cannot only add messages to it.
@@ -42,6 +43,7 @@ class CachedPayload:
     assembler: Assembler
     entries: list[Entry] = field(default_factory=list)
     output_tokens: int = 0
+    cut_seqs: list[int] = field(default_factory=list)
     tool_names: dict[int, str] = field(default_factory=dict)
     tool_names_through: int = 0
     tail_hash: str = ""
@@ -59,6 +61,8 @@ class CachedPayload:
         item = entry(row.seq, row.role, row.tokens)
         self.entries.append(item)
         self.output_tokens += tool_output_tokens(item, self.view)
+        if (output := row.output) is not None and output.is_cut:
+            self.cut_seqs.append(row.seq)
 
 
 class PayloadCache:

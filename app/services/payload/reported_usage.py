@@ -20,7 +20,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
-from app.domain.models.budget import ContextBudget, Pressure, measure, pressure_status
+from app.domain.models.budget import ContextBudget, Pressure, Usage, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.models.usage_totals import UsageEntry
@@ -36,7 +36,7 @@ from app.domain.payload.reported_usage import (
     TokenUsage,
     UsageReport,
     incomparable_reason,
-    raw_payload_tokens,
+    raw_payload_usage,
     settings_difference,
 )
 from app.domain.payload.usage_objects import read_usage, usage_shape
@@ -112,8 +112,13 @@ class ReportResult:
 class _PayloadCount:
     """The count of a report's payload, and why it is unknown or does not calibrate the model."""
 
-    tokens: int | None
+    regions: Usage | None
     uncalibrated_reason: str | None
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens of all regions."""
+        return self.regions.total if self.regions is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +291,9 @@ class UsageService:
                 call,
                 report.dynamic_texts,
             )
-        new_report = replace(new_report, estimated_tokens=payload_count.tokens)
+        new_report = replace(
+            new_report, estimated_tokens=payload_count.tokens, regions=payload_count.regions
+        )
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
         return _Stored(new_report, call, newest_epoch, payload_count)
@@ -409,12 +416,13 @@ async def _count_payload(
     visible_tokens = await _shown_tokens_through(
         session, conversation, resolved, start, through_seq
     )
-    tokens = raw_payload_tokens(resolved, start, conversation.state, visible_tokens)
+    usage = raw_payload_usage(resolved, start, conversation.state, visible_tokens)
     if dynamic_texts is not None:
-        tokens += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
+        dynamic = resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
+        usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
     if call.has_steps:
-        return _PayloadCount(tokens, "server_steps")
-    return _PayloadCount(tokens, rejection_reason(call.usage.sent_tokens, tokens))
+        return _PayloadCount(usage, "server_steps")
+    return _PayloadCount(usage, rejection_reason(call.usage.sent_tokens, usage.total))
 
 
 async def _shown_tokens_through(

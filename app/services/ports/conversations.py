@@ -14,6 +14,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
     ConversationFilter,
     Lead,
+    ListedTotals,
     ListOrder,
     Place,
     Places,
@@ -123,6 +124,15 @@ class ConversationListRepository(Protocol):
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
         """Return the existing ones of these, without sections, tools and policies."""
+
+    async def by_ids_with_usage(
+        self,
+        tenant_id: str,
+        conversation_ids: Sequence[str],
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[Conversation, ListedTotals]]:
+        """Return the existing ones of these with all settings, and their totals."""
 
 
 class AgentRepository(ConfigurableRepository[Agent], Protocol):

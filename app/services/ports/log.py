@@ -151,6 +151,9 @@ class ActiveWindowRepository(Protocol):
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         """Return the tokens of the messages in these spans."""
 
+    async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
+        """Return the tokens of the messages in the spans of each of these conversations."""
+
     async def move(self, conversation_id: str, state: ConversationState) -> None:
         """Store the window and the view of a state.
 

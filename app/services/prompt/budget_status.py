@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -63,18 +63,53 @@ async def read_budget(
 
     A session is opened only for a strategy whose budget is not in the state.
     """
+    resolved = await _find_resolved(resolver, conversation)
+    if resolved is None:
+        return None
+    return _status(
+        resolved, conversation, await read_visible_tokens(open_session, resolved, conversation)
+    )
+
+
+async def read_budgets(
+    resolver: SettingsResolver, session: Repositories, conversations: Sequence[Conversation]
+) -> Mapping[str, BudgetStatus]:
+    """Return the statuses of conversations whose context window is known, by their ids.
+
+    One statement reads what is not in the states.
+    """
+    found = [(item, await _find_resolved(resolver, item)) for item in conversations]
+    known = [(item, resolved) for item, resolved in found if resolved is not None]
+    spans: dict[str, Sequence[Span]] = {
+        item.conversation_id: newest
+        for item, resolved in known
+        if (newest := _newest_spans(resolved, item))
+    }
+    tokens = await session.windows.tokens_in_several(spans) if spans else {}
+    return {
+        key: _status(resolved, item, min(tokens.get(key, shown), shown))
+        for item, resolved in known
+        for key, shown in ((item.conversation_id, item.state.shown_tokens),)
+    }
+
+
+async def _find_resolved(
+    resolver: SettingsResolver, conversation: Conversation
+) -> ResolvedSettings | None:
+    """Return the stored settings, None where they have no context window."""
     try:
         resolved = await resolver.of(conversation)
     except ContextError:
         return None
-    if resolved.limits is None:
-        return None
-    usage = usage_of(
-        resolved, conversation, await read_visible_tokens(open_session, resolved, conversation)
-    )
-    return BudgetStatus(
-        measure(usage, resolved.limits), pressure_status(usage.total, resolved.limits)
-    )
+    return resolved if resolved.limits is not None else None
+
+
+def _status(
+    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
+) -> BudgetStatus:
+    usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
+    assert limits is not None
+    return BudgetStatus(measure(usage, limits), pressure_status(usage.total, limits))
 
 
 async def read_visible_tokens(
@@ -84,17 +119,22 @@ async def read_visible_tokens(
 
     These are the messages not replaced by a summary, or the last N of a sliding window.
     """
-    state = conversation.state
-    if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
-        return state.shown_tokens
-    window, count = state.window.spans, resolved.policy.sliding_window.keep_last_n
-    newest = Span(start_of_last(window, state.head_seq, count), state.head_seq + 1)
-    if newest.start <= window[0].start:
-        return state.shown_tokens
-    visible = overlap(window, (newest,))
+    visible = _newest_spans(resolved, conversation)
+    if not visible:
+        return conversation.state.shown_tokens
     async with open_session() as session:
         tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
-    return min(tokens, state.shown_tokens)
+    return min(tokens, conversation.state.shown_tokens)
+
+
+def _newest_spans(resolved: ResolvedSettings, conversation: Conversation) -> Sequence[Span]:
+    """Return what a sliding window shows, empty where the state has its tokens."""
+    state = conversation.state
+    if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
+        return ()
+    window, count = state.window.spans, resolved.policy.sliding_window.keep_last_n
+    newest = Span(start_of_last(window, state.head_seq, count), state.head_seq + 1)
+    return () if newest.start <= window[0].start else overlap(window, (newest,))
 
 
 def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int) -> Usage:

@@ -75,6 +75,7 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
           <Fact name="Hides">{end > start ? <a href={toConversation(id, "messages", { seq: String(start) })}>{start}–{end - 1}</a> : "nothing"}{receipt.kept.length > 0 && <span class="muted"> but {receipt.kept.length} kept</span>}</Fact>
           {receipt.cleared_through > 0 && <Fact name="Results cleared">up to {receipt.cleared_through}</Fact>}
           <Fact name="Written by">{receipt.model ?? "no model"}{receipt.calls > 0 && <span class="muted"> · {plural(receipt.calls, "call")}, {count(receipt.input_tokens)} in, {count(receipt.output_tokens)} out{receipt.cached_tokens > 0 && `, ${count(receipt.cached_tokens)} cached`}</span>}</Fact>
+          <Fact name="Target" hint="What the caller asked for, or the policy's">{receipt.target_tokens === null ? "policy" : count(receipt.target_tokens)}</Fact>
           <Fact name="Price">{usd(receipt.cost_usd)}</Fact>
           <Fact name="Took">{count(receipt.duration_ms)} ms</Fact>
           <Fact name="Steps">{receipt.strategies_run.map(words).join(" → ") || "–"}</Fact>
@@ -103,12 +104,14 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
   );
   const summaries = receipt.made.length ? receipt.made : receipt.summaries;
   const sections = summaries.flatMap((summary) => summary.sections);
+  const unlisted = summaries.at(-1)?.unlisted;
   const message = useResource(async () => (seq > 0 ? (await readRange(id, seq, seq + 1))[0] : undefined), ["sought", id, seq]);
   const standing = [receipt.retain, ...summaries.map((summary) => summary.text), receipt.note].filter(Boolean).join("\n");
   return (
     <>
       {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
       {sections.length > 0 && <Sections sections={sections} />}
+      {unlisted && <details><summary>Important statements without room</summary><p class="pre dropped"><Marked text={unlisted} query={q} /></p></details>}
       {sections.some((section) => section.dropped > 0) && <p class="hint">Dropped statements had no room in the summary: a higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">

@@ -49,7 +49,7 @@ function Difference({ id, earlier, later, oneCache }: { id: string; earlier: str
   const [unfolded, setUnfolded] = useState(false);
   if (both.error) return <Failed error={both.error} />;
   if (!both.data) return <Loading what="both payloads" />;
-  const [before, after] = both.data.map(itemsOf) as [Fields[], Fields[]];
+  const [before, after] = both.data.map((build) => itemsOf(build).map(({ item }) => item)) as [Fields[], Fields[]];
   const parts = diffArrays(before.map((item) => JSON.stringify(item)), after.map((item) => JSON.stringify(item)));
   const prefix = parts[0] && !parts[0].added && !parts[0].removed ? parts[0].value.length : 0;
   const rows: JSX.Element[] = [];

@@ -1,81 +1,37 @@
 // All conversations: filters, search in their messages, and what each costs and uses.
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
-import { api, at, type ConversationItem, good, inTurn } from "../api.ts";
+import { useEffect } from "preact/hooks";
+import { api, type ConversationItem, good, type Schemas } from "../api.ts";
 import { compact, count, plural, usd, words } from "../format.ts";
 import { place, setQuery, toConversation } from "../router.ts";
-import { usePages, useResource } from "../resource.ts";
-import { Badge, Copy, Curl, Empty, Failed, Field, Loading, Marked, More, Pressure, When } from "../ui.tsx";
+import { type Pages, usePages, useResource } from "../resource.ts";
+import { Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, Pressure, When } from "../ui.tsx";
 import { changes } from "../state.ts";
 import { useStream } from "./live.tsx";
 
+const NO_HITS = { data: [], next_cursor: null };
 const ACTIVE: Record<string, number> = { hour: 3600, day: 86_400, week: 604_800 };
 
-interface Figures {
-  used: number | null;
-  window: number;
-  level: string | null;
-  cost: number | null;
-  saved: number;
-  compaction: { at: string; trigger: string } | null;
-}
-
-const figures = new Map<string, Figures>();
-
-async function read(item: ConversationItem): Promise<Figures> {
-  const params = at(item.conversation_id);
-  const [budget, usage, compactions] = await Promise.all([
-    good(api.GET("/v1/conversations/{conversation_id}/budget", { params })),
-    good(api.GET("/v1/conversations/{conversation_id}/usage", { params: { ...params, query: { limit: 1 } } })),
-    good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...params, query: { limit: 1 } } })),
-  ]);
-  const last = compactions.data[0];
-  return {
-    used: budget.budget?.used_tokens ?? null,
-    window: budget.budget?.effective_window ?? 0,
-    level: budget.pressure,
-    cost: usage.totals.cost_usd,
-    saved: usage.totals.saved.tokens,
-    compaction: last ? { at: last.created_at, trigger: last.trigger } : null,
-  };
-}
-
-/** `version` grows with each event of the conversation: then its figures are read again. */
-function Row({ item, version }: { item: ConversationItem; version: number }): JSX.Element {
-  const id = item.conversation_id;
-  const [known, setKnown] = useState(figures.get(id));
-  useEffect(() => {
-    if (item.archived) return; // Reading its figures would restore it.
-    let gone = false;
-    inTurn(() => (gone ? Promise.reject(new Error("gone")) : read(item))).then(
-      (found) => {
-        figures.set(id, found);
-        if (!gone) setKnown(found);
-      },
-      () => undefined,
-    );
-    return () => {
-      gone = true;
-    };
-  }, [id, item.head_seq, item.archived, version]);
+function Row({ item, agent }: { item: ConversationItem; agent: string | undefined }): JSX.Element {
+  const { conversation_id: id, usage } = item;
   const metadata = Object.entries(item.metadata as Record<string, unknown>);
   return (
     <tr>
       <th scope="row" class="name">
-        <a href={toConversation(id)} title={id}>{id}</a> <Copy text={id} label="Copy id" />
+        <div class="named"><a href={toConversation(id)} title={id}>{id}</a> <Copy text={id} label="Copy id" /></div>
         {metadata.length > 0 && (
           <div class="tags">{metadata.slice(0, 4).map(([key, value]) => (
             <span class="tag" key={key}>{key}={typeof value === "string" ? value : JSON.stringify(value)}</span>
           ))}</div>
         )}
       </th>
-      <td class="use">{known ? (known.used === null ? <span class="muted">no window</span> : <Pressure used={known.used} window={known.window} level={known.level} />) : item.archived ? <span class="muted" title="It is in the archive; to open it restores it.">archived</span> : <span class="skeleton" />}</td>
-      <td>{item.agent_id ?? <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
+      <td class="use">{usage === null ? <span class="muted" title="It is in the archive; to open it restores it.">archived</span> : usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.used_tokens} window={usage.budget.effective_window} level={usage.pressure} />}</td>
+      <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
       <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
       <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
-      <td class="num">{known ? usd(known.cost) : ""}{known && known.saved > 0 && <div class="sub">{compact(known.saved)} tokens saved</div>}</td>
-      <td>{known ? known.compaction ? <><When iso={known.compaction.at} /><div class="sub">{words(known.compaction.trigger)}</div></> : <span class="muted">none</span> : ""}</td>
+      <td class="num">{usage && usd(usage.cost_usd)}{usage && usage.saved_tokens > 0 && <div class="sub">{compact(usage.saved_tokens)} saved</div>}</td>
+      <td>{usage?.last_compaction ? <><When iso={usage.last_compaction.created_at} /><div class="sub">{words(usage.last_compaction.trigger)}</div></> : usage && <span class="muted">none</span>}</td>
       <td><When iso={item.last_message_at} /></td>
     </tr>
   );
@@ -92,13 +48,18 @@ export function Conversations(): JSX.Element {
     ...(ACTIVE[active] && { active_after: new Date(Math.floor(Date.now() / 60_000) * 60_000 - ACTIVE[active] * 1000).toISOString() }),
   };
   const list = usePages(
-    (cursor) => good(api.GET("/v1/conversations", { params: { query: { order: order === "created" ? "created" : "active", limit: 25, ...(cursor && { cursor }), ...filters } } })),
+    (cursor) => good(api.GET("/v1/conversations", { params: { query: { order: order === "created" ? "created" : "active", include: "usage", limit: 25, ...(cursor && { cursor }), ...filters } } })),
     [agent, model, metadata, active, order],
   );
+  const hits = usePages(
+    async (cursor) => (q ? good(api.GET("/v1/search", { params: { query: { q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })) : NO_HITS),
+    ["search", q, agent],
+  );
+  const found = new Set(hits.items?.map((hit) => hit.conversation_id));
+  const items = q ? list.items?.filter((item) => found.has(item.conversation_id) || hasWords(`${item.conversation_id} ${JSON.stringify(item.metadata)}`, q)) : list.items;
   const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
-  const live = useStream("/v1/events");
-  const events = new Map<string | null, number>();
-  for (const { conversation_id } of live.value.events) events.set(conversation_id, (events.get(conversation_id) ?? 0) + 1);
+  const names = new Map<string | null, string>(agents.data?.data.map((each) => [each.agent_id, each.name]));
+  useStream("/v1/events");
   useEffect(() => {
     // Appends are no events of the tenant: they show by themselves a little later.
     const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
@@ -109,10 +70,10 @@ export function Conversations(): JSX.Element {
     <section class="page">
       <div class="title">
         <h1>Conversations</h1>
-        <Curl path={`/v1/conversations?order=${order === "created" ? "created" : "active"}&limit=25`} />
+        <Curl path={`/v1/conversations?order=${order === "created" ? "created" : "active"}&include=usage&limit=25`} />
       </div>
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-        <Field label="Search in messages"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value })} /></Field>
+        <Field label="Search"><input type="search" value={q} placeholder="words, id, metadata" onChange={(event) => setQuery({ q: event.currentTarget.value })} /></Field>
         <Field label="Agent"><select value={agent} onChange={(event) => setQuery({ agent: event.currentTarget.value })}>
           <option value="">All agents</option>
           {agents.data?.data.map((item) => <option key={item.agent_id} value={item.agent_id}>{item.name}</option>)}
@@ -126,8 +87,12 @@ export function Conversations(): JSX.Element {
           <option value="">newest message</option><option value="created">newest conversation</option>
         </select></Field>
       </form>
-      {q && <Hits q={q} agent={agent} />}
-      {list.error ? <Failed error={list.error} /> : !list.items ? <Loading what="conversations" /> : list.items.length === 0 && !list.more ? (
+      {list.error ? <Failed error={list.error} /> : !list.items || !items ? <Loading what="conversations" /> : q && items.length === 0 ? (
+        <>
+          <p class="muted">None of the {plural(list.items.length, "conversation")} listed so far has these words in its id, its metadata or the messages below.</p>
+          <More more={list.more} loading={list.loading} />
+        </>
+      ) : items.length === 0 && !list.more ? (
         filtered ? <Empty title="No conversation matches.">Remove a filter above.</Empty> : (
           <Empty title="There are no conversations yet.">Run <code>context-service demo</code> to see the sample conversations here, or append messages with <code>POST /v1/conversations</code>.</Empty>
         )
@@ -136,21 +101,18 @@ export function Conversations(): JSX.Element {
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
             <table class="list">
               <thead><tr><th scope="col">Conversation</th><th scope="col">Window used</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
-              <tbody>{list.items.map((item) => <Row key={item.conversation_id} item={item} version={events.get(item.conversation_id) ?? 0} />)}</tbody>
+              <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} agent={names.get(item.agent_id)} />)}</tbody>
             </table>
           </div>
           <More more={list.more} loading={list.loading} />
         </>
       )}
+      {q && <Hits q={q} hits={hits} />}
     </section>
   );
 }
 
-function Hits({ q, agent }: { q: string; agent: string }): JSX.Element {
-  const hits = usePages(
-    (cursor) => good(api.GET("/v1/search", { params: { query: { q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })),
-    ["search", q, agent],
-  );
+function Hits({ q, hits }: { q: string; hits: Pages<Schemas["SearchHit"]> }): JSX.Element {
   return (
     <section class="card hits" aria-label="Messages found">
       <div class="title"><h2>Messages with “{q}”</h2><Curl path={`/v1/search?q=${encodeURIComponent(q)}`} /></div>

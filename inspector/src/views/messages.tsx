@@ -1,15 +1,15 @@
 // The transcript: virtualised by seq, with search, folded tools, stored outputs, pins and redaction.
 
-import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
 import type { JSX } from "preact";
-import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, good, type Message } from "../api.ts";
-import { type Fields, itemsOf, kindOf, readBuild, useBuilds } from "../builds.ts";
+import { itemsOf, kindOf, type PayloadItem, readBuild, useBuilds } from "../builds.ts";
 import { lineOf, type Part, partsOf, toolNames } from "../content.ts";
 import { bytes, count, plural, time } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
+import { RowsInView, useRows } from "../rows.tsx";
 import { changes } from "../state.ts";
 import { Action, Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, When } from "../ui.tsx";
 import { Blob } from "./blob.tsx";
@@ -40,45 +40,57 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
     <div class="messages">
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Search this conversation"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
-        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value, q: undefined, as_of: undefined })} /></Field>
-        <Field label="Show"><select value={asOf} onChange={(event) => setQuery({ as_of: event.currentTarget.value, seq: undefined })}>
+        <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value, q: undefined })} /></Field>
+        <Field label="Show"><select value={asOf} onChange={(event) => setQuery({ as_of: event.currentTarget.value })}>
           <option value="">the whole log</option>
           {asOf && !builds.data?.some((build) => build.build_id === asOf) && <option value={asOf}>payload {asOf}</option>}
           {builds.data?.map((build) => <option key={build.build_id} value={build.build_id}>payload {build.label}</option>)}
         </select></Field>
         <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/${asOf ? `context?as_of=${encodeURIComponent(asOf)}` : `messages${q ? `?q=${encodeURIComponent(q)}` : ""}`}`} /></p>
       </form>
-      {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} /> : q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
+      {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} seq={seq} /> : q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
     </div>
   );
 }
 
-const ITEMS = 200;
-
-/** The payload of a build, item by item, as the model received it. */
-function Received({ id, asOf, q }: { id: string; asOf: string; q: string }): JSX.Element {
+/** The payload of a build, item by item, as the model received it; `seq` is to be seen first. */
+function Received({ id, asOf, q, seq }: { id: string; asOf: string; q: string; seq: number }): JSX.Element {
   const build = useResource(() => readBuild(id, asOf), ["received", id, asOf]);
-  const [most, setMost] = useState(ITEMS);
   if (build.error) return <Failed error={build.error} retry={build.reload} />;
   if (!build.data) return <Loading what="the payload" />;
-  const items = itemsOf(build.data).map((item, index) => ({ item, index }));
-  const names = toolNames(items.map(({ item }) => item));
-  const found = q ? items.filter(({ item }) => hasWords(partsOf(item).map((part) => `${part.name ?? ""} ${part.text}`).join(" "), q)) : items;
+  const all = itemsOf(build.data);
+  const items = q ? all.filter(({ item }) => hasWords(partsOf(item).map((part) => `${part.name ?? ""} ${part.text}`).join(" "), q)) : all;
   return (
     <>
       <p class="muted" role="status">{q
-        ? `“${q}” is in ${found.length || "none"} of the ${plural(items.length, "item")} that the model received.`
-        : `The model received ${plural(items.length, "item")}, up to message ${build.data.through_seq}: tools, system prompt, then summaries and messages.`}</p>
-      {found.length > 0 && <div class="transcript">{found.slice(0, most).map(({ item, index }) => <ReceivedItem key={index} item={item} number={index + 1} names={names} q={q} />)}</div>}
-      <More more={found.length > most ? () => setMost(most + ITEMS) : undefined} loading={false} />
+        ? `“${q}” is in ${items.length || "none"} of the ${plural(all.length, "item")} that the model received.`
+        : `The model received ${plural(all.length, "item")}, up to message ${build.data.through_seq}: tools, system prompt, then summaries and messages.`}</p>
+      {items.length > 0 && <ReceivedItems key={q} id={id} asOf={asOf} items={items} all={all} q={q} seq={seq} />}
     </>
   );
 }
 
-function ReceivedItem({ item, number, names, q }: { item: Fields; number: number; names: Map<string, string>; q: string }): JSX.Element {
+function ReceivedItems({ id, asOf, items, all, q, seq }: { id: string; asOf: string; items: PayloadItem[]; all: PayloadItem[]; q: string; seq: number }): JSX.Element {
+  const names = useMemo(() => toolNames(all.map(({ item }) => item)), [all]);
+  const sought = seq ? items.findIndex((item) => item.seq !== null && item.seq >= seq) : -1;
+  const rows = useRows(items.length, sought < 0 ? 0 : sought);
   return (
-    <article class={`message ${kindOf(item)}`} aria-label={`Item ${number}, ${kindOf(item)}`}>
-      <header><span class="seq">item {number}</span><Badge kind={kindOf(item)}>{kindOf(item)}</Badge></header>
+    <RowsInView rows={rows} label={`Payload of ${plural(items.length, "item")}`}>{(index) => {
+      const shown = items[index];
+      return shown ? <ReceivedItem id={id} asOf={asOf} shown={shown} names={names} q={q} marked={index === sought} /> : <article class="message" />;
+    }}</RowsInView>
+  );
+}
+
+function ReceivedItem({ id, asOf, shown: { item, number, seq }, names, q, marked }: { id: string; asOf: string; shown: PayloadItem; names: Map<string, string>; q: string; marked: boolean }): JSX.Element {
+  const kind = kindOf(item);
+  return (
+    <article class={`message ${kind}${marked ? " marked" : ""}`} aria-label={`Item ${number}, ${kind}`}>
+      <header>
+        {seq === null ? <span class="seq">item {number}</span> : <a class="seq" href={toConversation(id, "messages", { as_of: asOf, seq: String(seq) })}>item {number}</a>}
+        <Badge kind={kind}>{kind}</Badge>
+        {seq !== null && <a href={toConversation(id, "messages", { seq: String(seq) })}>message {seq}</a>}
+      </header>
       {partsOf(item).map((part, index) => <PartShown key={index} part={part} names={names} q={q} />)}
     </article>
   );
@@ -126,43 +138,15 @@ function useBlocks(id: string, head: number, first: number, last: number): (seq:
 }
 
 function Transcript({ id, head, seq }: { id: string; head: number; seq: number }): JSX.Element {
-  const frame = useRef<HTMLDivElement>(null);
-  const [, redraw] = useReducer((times: number) => times + 1, 0);
-  const options = {
-    count: head,
-    getScrollElement: () => frame.current,
-    estimateSize: () => 96,
-    overscan: 6,
-    scrollToFn: elementScroll,
-    observeElementRect,
-    observeElementOffset,
-    onChange: () => redraw(0),
-    getItemKey: (index: number) => index + 1,
-  };
-  const [rows] = useState(() => new Virtualizer<HTMLDivElement, HTMLDivElement>(options));
-  rows.setOptions(options);
-  useLayoutEffect(() => rows._didMount(), []);
-  useLayoutEffect(() => rows._willUpdate());
-  useEffect(() => {
-    rows.scrollToIndex(seq ? Math.min(seq, head) - 1 : head - 1, { align: seq ? "start" : "end" });
-  }, [seq]);
-  const items = rows.getVirtualItems();
-  const [first, last] = [(items[0]?.index ?? 0) + 1, (items.at(-1)?.index ?? 0) + 1];
+  const rows = useRows(head, seq ? seq - 1 : "end");
+  const [first, last] = [(rows.items[0]?.index ?? 0) + 1, (rows.items.at(-1)?.index ?? 0) + 1];
   const messageOf = useBlocks(id, head, first, last);
   const names = toolNames(Array.from({ length: last - first + CALL_BEFORE + 1 }, (_, index) => messageOf(first - CALL_BEFORE + index)));
   return (
-    <div class="transcript frame" ref={frame} tabIndex={0} role="region" aria-label={`Transcript of ${head} messages`}>
-      <div class="tall" style={{ height: `${rows.getTotalSize()}px` }}>
-        {items.map((item) => {
-          const message = messageOf(item.index + 1);
-          return (
-            <div key={item.key} class="slot" data-index={item.index} ref={(node) => rows.measureElement(node)} style={{ transform: `translateY(${item.start}px)` }}>
-              {message ? <Row id={id} message={message} names={names} q="" marked={message.seq === seq} /> : <article class="message waiting"><span class="muted">#{item.index + 1}</span></article>}
-            </div>
-          );
-        })}
-      </div>
-    </div>
+    <RowsInView rows={rows} label={`Transcript of ${plural(head, "message")}`}>{(index) => {
+      const message = messageOf(index + 1);
+      return message ? <Row id={id} message={message} names={names} q="" marked={message.seq === seq} /> : <article class="message waiting"><span class="muted">#{index + 1}</span></article>;
+    }}</RowsInView>
   );
 }
 
@@ -223,6 +207,8 @@ function PartShown({ part, names, q }: { part: Part; names: Map<string, string>;
       return <p class="muted">[{part.text}]</p>;
     case "call":
       return <details class="part" open={found}><summary><span aria-hidden="true">→</span> calls <b>{part.name}</b> <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
+    case "definition":
+      return <details class="part" open={found}><summary>defines <b>{part.name}</b> <span class="muted">{/"description": "([^"]*)/.exec(part.text)?.[1] ?? ""}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
     case "reasoning":
       return <details class="part" open={found}><summary>reasoning <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
     default:

@@ -6,6 +6,7 @@ import type uPlot from "uplot";
 import { api, at, type Conversation, type Epoch, good, type Receipt, type Report, type Schemas } from "../api.ts";
 import { firstBuild } from "../builds.ts";
 import { compact, count, percent, plural, time, usd, words } from "../format.ts";
+import { type Region, regionsOf } from "../regions.ts";
 import { toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { theme } from "../state.ts";
@@ -18,6 +19,7 @@ interface Point {
   sent: number | null;
   cached: number | null;
   cacheable: number | null;
+  regions: Region[] | null;
 }
 
 /** The points of the chart, by time: what was sent, what the provider had cached, and drops. */
@@ -29,13 +31,13 @@ function pointsOf(reports: Report[], receipts: Receipt[]): Point[] {
     const epoch = `${report.format}:${report.model}:${report.epoch}`;
     const cacheable = last.get(epoch) ?? 0;
     last.set(epoch, sent);
-    return { at: Date.parse(report.created_at), label: report.through_seq === null ? "" : `#${report.through_seq}`, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent) };
+    return { at: Date.parse(report.created_at), label: report.through_seq === null ? "" : `#${report.through_seq}`, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent), regions: report.regions && regionsOf(report.regions) };
   });
   for (const receipt of receipts) {
     const when = Date.parse(receipt.created_at);
     points.push(
-      { at: when - 1, label: "", built: receipt.before_tokens, sent: null, cached: null, cacheable: null },
-      { at: when, label: "compaction", built: receipt.after_tokens, sent: null, cached: null, cacheable: null },
+      { at: when - 1, label: "", built: receipt.before_tokens, sent: null, cached: null, cacheable: null, regions: null },
+      { at: when, label: "compaction", built: receipt.after_tokens, sent: null, cached: null, cacheable: null, regions: null },
     );
   }
   return points.sort((a, b) => a.at - b.at);
@@ -58,6 +60,7 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
   if (!all.data) return <Loading what="the history" />;
   const { epochs, reports, receipts, usage, window } = all.data;
   const points = pointsOf(reports, receipts);
+  const unknown = reports.filter((report) => !report.regions).length;
   const sent = points.reduce((sum, point) => sum + (point.sent ?? 0), 0);
   const cached = points.reduce((sum, point) => sum + (point.cached ?? 0), 0);
   const cacheable = points.reduce((sum, point) => sum + (point.cacheable ?? 0), 0);
@@ -71,6 +74,8 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
           <Fact name="Cached by the provider">{sent ? percent((100 * cached) / sent) : "–"}</Fact>
           <Fact name="Cacheable" hint="The share of each payload that the one before in its epoch had as well">{sent ? percent((100 * cacheable) / sent) : "–"}</Fact>
         </dl>
+        {reports.length === 0 && points.length > 1 && <p class="hint">No calls were reported, so the chart shows compactions alone. With <code>POST /v1/conversations/{id}/usage</code> and the <code>build_id</code> each call becomes a bar of its regions.</p>}
+        {unknown > 0 && unknown < reports.length && <p class="hint">{plural(unknown, "call")} without a bar: their payload cannot be divided into regions, because it was reported without its build, or for an older epoch.</p>}
         {points.length > 1 ? <Chart points={points} epochs={epochs} window={window} /> : (
           <Empty title="There is too little to draw.">Report the usage of calls with <code>POST /v1/conversations/{id}/usage</code>, or in builds with <code>usage</code>: each becomes a point here.</Empty>
         )}
@@ -140,6 +145,13 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
     };
     const values = (name: "built" | "cached" | "cacheable"): (number | null)[] => points.map((point) => point[name]);
     const tokens = (_: uPlot, value: number | null): string => (value === null ? "–" : count(Math.round(value)));
+    // Bars of sums, the largest first, so that each region is what the next bar leaves of its own.
+    const used = regionsIn(points);
+    const stack = used.map(({ kind }, place) => ({
+      kind,
+      sums: points.map(({ regions }) => regions && used.slice(0, place + 1).reduce((sum, each) => sum + tokensOf(regions, each.kind), 0)),
+    })).toReversed();
+    const bars = Plot.of.paths.bars?.({ size: [0.72, 48] });
     const chart = new Plot.of(
       {
         width: element.clientWidth,
@@ -149,13 +161,17 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
         axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], values: (_, splits) => splits.map((place) => points[place]?.label ?? "") }, { ...axis, size: 64, values: (_, splits) => splits.map((value) => compact(value)) }],
         series: [
           { label: "Time", value: (_, value: number | null) => (value === null || !points[value] ? "–" : time(new Date(points[value].at).toISOString())) },
-          { label: "Payload", stroke: color("accent"), width: 2, spanGaps: true, value: tokens, points: { size: 5 } },
-          { label: "Cached by the provider", stroke: color("good"), fill: color("good-soft"), width: 1.5, spanGaps: true, value: tokens },
+          ...stack.map(({ kind }) => ({
+            label: used.find((region) => region.kind === kind)?.name ?? kind, fill: color(kind), stroke: color(kind), width: 0, ...(bars && { paths: bars }), points: { show: false },
+            value: (_: uPlot, __: number | null, ___: number, place: number | null) => { const regions = place === null ? null : points[place]?.regions; return regions ? count(tokensOf(regions, kind)) : "–"; },
+          })),
+          { label: "Payload", stroke: color("text"), width: 1.5, spanGaps: true, value: tokens, points: { size: 5 } },
+          { label: "Cached by the provider", stroke: color("good"), width: 2, spanGaps: true, value: tokens },
           { label: "Cacheable", stroke: color("tool"), dash: [5, 4], width: 1.5, spanGaps: true, value: tokens },
           ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [{ label: "Window", stroke: color("muted"), dash: [2, 3], width: 1, value: tokens, points: { show: false } }] : []),
         ],
       },
-      [points.map((_, place) => place), values("built"), values("cached"), values("cacheable"), ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [points.map(() => window)] : [])],
+      [points.map((_, place) => place), ...stack.map(({ sums }) => sums), values("built"), values("cached"), values("cacheable"), ...(window !== null && Math.max(...points.map((point) => point.built ?? 0)) > window / 3 ? [points.map(() => window)] : [])],
       element,
     );
     const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: 280 }));
@@ -166,8 +182,14 @@ function Chart({ points, epochs, window }: { points: Point[]; epochs: Epoch[]; w
     };
   }, [points, epochs, window, chosen, Plot]);
   if (failed) return <p class="failed">This browser cannot draw the chart; the tables below have its figures.</p>;
-  return <div class="chart" ref={frame} role="img" aria-label={`Chart of ${plural(points.length, "point")}: tokens of payloads, of what was cached, and of compactions, with epochs as bands`} />;
+  return <div class="chart" ref={frame} role="img" aria-label={`Chart of ${plural(points.length, "point")}: tokens of payloads by region, of what was cached, and of compactions, with epochs as bands`} />;
 }
+
+const tokensOf = (regions: Region[], kind: string): number => regions.find((region) => region.kind === kind)?.tokens ?? 0;
+
+/** The regions that any of the points has. */
+const regionsIn = (points: Point[]): Region[] =>
+  (points.find((point) => point.regions)?.regions ?? []).filter(({ kind }) => points.some((point) => point.regions && tokensOf(point.regions, kind) > 0));
 
 /** The first call that was reported of an epoch: it pays for what the cache lost. */
 function firstCall(epoch: Epoch, reports: Report[]): string {

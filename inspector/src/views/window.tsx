@@ -2,33 +2,19 @@
 
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading } from "../api.ts";
+import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading, type ShownMessage } from "../api.ts";
 import { lineOf, partsOf, toolNames } from "../content.ts";
 import { compact, count, percent, plural, time, words } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { type Resource, useResource } from "../resource.ts";
+import { regionsOf } from "../regions.ts";
 import { Badge, Curl, Failed, Fact, Field, Loading, reasonText } from "../ui.tsx";
 
-const MOST_CELLS = 800;
+const PEEKED = 40;
+/** How far before a result its call is looked for. */
+const CALL_BEFORE = 20;
 const WINDOWS = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 1_000_000];
-const PLACEHOLDER_TOKENS = 64;
-
-interface Region {
-  name: string;
-  kind: string;
-  tokens: number;
-}
-
-function regionsOf({ budget }: Preview): Region[] {
-  return [
-    { name: "System prompt", kind: "system", tokens: budget.system_prompt },
-    { name: "Skills", kind: "skills", tokens: budget.skill_prompts },
-    { name: "Tools", kind: "tools", tokens: budget.tool_descriptions },
-    { name: "Summaries", kind: "summary", tokens: budget.summary },
-    { name: "Messages", kind: "history", tokens: budget.conversation },
-  ];
-}
 
 interface Shown {
   conversation: Conversation;
@@ -89,7 +75,7 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
 
 function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
   const { budget, thresholds } = preview;
-  const regions = regionsOf(preview);
+  const regions = regionsOf(budget);
   const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
   const marks = (["notice", "due", "compact", "blocked"] as const).flatMap((name) => {
     const tokens = thresholds[name];
@@ -136,22 +122,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
   );
 }
 
-type Item = { message: Message } | { from: number; to: number; state: string; tokens?: number | undefined };
-
-/** Which messages to draw: those that the payload shows, and gaps for the others. */
-function ranges(preview: Preview, head: number): { shown: [number, number][]; skipped: number } {
-  const shown: [number, number][] = [];
-  let left = MOST_CELLS;
-  let skipped = 0;
-  for (const [start = 1, end = 1] of preview.shown_ranges.toReversed()) {
-    const stop = Math.min(end, head + 1);
-    const from = Math.max(start, stop - left);
-    skipped += from - start;
-    if (from < stop) shown.unshift([from, stop]);
-    left -= stop - from;
-  }
-  return { shown, skipped };
-}
+type Item = { message: ShownMessage } | { from: number; to: number; state: string; tokens?: number | undefined };
 
 function gaps(preview: Preview, from: number, to: number): Item[] {
   const items: Item[] = [];
@@ -167,44 +138,62 @@ function gaps(preview: Preview, from: number, to: number): Item[] {
   return items;
 }
 
+/** The messages of the transcript beside those that the reader points at, read in blocks. */
+function usePeeked(id: string, shown: ShownMessage | undefined): Message | undefined {
+  const block = shown ? Math.floor((shown.seq - 1) / PEEKED) : -1;
+  const read = useResource(async () => (block < 0 ? [] : readRange(id, block * PEEKED + 1, (block + 1) * PEEKED + 1)), ["peeked", id, block]);
+  return shown && read.data?.find((message) => message.seq === shown.seq);
+}
+
+/** What a message is, with the names of the tools whose result it is where they are known. */
+function useKind(id: string, shown: ShownMessage | undefined): string {
+  const isResult = shown?.role === "tool";
+  const around = useResource(async () => (isResult ? readRange(id, Math.max(1, shown.seq - CALL_BEFORE), shown.seq + 1) : []), ["kind", id, isResult ? shown.seq : 0]);
+  const names = toolNames(around.data ?? []);
+  const result = around.data?.at(-1);
+  const tools = new Set(result ? partsOf(result).flatMap((part) => (part.kind === "result" ? (part.name ?? names.get(part.id ?? "") ?? []) : [])) : []);
+  return isResult ? `a tool result${tools.size ? ` of ${[...tools].join(", ")}` : ""}` : `by the ${shown?.role}`;
+}
+
+function Large({ id, message, window }: { id: string; message: ShownMessage; window: number }): JSX.Element {
+  const kind = useKind(id, message);
+  return <p class="warn">Message {message.seq}, {kind}, takes {count(message.tokens)} tokens, {percent((100 * message.tokens) / window)} of the window. <a href={toConversation(id, "messages", { seq: String(message.seq) })}>Open it</a></p>;
+}
+
 function Cells({ conversation, preview }: { conversation: Conversation; preview: Preview }): JSX.Element {
   const id = conversation.conversation_id;
   const head = preview.through_seq;
-  const { shown, skipped } = ranges(preview, head);
-  const messages = useResource(async () => (await Promise.all(shown.map(([from, to]) => readRange(id, from, to)))).flat(), ["cells", id, shown]);
-  const [peeked, setPeeked] = useState<Message>();
+  const messages = preview.shown_messages;
+  const skipped = preview.shown_ranges.reduce((sum, [start = 1, end = 1]) => sum + Math.max(0, Math.min(end, head + 1) - start), 0) - messages.length;
+  const [peeked, setPeeked] = useState<ShownMessage>();
+  const text = usePeeked(id, peeked);
+  const kind = useKind(id, peeked);
   const list = useRef<HTMLDivElement>(null);
   const items = useMemo(() => {
     const result: Item[] = [];
     let next = 1;
-    for (const message of messages.data ?? []) {
+    const first = messages[0]?.seq ?? 1;
+    if (skipped > 0) {
+      // Of what is before, only the summaries are drawn.
+      next = first;
+      for (const { summary_range: [from = 0, to = 0], tokens } of preview.summaries) if (to <= first) result.push({ from, to, state: "summarised", tokens });
+    }
+    for (const message of messages) {
       if (message.seq > next) result.push(...gaps(preview, next, message.seq));
       result.push({ message });
       next = message.seq + 1;
     }
-    if (next <= head && messages.data) result.push(...gaps(preview, next, head + 1));
+    if (next <= head) result.push(...gaps(preview, next, head + 1));
     return result;
-  }, [messages.data, preview]);
-  if (messages.error) return <Failed error={messages.error} retry={messages.reload} />;
-  if (!messages.data) return <Loading what="messages" />;
-  const total = messages.data.reduce((sum, message) => sum + message.token_count, 0);
-  const uncleared = new Set(preview.uncleared_seqs);
-  const stateOf = (message: Message): string => {
-    if (message.role === "tool" && message.seq <= preview.cleared_through && !uncleared.has(message.seq) && message.token_count > PLACEHOLDER_TOKENS) return "cleared";
-    return message.content_truncated ? "preview" : "verbatim";
-  };
+  }, [preview]);
+  const total = messages.reduce((sum, message) => sum + message.tokens, 0);
   const stable = preview.stable_through ?? 0;
-  const stableTokens = messages.data.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
+  const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.tokens, 0);
   const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
   const breakpoints = new Set(preview.breakpoint_seqs);
-  const [largest] = messages.data.toSorted((a, b) => b.token_count - a.token_count);
-  const names = toolNames(messages.data);
-  const kindOf = (message: Message): string => {
-    const tools = partsOf(message).flatMap((part) => (part.kind === "result" ? (part.name ?? names.get(part.id ?? "") ?? []) : []));
-    return message.role === "tool" ? `a tool result${tools.length ? ` of ${[...new Set(tools)].join(", ")}` : ""}` : `by the ${message.role}`;
-  };
+  const [largest] = messages.toSorted((a, b) => b.tokens - a.tokens);
   // One scale for all cells: the largest message takes a row at most.
-  const row = Math.max(total / 7, ...messages.data.map((message) => message.token_count), 1);
+  const row = Math.max(total / 7, ...messages.map((message) => message.tokens), 1);
   const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
   const move = (event: KeyboardEvent): void => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -218,23 +207,21 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     <section class="card" aria-label="Messages in the payload">
       <div class="title">
         <h2>Messages in the payload</h2>
-        <span class="muted">{plural(messages.data.length, "message")}, {compact(total)} tokens · stable prefix: {compact(Math.min(prefix, preview.tokens_used))} of {compact(preview.tokens_used)} tokens</span>
+        <span class="muted">{plural(messages.length + skipped, "message")}, {compact(preview.budget.conversation)} tokens · stable prefix: {compact(Math.min(prefix, preview.tokens_used))} of {compact(preview.tokens_used)} tokens</span>
       </div>
       <ul class="key-list" aria-label="Legend">
         <li><i class="swatch user" />user</li><li><i class="swatch assistant" />assistant</li><li><i class="swatch tool" />tool result</li>
         <li><i class="swatch tool cleared" />cleared</li><li><i class="swatch tool preview" />preview of a large result</li><li><i class="swatch hidden" />not in the payload</li>
         <li><i class="swatch pin" />pinned</li><li><i class="swatch stable" />stable prefix</li><li><i class="swatch break" />cache breakpoint</li>
       </ul>
-      {largest && largest.token_count > preview.budget.effective_window / 4 && (
-        <p class="warn">Message {largest.seq}, {kindOf(largest)}, takes {count(largest.token_count)} tokens, {percent((100 * largest.token_count) / preview.budget.effective_window)} of the window. <a href={toConversation(id, "messages", { seq: String(largest.seq) })}>Open it</a></p>
-      )}
+      {largest && largest.tokens > preview.budget.effective_window / 4 && <Large id={id} message={largest} window={preview.budget.effective_window} />}
       {skipped > 0 && <p class="hint">{plural(skipped, "earlier message")} that the payload also shows are not drawn. <a href={toConversation(id, "messages")}>Read them</a></p>}
       <div class="cells" ref={list} onKeyDown={move}>
         {items.map((item, index) => "message" in item ? (
-          <a key={item.message.seq} class={`cell ${item.message.role} ${stateOf(item.message)}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
-            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
+          <a key={item.message.seq} class={`cell ${item.message.role} ${item.message.state}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
+            style={{ width: widthOf(item.message.tokens) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
             href={toConversation(id, "messages", { seq: String(item.message.seq) })}
-            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${stateOf(item.message)}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
+            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.tokens} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
             onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
         ) : (
           <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
@@ -245,8 +232,8 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
       <div class="peek" aria-live="polite">
         {peeked ? (
           <>
-            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={stateOf(peeked)}>{stateOf(peeked)}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kindOf(peeked)} · `}{plural(peeked.token_count, "token")} · turn {peeked.turn} · {time(peeked.created_at)}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
-            <p class="text">{lineOf(peeked, 700)}</p>
+            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.tokens, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p class="text">{text ? lineOf(text, 700) : "…"}</p>
           </>
         ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}
       </div>

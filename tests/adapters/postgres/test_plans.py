@@ -13,7 +13,7 @@ from app.adapters.postgres.conversations.active_windows import (
     FIND_OLDEST,
     FIND_START,
 )
-from app.adapters.postgres.conversations.listing import BY_IDS, COUNT, MATCHING
+from app.adapters.postgres.conversations.listing import BY_IDS, BY_IDS_WITH_USAGE, COUNT, MATCHING
 from app.adapters.postgres.conversations.listing import ENTRIES as LISTED
 from app.adapters.postgres.conversations.log_statements import (
     ENTRIES,
@@ -87,7 +87,7 @@ async def test_conversations_are_compared_by_their_keys(
     database_url: str, order: ListOrder
 ) -> None:
     """What an index gave is compared with the other filters by primary keys. [lists.bounded]"""
-    for statement in (MATCHING[order], BY_IDS):
+    for statement in (MATCHING[order], BY_IDS, BY_IDS_WITH_USAGE):
         plan = await plan_of(database_url, statement)
         used = re.findall(r"Scan(?: Backward)?(?: using| on) (\w+)", plan)
         assert used and "Seq Scan" not in plan, plan

@@ -175,6 +175,7 @@ SPREAD = {
     "conversations.OWN_IDS": "a page of a tenant's search, its conversations given as a list",
     "conversations.STORED_KEYS": "an id is created or not found: the two keys that it may have",
     "listing.BY_IDS": "a page of a tenant's list, its conversations given as a list",
+    "listing.BY_IDS_WITH_USAGE": "a page of a tenant's list, its conversations given as a list",
     "listing.COUNT": "a tenant's list: which filter few conversations match",
     "listing.ENTRIES": "a tenant's list, a page at a time",
     "listing.MATCHING": "a page of a tenant's list, its conversations given as a list",
@@ -222,6 +223,7 @@ SPREAD = {
     "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",
     "transcripts.PINS": "a page of a transcript, its conversations given as a list",
     "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
+    "active_windows.COUNT_TOKENS_OF_SEVERAL": "a page of a tenant's list, given as a list",
     "active_windows.CLEAR_ALL": "clearing an agent: all its conversations",
 }
 """The statements that touch several conversations, and what each is for."""

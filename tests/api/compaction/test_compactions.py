@@ -147,6 +147,23 @@ async def test_target_tokens_are_met(client: httpx.AsyncClient) -> None:
     made = await compact(client, path, target_tokens=before - 500)
     assert made["compacted"]
     assert made["after_msg_count"] > 10 and made["after_tokens"] <= before - 500
+    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    assert receipt["target_tokens"] == before - 500
+
+
+async def test_a_receipt_shows_what_had_no_room(client: httpx.AsyncClient) -> None:
+    """Important statements that had no room can be read. [summary.unlisted, compaction.receipt]"""
+    path = await new_conversation(client, policy={"strategy": "retain_summary"})
+    for number in range(40):
+        walked = f"I walked past berth {number} this morning and saw ship-{number} there."
+        await append(client, path, user(walked), assistant(f"The captain of it reads {number}."))
+    made = await compact(client, path, target_tokens=150, model="extractive")
+    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    (summary,) = receipt["made"]
+    assert sum(section["dropped"] for section in summary["sections"]) > 0
+    assert "- I walked past berth 0" in summary["unlisted"]
+    assert "berth 0" not in summary["text"]
+    assert [summary["unlisted"] for summary in receipt["summaries"]] == [None]
 
 
 WRONG: list[tuple[Any, str]] = [

@@ -14,7 +14,7 @@ from app.keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.conversations.builders import post
-from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.api.talk import append, assert_problem, assistant, new_conversation, user
 from tests.conftest import in_thread, started
 
 
@@ -83,6 +83,57 @@ async def test_own_models_and_agents(client: httpx.AsyncClient) -> None:
     assert await ids(client, "agent_id=a") == [own, inherits]
     await client.patch(own, json={"model": None})
     assert await ids(client, "model=gpt-4o") == []
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "sliding_window"])
+async def test_usage_in_a_list_is_that_of_each_conversation(
+    client: httpx.AsyncClient, strategy: str
+) -> None:
+    """`include=usage` gives in one answer what three requests for each give. [lists.usage]"""
+    section = {"name": "base", "content": "You know the harbour."}
+    agent = (await post(client, "/v1/agents", {"name": "Guide", "sections": [section]}))["agent_id"]
+    policy = {
+        "strategy": strategy,
+        "sliding_window": {"keep_last_n": 2},
+        "budget": {"context_window": 8_000, "max_output_tokens": 500},
+    }
+    paths = [
+        await new_conversation(client, agent_id=agent, model="gpt-4o", policy=policy)
+        for _ in range(3)
+    ]
+    strict = {"budget": {"on_unknown_model": "strict"}}
+    unknown = await new_conversation(client, model="of-our-own", policy=strict)
+    for number, path in enumerate(paths):
+        for turn in range(number * 4):
+            await append(client, path, user(f"{turn}. Where is the harbour? " * 9), assistant("!"))
+        if number:
+            built = await post(client, f"{path}/context")
+            usage = {"prompt_tokens": 900, "completion_tokens": 20}
+            await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
+    if strategy == "sandwich":
+        assert (await post(client, f"{paths[2]}/compact", {"target_tokens": 200}))["compacted"]
+    listed = (await client.get("/v1/conversations?include=usage")).json()["data"]
+    found = {f"/v1/conversations/{item['conversation_id']}": item["usage"] for item in listed}
+    assert set(found) == {*paths, unknown}
+    for path, shown in found.items():
+        budget = (await client.get(f"{path}/budget")).json()
+        totals = (await client.get(f"{path}/usage")).json()["totals"]
+        receipts = (await client.get(f"{path}/compactions")).json()["data"]
+        last = ("compaction_id", "created_at", "trigger")
+        assert shown == {
+            "budget": budget["budget"],
+            "pressure": budget["pressure"],
+            "cost_usd": totals["cost_usd"],
+            "saved_tokens": totals["saved"]["tokens"],
+            "last_compaction": {name: receipts[0][name] for name in last} if receipts else None,
+        }
+    assert found[unknown]["budget"] is None
+    assert found[paths[2]]["cost_usd"] > 0
+    assert (found[paths[2]]["last_compaction"] is not None) is (strategy == "sandwich")
+    plain = (await client.get("/v1/conversations")).json()["data"]
+    assert [item["usage"] for item in plain] == [None] * 4
+    wrong = await client.get("/v1/conversations?include=cost")
+    assert_problem(wrong, 422, "VALIDATION_ERROR", "/query/include")
 
 
 async def test_appends_meanwhile_change_no_list_by_creation(client: httpx.AsyncClient) -> None:

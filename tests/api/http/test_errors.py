@@ -431,8 +431,8 @@ async def test_an_unknown_parameter_is_answered_with_the_accepted_ones(
 
 
 async def test_health_and_metrics_accept_unknown_parameters(client: httpx.AsyncClient) -> None:
-    """Health, metrics and the manual are read with whatever a prober adds. [operation.metrics]"""
-    for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
+    """Health, metrics and the description accept what a prober adds. [operation.metrics]"""
+    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
         assert (await client.get(f"{path}?probe=1")).status_code == 200, path
 
 

@@ -19,7 +19,16 @@ import pytest_asyncio
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
-from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
 from tests.conftest import started
 from tests.fake_llm import FakeLLM
 
@@ -156,6 +165,7 @@ async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
     assert again.status_code == 200
     for name in ("payload", "epoch", "through_seq", "stable_items", "prefix_hash", "tail"):
         assert again.json()[name] == built[name]
+    assert again.json()["item_seqs"] == [1, None]
     other = await new_conversation(client)
     for where, build_id in ((path, "x"), (path, "x" * 256), (other, built["build_id"])):
         missing = await client.get(f"{where}/context", params={"as_of": build_id})
@@ -385,3 +395,24 @@ async def test_builds_at_once(client: httpx.AsyncClient) -> None:
 
     heads = await asyncio.gather(*(step(number) for number in range(12)))
     assert max(heads) == 24
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])
+async def test_items_of_an_earlier_payload_name_their_messages(
+    client: httpx.AsyncClient, format: str
+) -> None:
+    """Each item has the seq of its newest message, and none before the history. [payload.as-of]"""
+    sections = [{"name": "base", "content": "Be brief."}]
+    path = await new_conversation(client, model="gpt-4o", sections=sections)
+    await append(client, path, *talk(30))
+    assert (await client.post(f"{path}/compact", json={})).json()["compacted"]
+    await append(client, path, user("?"), calling("a"), result("a", "found-31"), assistant("!"))
+    built = (await client.post(f"{path}/context", json={"format": format})).json()
+    again = await client.get(f"{path}/context", params={"as_of": built["build_id"]})
+    payload, seqs = again.json()["payload"], again.json()["item_seqs"]
+    items = payload.get("messages") or payload.get("input") or payload.get("contents")
+    assert len(seqs) == len(items)
+    known = [seq for seq in seqs if seq is not None]
+    assert known == sorted(known) and known[-1] == 34
+    by_seq = dict(zip(seqs, items, strict=True))
+    assert "found-31" in str(by_seq[33])

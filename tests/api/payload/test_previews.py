@@ -103,6 +103,42 @@ async def test_a_preview_shows_summaries(client: httpx.AsyncClient) -> None:
     start, end = result["summary_range"]
     assert previewed["shown_ranges"] == [[1, start], [end, 31]]
     assert previewed["budget"]["summary"] > 0
+    assert [item["seq"] for item in previewed["shown_messages"]] == [
+        *range(1, start),
+        *range(end, 31),
+    ]
+
+
+async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
+    """Each shown message has its tokens, and how it is shown: their sum is that of the budget.
+
+    [preview.messages]
+    """
+    path = await new_conversation(
+        client, model="gpt-4o", policy={"tool_output": {"max_message_bytes": 2_000}}
+    )
+    for number in range(8):
+        call, size = f"c{number}", 40_000 if number == 1 else 300
+        await append(client, path, user("?"), calling(call), result(call, "word " * size))
+        await append(client, path, assistant("!"))
+    first = (await client.get(f"{path}/messages")).json()["data"][0]
+    assert (await client.put(f"{path}/messages/{first['id']}/pin")).is_success
+    previewed = await preview(client, path, payload=False)
+    shown = previewed["shown_messages"]
+    assert [item["seq"] for item in shown] == [*range(1, 33)]
+    assert sum(item["tokens"] for item in shown) == previewed["budget"]["conversation"]
+    assert [item["seq"] for item in shown if item["pinned"]] == [1]
+    assert {item["seq"]: item["state"] for item in shown if item["state"] != "verbatim"} == {
+        7: "preview"
+    }
+    limited = {"policy": {"tool_output": {"context_budget_tokens": 1_000}}}
+    assert (await client.patch(path, json=limited)).is_success
+    assert (await client.post(f"{path}/context", json={})).is_success  # clears old results
+    later = await preview(client, path, payload=False)
+    states = {item["seq"]: item["state"] for item in later["shown_messages"]}
+    assert states[3] == "cleared" and states[31] == "verbatim"
+    costs = {item["seq"]: item["tokens"] for item in later["shown_messages"]}
+    assert costs[3] <= 80 < shown[2]["tokens"] == costs[31]
 
 
 async def test_read_only_keys_may_preview(settings: Settings) -> None:

@@ -53,8 +53,8 @@ async def test_every_operation_requires_a_key(guarded: httpx.AsyncClient, key: s
             else:
                 assert_problem(answer, 401, "UNAUTHENTICATED")
                 assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/docs", "/openapi.json"):
-        assert (await guarded.get(path)).status_code == 200
+    assert (await guarded.get("/openapi.json")).status_code == 200
+    assert (await guarded.get("/docs")).status_code in (200, 404)  # as it is built or not
     assert (await guarded.get("/v1/agents", headers=bearer(key))).status_code == 200
 
 

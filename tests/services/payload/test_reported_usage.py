@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import pytest
@@ -285,7 +285,7 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
 async def test_the_count_of_a_payload_is_recomputed_from_sums(
     harness: Harness, service: UsageService, format: FormatName
 ) -> None:
-    """The count of any payload follows from running sums."""
+    """The count of any payload follows from running sums, and that of each of its regions."""
     model = MODEL if format is CHAT else CLAUDE
     ask = RequestSettings(format, model)
     usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
@@ -295,8 +295,12 @@ async def test_the_count_of_a_payload_is_recomputed_from_sums(
         told = {"epoch": build["epoch"], "through_seq": build["through_seq"], "model": model}
         await harness.append(cid, says("an answer, appended before its usage is told"))
         await report(service, cid, usage, **told)
-        estimated = (await last(harness, cid)).estimated_tokens
-        assert estimated == pytest.approx(build["tokens_used"], abs=20)
+        stored = await last(harness, cid)
+        assert stored.estimated_tokens == pytest.approx(build["tokens_used"], abs=20)
+        assert stored.regions is not None
+        assert stored.regions.total == stored.estimated_tokens
+        for region, tokens in asdict(stored.regions).items():
+            assert tokens == pytest.approx(getattr(build["budget"], region), abs=20), region
 
     cid = await harness.conversation(policy(6_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it"), asks("a", "b"), result("a"), result("b"))

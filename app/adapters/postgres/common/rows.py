@@ -80,6 +80,15 @@ LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_poli
 """The columns of conversations for a list, without settings except for the model."""
 POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
 """The columns of conversations with policies, without sections and tools."""
+SETTINGS_COLUMNS = ", ".join(
+    (
+        *_SMALL_COLUMNS,
+        "c.metadata, c.policy, c.sections, c.tools",
+        "a.model AS agent_model, a.policy AS agent_policy, a.sections AS agent_sections",
+        "a.tools AS agent_tools, m.entry AS model_entry",
+    )
+)
+"""The columns of conversations with all of their settings."""
 NOT_EXPIRED = "(c.expires_at IS NULL OR c.expires_at > now())"
 """The condition of a conversation `c` that is shown; a worker deletes expired ones soon after."""
 STATE_COLUMNS = """
@@ -396,6 +405,7 @@ def compaction_from(row: Any) -> Compaction:
         degraded=tuple(row["degraded"]),
         summary_input=row["summary_input"],
         cached_tokens=row["cached_tokens"],
+        target_tokens=row["target_tokens"],
         created_at=row["created_at"],
         undone_at=row["undone_at"],
     )

@@ -19,6 +19,7 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import (
     LISTED_COLUMNS,
     NOT_EXPIRED,
+    SETTINGS_COLUMNS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
@@ -31,13 +32,16 @@ from app.domain.conversations.listing import (
     LATEST,
     MAX_SCANNED,
     ConversationFilter,
+    LastCompaction,
     Lead,
+    ListedTotals,
     ListIndex,
     ListOrder,
     Place,
     Places,
 )
 from app.domain.conversations.rolling_window import WindowDefaults
+from app.domain.models.usage_totals import MAX_DAYS, CallTotals
 
 _TIMES: Final = {index: "created_at" for index in ListIndex} | {ListIndex.ACTIVE: "active_at"}
 _OF_TENANT = "tenant_id = CAST(:tenant_id AS text)"
@@ -125,10 +129,14 @@ COUNT = {
     str(index): Statement(f"SELECT count(*) AS count FROM ({_entries(index)}) AS entries")
     for index in ListIndex
 }
-BY_IDS = Statement(
-    bounded(
-        f"""
-            SELECT {LISTED_COLUMNS}, {STATE_COLUMNS}, h.is_archived,
+
+
+def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
+    """Return the statement for conversations by their ids, in the order of these."""
+    return Statement(
+        bounded(
+            f"""
+            SELECT {columns}, {STATE_COLUMNS}, h.is_archived,
                 coalesce({newest_message_at("c.conversation_id")}, (
                     SELECT a.last_message_at FROM archives a
                     WHERE a.conversation_id = c.conversation_id AND h.is_archived LIMIT 1
@@ -142,16 +150,44 @@ BY_IDS = Statement(
                 SELECT h.conversation_id, {STATE_COLUMNS}, true FROM archived_heads h
             ) h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
+            {joins}
             WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
                 AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
                 AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
             ORDER BY number
             LIMIT CAST(:limit AS bigint)
-        """,
-        ("*",),
-        lengths("metadata"),
-        "number",
+            """,
+            ("*",),
+            large,
+            "number",
+        )
     )
+
+
+BY_IDS = _by_ids(LISTED_COLUMNS, "", lengths("metadata"))
+BY_IDS_WITH_USAGE = _by_ids(
+    f"""{SETTINGS_COLUMNS}, used.calls, used.unpriced_calls, used.cost_usd, used.saved_tokens,
+                last.last_compaction_id, last.last_compacted_at, last.last_trigger""",
+    f"""LEFT JOIN LATERAL (
+                SELECT coalesce(sum(u.calls), 0) AS calls,
+                    coalesce(sum(u.unpriced_calls), 0) AS unpriced_calls,
+                    coalesce(sum(u.cost_usd), 0) AS cost_usd,
+                    coalesce(sum(u.compacted_tokens + u.offloaded_tokens), 0) AS saved_tokens
+                FROM conversation_usage u
+                WHERE u.conversation_id = c.conversation_id
+                    AND u.day > CAST(now() AT TIME ZONE 'UTC' AS date) - {MAX_DAYS}
+            ) used ON true
+            LEFT JOIN LATERAL (
+                SELECT newest.compaction_id AS last_compaction_id,
+                    newest.created_at AS last_compacted_at, newest.trigger AS last_trigger
+                FROM compactions newest
+                WHERE newest.conversation_id = c.conversation_id
+                ORDER BY newest.compaction_id DESC LIMIT 1
+            ) last ON true""",
+    lengths(
+        *("metadata", "policy", "sections", "tools"),
+        *("agent_policy", "agent_sections", "agent_tools"),
+    ),
 )
 
 
@@ -249,6 +285,39 @@ class ConversationListRepository:
             **limits(len(conversation_ids), bound),
         )
         return page_of(rows, lambda row: conversation_from(row, self._window_defaults))
+
+    async def by_ids_with_usage(
+        self,
+        tenant_id: str,
+        conversation_ids: Sequence[str],
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[Conversation, ListedTotals]]:
+        rows = await self._session.all(
+            BY_IDS_WITH_USAGE,
+            tenant_id=tenant_id,
+            conversation_ids=list(conversation_ids),
+            model=None,
+            default_model=default_model,
+            **limits(len(conversation_ids), bound),
+        )
+        return page_of(
+            rows, lambda row: (conversation_from(row, self._window_defaults), _totals_from(row))
+        )
+
+
+def _totals_from(row: Any) -> ListedTotals:
+    last = None
+    if row["last_compaction_id"] is not None:
+        last = LastCompaction(
+            str(row["last_compaction_id"]), row["last_compacted_at"], row["last_trigger"]
+        )
+    calls = CallTotals(
+        calls=int(row["calls"]),
+        cost_usd=row["cost_usd"],
+        unpriced_calls=int(row["unpriced_calls"]),
+    )
+    return ListedTotals(calls.known_cost_usd, int(row["saved_tokens"]), last)
 
 
 def _range(wanted: ConversationFilter, lead: Lead, before: Place | None) -> dict[str, Any]:

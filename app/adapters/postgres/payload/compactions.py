@@ -22,7 +22,8 @@ RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
     span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
     before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
-    input_tokens, output_tokens, cost_usd, duration_ms, degraded, summary_input, cached_tokens
+    input_tokens, output_tokens, cost_usd, duration_ms, degraded, summary_input, cached_tokens,
+    target_tokens
 """
 ADD_COMPACTION = Statement(
     f"""

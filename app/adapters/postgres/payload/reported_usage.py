@@ -13,6 +13,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.pages import Page
 from app.domain.conversations.epoch import Epoch, PastEpoch
 from app.domain.conversations.view import Span
+from app.domain.models.budget import Usage
 from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
@@ -20,7 +21,7 @@ from app.domain.payload.reported_usage import TokenUsage, UsageReport
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
 _REPORT_COLUMNS = """
     conversation_id, report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-    cache_creation_tokens, cache_read_tokens, estimated_tokens, usage
+    cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, usage
 """
 ADD_REPORT = Statement(
     f"""
@@ -43,7 +44,8 @@ NEWEST_REPORT = Statement(
 LIST_REPORTS = Statement(
     """
         SELECT report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-            cache_creation_tokens, cache_read_tokens, estimated_tokens, '' AS usage, created_at
+            cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, '' AS usage,
+            created_at
         FROM usage_reports
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
@@ -146,7 +148,9 @@ class UsageRepository:
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         values = fields_of(report) | fields_of(report.usage)
+        regions = [*fields_of(report.regions).values()] if report.regions is not None else None
         values |= {"conversation_id": conversation_id, "usage": report.usage_json}
+        values |= {"regions": regions}
         added = await self._session.run(ADD_REPORT, **values)
         return added == 1
 
@@ -263,5 +267,6 @@ def _report_from(row: Any) -> UsageReport:
         usage,
         row["usage"],
         row["estimated_tokens"],
+        Usage(*row["regions"]) if row["regions"] is not None else None,
         row["created_at"],
     )

@@ -37,7 +37,7 @@ COPIED = {
         *("after_msg_count", "model", "prompt_hash", "cost_usd", "duration_ms"),
         *("policy_strategy", "strategies_run", "view", "made", "hidden_tokens"),
         *("hidden_messages", "calls", "input_tokens", "output_tokens", "degraded", "created_at"),
-        *("summary_input", "cached_tokens"),
+        *("summary_input", "cached_tokens", "target_tokens"),
     ),
     "blobs": (
         *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),

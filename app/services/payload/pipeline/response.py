@@ -10,6 +10,8 @@ from typing import Any
 from app.domain.common.messages import takes_system
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.provider_items import UNAVAILABLE, has_compaction
+from app.domain.compaction.views import shown_entries
+from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import spans_through
 from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import estimate_of
@@ -20,6 +22,8 @@ from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependenci
 
 _log = logging.getLogger("app.context")
 
+MAX_SHOWN_MESSAGES = 1000
+"""Messages that a preview lists."""
 NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
@@ -101,7 +105,10 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
 
 
 def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the payload of an answer shows of the log, by seqs, and its thresholds."""
+    """Return what the payload of an answer shows of the log, by seqs, and its thresholds.
+
+    Of its messages only the newest MAX_SHOWN_MESSAGES are listed.
+    """
     state, assembler, view = recorded.state, recorded.rendered.assembler, recorded.rendered.view
     items, limits = state.items, state.limits
     assert items is not None
@@ -116,6 +123,7 @@ def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
         "shown_ranges": [
             [span.start, span.end] for span in spans_through(view.spans, recorded.through_seq)
         ],
+        "shown_messages": _shown_messages(recorded),
         "cleared_through": view.results_cleared_through,
         "uncleared_seqs": view.uncleared_results,
         "summaries": [
@@ -133,6 +141,32 @@ def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
             for name, ratio in ratios.items()
         },
     }
+
+
+def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
+    """Return the newest messages that the payload shows, in order, with what each costs there."""
+    view, pins = recorded.rendered.view, set(recorded.state.input.pins)
+    cut, costs = set(recorded.rendered.cut_seqs), recorded.rendered.assembler.costs_by_seq
+    shortened = {short.seq for short in view.shortened}
+
+    def state_of(item: Entry) -> str:
+        if item.clearable and view.clears_result(item.seq):
+            return "cleared"
+        if item.seq in shortened:
+            return "shortened"
+        return "preview" if item.seq in cut else "verbatim"
+
+    shown = [item for item in recorded.state.entries if view.shows(item.seq)][-MAX_SHOWN_MESSAGES:]
+    return [
+        {
+            "seq": item.seq,
+            "role": item.role,
+            "tokens": costs.get(item.seq, there.tokens),
+            "state": state_of(item),
+            "pinned": item.seq in pins,
+        }
+        for item, there in zip(shown, shown_entries(shown, view), strict=True)
+    ]
 
 
 def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
