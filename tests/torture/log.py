@@ -189,6 +189,7 @@ _NOTES = re.compile(
     r"\[Earlier messages are not shown\.\]|\[The conversation starts here\.\]|\[Continue\.\]"
     r"|\[.*left out to fit the window\.\]|\[no result recorded\]|\[Context: \d+% used[^\]]*\]"
     r"|\[tool output trimmed; [^\]]*\]"
+    r"|\[Status\]\nOther conversations of this agent:(\n- .*)+(\n\n\[Context: [^\]]*\])?"
 )
 _LABELLED = ("[Earlier summary, lossy: ", "[Kept from earlier in the conversation: ")
 _CUT = re.compile(r"\[[^\[\]]*cut: [\d,]+ of [\d,]+ bytes shown[^\]]*\]")
