@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import secrets
 import string
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import keys_of, quotas_of, store_of, utc_now
+from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
+from app.domain.tenancy.audit import Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
+from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
 from app.settings import Settings
 
@@ -139,7 +144,31 @@ async def set_limits(
                 f"No tenant {tenant_id}: `context-service tenants list` shows the tenants, and"
                 " --create creates one"
             )
-        await quotas.set_limits(tenant_id, limits)
+        await quotas.set_limits(tenant_id, limits, actor())
+
+
+async def export_audit(
+    since: datetime, until: datetime, tenant_id: str | None, file: BinaryIO, settings: Settings
+) -> int:
+    """Write the audit of a time range as lines of JSON; return their number."""
+    store = store_of(settings)
+    await store.open()
+    count = 0
+    try:
+        async for entry in AuditService(PostgresDatabase(store)).entries(since, until, tenant_id):
+            file.write(json_text.dump_stored(asdict(entry) | {"at": entry.at.isoformat()}) + b"\n")
+            count += 1
+    finally:
+        await store.close()
+    return count
+
+
+def actor() -> Actor:
+    """Return who runs this command: the account of its process."""
+    try:
+        return Actor(account=getpass.getuser())
+    except (KeyError, OSError):  # a container may run as a number without a name
+        return Actor(account=str(os.getuid()))
 
 
 @asynccontextmanager
@@ -148,7 +177,7 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaSe
     await store.open()
     database = PostgresDatabase(store)
     try:
-        yield keys_of(database), quotas_of(settings, database)
+        yield keys_of(settings, database, actor()), quotas_of(settings, database)
     finally:
         await store.close()
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import BinaryIO
 
 from app.composition import compose, utc_now
+from app.keys import actor
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.tenant_data import TenantDataService
 from app.settings import Settings
@@ -35,7 +36,9 @@ async def _opened(settings: Settings) -> AsyncIterator[TenantDataService]:
     await parts.store.open()
     try:
         exports = ExportService(parts.database, parts.outputs, utc_now)
-        yield TenantDataService(parts.database, parts.conversations, exports, parts.archives)
+        yield TenantDataService(
+            parts.database, parts.conversations, exports, parts.archives, actor()
+        )
     finally:
         await parts.store.close()
         await parts.gateway.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import click
 
+from app.cli.audit import audit
 from app.cli.backup import backup, restore
 from app.cli.check import check, usage
 from app.cli.compare import compare
@@ -33,7 +34,7 @@ def cli() -> None:
 
 
 for command in (
-    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants),
+    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants, audit),
     *(demo, compare, openapi, settings),
 ):
     cli.add_command(command)

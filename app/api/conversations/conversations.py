@@ -29,6 +29,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
+    actor_of,
     services,
     tenant_of,
 )
@@ -166,7 +167,7 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     return Json(
         {
             "deleted": await services(request).conversations.remove(
-                tenant_of(request), conversation_id
+                tenant_of(request), conversation_id, actor_of(request)
             )
         }
     )
