@@ -178,7 +178,12 @@ class Life:
 
     def equal(self, got: object, expected: object, what: str) -> None:
         """Count a check that two values are equal."""
-        self.check(got == expected, f"{what}: {got!r:.400}, not {expected!r:.400}")
+        if got != expected and isinstance(got, list) and isinstance(expected, list):
+            places = [at for at, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b]
+            at = places[0] if places else min(len(got), len(expected))
+            what = f"{what}: at {at} of {len(got)} and {len(expected)}"
+            got, expected = got[at : at + 1], expected[at : at + 1]
+        self.check(got == expected, f"{what}: {got!r:.2000}, not {expected!r:.2000}")
 
     def get(self, path: str, *, is_stream: bool = False) -> Answer:
         """Read."""

@@ -506,7 +506,9 @@ def revoked_keys(life: Life) -> None:
     """A revoked key is refused, once every process can know."""
     outages = life.surroundings.outages
     for key, since in life.revoked:
-        if monotonic() < since or outages.met(since, DATABASE, FREEZE, grace=2 * KNOWN_SECONDS):
+        now = monotonic()
+        # While the database is away, a process keeps what it knows.
+        if now < since or outages.met(now - 2 * KNOWN_SECONDS, DATABASE, FREEZE):
             continue
         with life.wire.using(key):
             answer = life.get("/v1/caller")
