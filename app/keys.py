@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.maintenance.storage import Usage, usage_of
 from app.composition import keys_of, quotas_of, store_of, utc_now
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
@@ -22,6 +23,7 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
+from app.services.tenancy.storage_quota import measured_bytes
 from app.settings import Settings
 
 Rows = list[dict[str, Any]]
@@ -137,30 +139,46 @@ async def set_limits(
 ) -> None:
     """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
     async with _opened(settings) as (_, quotas):
-        # Requests without a key belong to the default tenant, which exists without a key.
-        is_known = create or tenant_id == DEFAULT_TENANT or tenant_id in await quotas.all_limits()
-        if not is_known:
-            raise NotFound(
-                f"No tenant {tenant_id}: `context-service tenants list` shows the tenants, and"
-                " --create creates one"
-            )
+        if not create:
+            await _require_tenant(tenant_id, quotas, ", and --create creates one")
         await quotas.set_limits(tenant_id, limits, actor())
+
+
+async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> Usage:
+    """Return what a tenant stores; raises NotFound.
+
+    `counted_bytes` are what its limit counts, measured now; `storage_bytes` is the limit.
+    """
+    async with _database(settings) as database:
+        quotas = quotas_of(settings, database)
+        await _require_tenant(tenant_id, quotas)
+        limit = (await quotas.limits_of(tenant_id)).storage_bytes
+        counted = await measured_bytes(database, tenant_id)
+    url = settings.direct_database_url or settings.database_url
+    assert url
+    found = await usage_of(url, largest, tenant_id)
+    sizes = found["tenants"][0] if found["tenants"] else {"tenant": tenant_id}
+    return {**found, "tenants": [{**sizes, "counted_bytes": counted, "storage_bytes": limit}]}
 
 
 async def export_audit(
     since: datetime, until: datetime, tenant_id: str | None, file: BinaryIO, settings: Settings
 ) -> int:
     """Write the audit of a time range as lines of JSON; return their number."""
-    store = store_of(settings)
-    await store.open()
     count = 0
-    try:
-        async for entry in AuditService(PostgresDatabase(store)).entries(since, until, tenant_id):
+    async with _database(settings) as database:
+        async for entry in AuditService(database).entries(since, until, tenant_id):
             file.write(json_text.dump_stored(asdict(entry) | {"at": entry.at.isoformat()}) + b"\n")
             count += 1
-    finally:
-        await store.close()
     return count
+
+
+async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") -> None:
+    # Requests without a key belong to the default tenant, which exists without a key.
+    if tenant_id != DEFAULT_TENANT and tenant_id not in await quotas.all_limits():
+        raise NotFound(
+            f"No tenant {tenant_id}: `context-service tenants list` shows the tenants{more}"
+        )
 
 
 def actor() -> Actor:
@@ -173,11 +191,16 @@ def actor() -> Actor:
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
+    async with _database(settings) as database:
+        yield keys_of(settings, database, actor()), quotas_of(settings, database)
+
+
+@asynccontextmanager
+async def _database(settings: Settings) -> AsyncIterator[PostgresDatabase]:
     store = store_of(settings)
     await store.open()
-    database = PostgresDatabase(store)
     try:
-        yield keys_of(settings, database, actor()), quotas_of(settings, database)
+        yield PostgresDatabase(store)
     finally:
         await store.close()
 
