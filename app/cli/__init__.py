@@ -20,6 +20,7 @@ from app.cli.migrate import migrate
 from app.cli.replay import demo
 from app.cli.serve import serve
 from app.cli.tenants import keys, tenants
+from app.cli.upgrade import upgrade_database
 from app.cli.work import worker
 
 
@@ -35,7 +36,7 @@ def cli() -> None:
 
 for command in (
     *(serve, worker, migrate, backup, restore, check, usage, keys, tenants, audit),
-    *(demo, compare, openapi, settings),
+    *(upgrade_database, demo, compare, openapi, settings),
 ):
     cli.add_command(command)
 
