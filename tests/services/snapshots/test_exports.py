@@ -96,6 +96,24 @@ async def test_an_import_equals_its_export(
     await harness.conversations.remove(TENANT, copy)
 
 
+async def test_a_compaction_during_an_export_is_not_in_it(database: PostgresDatabase) -> None:
+    """An export has the receipts of its state, so that none of an import follows another twice."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
+    cid = await harness.conversation(SHORT)
+    await harness.talk(cid, 8, words=60)
+    assert (await harness.compact(cid)).compacted
+    await harness.talk(cid, 8, words=60)
+    before = await export(harness, cid)
+    lines = ExportService(harness.database, harness.outputs, harness.clock.utc).export(TENANT, cid)
+    body = await anext(lines)
+    while b'"type":"state"' not in body:
+        body += await anext(lines)
+    assert (await harness.compact(cid)).compacted
+    body += b"".join([line async for line in lines])
+    assert after_first(body) == after_first(before)
+    assert after_first(await export(harness, cid)) != after_first(before)
+
+
 async def test_an_import_that_a_crash_interrupts_is_removed(database: PostgresDatabase) -> None:
     """No read finds it; its id is free again after a while, and a worker removes it."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
