@@ -23,11 +23,11 @@ async def export(tenant_id: str, file: BinaryIO, settings: Settings) -> int:
     return size
 
 
-async def delete(tenant_id: str, settings: Settings) -> str:
-    """Delete a tenant and return the result as lines."""
+async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
+    """Delete a tenant and return the numbers of rows by table."""
     async with _opened(settings) as service:
         counts = await service.delete(tenant_id)
-    return "\n".join(f"{name}  {count}" for name, count in sorted(counts.items()) if count)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 @asynccontextmanager
