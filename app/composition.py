@@ -30,6 +30,7 @@ from app.adapters.telemetry.recorder import MeasuredEmbeddings, MeasuredGateway,
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
+from app.domain.tenancy.audit import NOBODY, Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.background import BackgroundCompactions
@@ -187,6 +188,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         _days(settings.retention_event_days),
         _days(settings.retention_job_days),
         _days(settings.retention_key_use_days),
+        _days(settings.retention_audit_days),
     )
     build_replay = BuildReplayService(database, resolver)
     runner = CompactionRunner(
@@ -245,7 +247,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             utc_now,
             StaleImports(database, utc_now).remove_all,
         ),
-        keys=keys_of(database),
+        keys=keys_of(settings, database, refused=telemetry.key_refused),
         quotas=quotas,
         storage=StorageQuota(database, quotas, time.monotonic),
     )
@@ -275,9 +277,21 @@ def _is_full(settings: Settings) -> bool:
     return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
-def keys_of(database: PostgresDatabase) -> KeyService:
-    """Return the service of API keys."""
-    return KeyService(database, utc_now, time.monotonic)
+def keys_of(
+    settings: Settings,
+    database: PostgresDatabase,
+    actor: Actor = NOBODY,
+    refused: Callable[[str], None] = lambda _reason: None,
+) -> KeyService:
+    """Return the service of API keys; `refused` gets the reason of each refused key."""
+    return KeyService(
+        database,
+        utc_now,
+        time.monotonic,
+        actor=actor,
+        refused_per_minute=settings.refused_keys_per_minute,
+        refused=refused,
+    )
 
 
 def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:

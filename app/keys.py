@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import secrets
 import string
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.maintenance.storage import Usage, usage_of
 from app.composition import keys_of, quotas_of, store_of, utc_now
+from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
+from app.domain.tenancy.audit import Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
+from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
+from app.services.tenancy.storage_quota import measured_bytes
 from app.settings import Settings
 
 Rows = list[dict[str, Any]]
@@ -132,23 +139,68 @@ async def set_limits(
 ) -> None:
     """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
     async with _opened(settings) as (_, quotas):
-        # Requests without a key belong to the default tenant, which exists without a key.
-        is_known = create or tenant_id == DEFAULT_TENANT or tenant_id in await quotas.all_limits()
-        if not is_known:
-            raise NotFound(
-                f"No tenant {tenant_id}: `context-service tenants list` shows the tenants, and"
-                " --create creates one"
-            )
-        await quotas.set_limits(tenant_id, limits)
+        if not create:
+            await _require_tenant(tenant_id, quotas, ", and --create creates one")
+        await quotas.set_limits(tenant_id, limits, actor())
+
+
+async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> Usage:
+    """Return what a tenant stores; raises NotFound.
+
+    `counted_bytes` are what its limit counts, measured now; `storage_bytes` is the limit.
+    """
+    async with _database(settings) as database:
+        quotas = quotas_of(settings, database)
+        await _require_tenant(tenant_id, quotas)
+        limit = (await quotas.limits_of(tenant_id)).storage_bytes
+        counted = await measured_bytes(database, tenant_id)
+    url = settings.direct_database_url or settings.database_url
+    assert url
+    found = await usage_of(url, largest, tenant_id)
+    sizes = found["tenants"][0] if found["tenants"] else {"tenant": tenant_id}
+    return {**found, "tenants": [{**sizes, "counted_bytes": counted, "storage_bytes": limit}]}
+
+
+async def export_audit(
+    since: datetime, until: datetime, tenant_id: str | None, file: BinaryIO, settings: Settings
+) -> int:
+    """Write the audit of a time range as lines of JSON; return their number."""
+    count = 0
+    async with _database(settings) as database:
+        async for entry in AuditService(database).entries(since, until, tenant_id):
+            file.write(json_text.dump_stored(asdict(entry) | {"at": entry.at.isoformat()}) + b"\n")
+            count += 1
+    return count
+
+
+async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") -> None:
+    # Requests without a key belong to the default tenant, which exists without a key.
+    if tenant_id != DEFAULT_TENANT and tenant_id not in await quotas.all_limits():
+        raise NotFound(
+            f"No tenant {tenant_id}: `context-service tenants list` shows the tenants{more}"
+        )
+
+
+def actor() -> Actor:
+    """Return who runs this command: the account of its process."""
+    try:
+        return Actor(account=getpass.getuser())
+    except (KeyError, OSError):  # a container may run as a number without a name
+        return Actor(account=str(os.getuid()))
 
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
+    async with _database(settings) as database:
+        yield keys_of(settings, database, actor()), quotas_of(settings, database)
+
+
+@asynccontextmanager
+async def _database(settings: Settings) -> AsyncIterator[PostgresDatabase]:
     store = store_of(settings)
     await store.open()
-    database = PostgresDatabase(store)
     try:
-        yield keys_of(database), quotas_of(settings, database)
+        yield PostgresDatabase(store)
     finally:
         await store.close()
 

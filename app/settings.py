@@ -217,6 +217,12 @@ class LimitSettings(BaseModel):
         description="Bytes of request bodies per tenant and day, over all processes; unset: no"
         " limit.",
     )
+    refused_keys_per_minute: int = Field(
+        60,
+        ge=0,
+        description="Refused API keys per client address (IPv6: its /64), minute and process; more"
+        " receive 429 in place of 401. A valid key always passes. 0: no limit.",
+    )
     storage_bytes: Positive | None = Field(
         None,
         description="Bytes per tenant stored in messages, tool outputs and imported snapshots;"
@@ -305,6 +311,10 @@ class StorageSettings(BaseModel):
     retention_job_days: Days = Field(30, description="How long finished jobs can be polled.")
     retention_key_use_days: Days = Field(
         365, description="How long the usage records of API keys are kept."
+    )
+    retention_audit_days: Days | None = Field(
+        None,
+        description="How long the audit of keys, tenants and deletions is kept; unset: forever.",
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import BinaryIO
 
 from app.composition import compose, utc_now
+from app.keys import actor
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.tenant_data import TenantDataService
 from app.settings import Settings
@@ -22,11 +23,11 @@ async def export(tenant_id: str, file: BinaryIO, settings: Settings) -> int:
     return size
 
 
-async def delete(tenant_id: str, settings: Settings) -> str:
-    """Delete a tenant and return the result as lines."""
+async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
+    """Delete a tenant and return the numbers of rows by table."""
     async with _opened(settings) as service:
         counts = await service.delete(tenant_id)
-    return "\n".join(f"{name}  {count}" for name, count in sorted(counts.items()) if count)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 @asynccontextmanager
@@ -35,7 +36,9 @@ async def _opened(settings: Settings) -> AsyncIterator[TenantDataService]:
     await parts.store.open()
     try:
         exports = ExportService(parts.database, parts.outputs, utc_now)
-        yield TenantDataService(parts.database, parts.conversations, exports, parts.archives)
+        yield TenantDataService(
+            parts.database, parts.conversations, exports, parts.archives, actor()
+        )
     finally:
         await parts.store.close()
         await parts.gateway.close()

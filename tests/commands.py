@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 from unittest import mock
 
 from app.settings import Settings, read_settings
@@ -71,3 +72,29 @@ def stop(process: subprocess.Popen[str]) -> float:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     return monotonic() - asked
+
+
+class Process(Protocol):
+    """What can be done to a running process."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until it has ended; raises TimeoutExpired."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], Path], Process]
+"""Starts a command of the command line with these variables; its output goes to a log."""
+
+
+def launched(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Process:
+    """Start the command line as its users do."""
+    with log.open("ab") as output:
+        return subprocess.Popen((*COMMAND, *command), env=environ, stdout=output, stderr=output)

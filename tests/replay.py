@@ -45,7 +45,7 @@ from app.domain.models.tokens import (
 from app.domain.payload.assembler import WINDOW_NOTE
 from app.domain.payload.validation import validate
 from app.domain.payload.validation.rules import Context
-from tests.commands import COMMAND, environment, free_port
+from tests.commands import Launch, Process, environment, free_port, launched
 from tests.judge import judge
 from tests.payload_tokens import payload_tokens
 from tests.writers import difference
@@ -524,19 +524,19 @@ def read_messages(client: Sender, conversation_id: str) -> list[dict[str, Any]]:
 class Launched:
     """A process of the command line that can be killed, and started again as it was."""
 
-    def __init__(self, log: Path, environ: Mapping[str, str], *command: str) -> None:
+    def __init__(
+        self, log: Path, environ: Mapping[str, str], *command: str, launch: Launch = launched
+    ) -> None:
         self._log = log
         self._environ = environment(**environ)
-        self._command = (*COMMAND, *command)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command = command
+        self._launch = launch
+        self._process: Process | None = None
 
     def start(self) -> None:
         """Start the process."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, env=self._environ, stdout=log, stderr=log
-            )
+        self._process = self._launch(self._command, self._environ, self._log)
 
     def kill(self) -> None:
         """End it at once, as a crash would; what it has started stays."""
@@ -545,6 +545,13 @@ class Launched:
     def stop(self) -> None:
         """End it in good order."""
         self._end(signal.SIGTERM)
+
+    def end_after(self, seconds: float) -> None:
+        """Wait until it has ended, and kill it after so many seconds."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
 
     def wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         """Poll until `holds`; raises AssertionError after so many seconds, or when it has ended."""
@@ -576,11 +583,18 @@ class Launched:
 class Served(Launched):
     """The service as a process of its own, with one port and one data directory for all starts."""
 
-    def __init__(self, data_dir: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        launch: Launch = launched,
+    ) -> None:
         self.data_dir = data_dir
         port = str(free_port())
         options = ("--port", port, "--data-dir", str(data_dir))
-        super().__init__(data_dir / "service.log", environ or {}, "serve", *options)
+        log = data_dir / "service.log"
+        super().__init__(log, environ or {}, "serve", *options, launch=launch)
         self.url = f"http://127.0.0.1:{port}"
 
     def start(self) -> None:

@@ -114,8 +114,22 @@ async def test_usage_names_tables_tenants_and_conversations(
     largest = [row["conversation"] for row in found["conversations"]]
     assert largest == ["of-40000", "of-1000"]
     assert 30_000 < found["conversations"][0]["message_bytes"] < 90_000
-    (tenant,) = found["tenants"]
-    assert (tenant["conversations"], tenant["messages"]) == (3, 3)
+    (tenant_row,) = found["tenants"]
+    assert (tenant_row["conversations"], tenant_row["messages"]) == (3, 3)
     assert {"messages", "heads"} <= {row["table"] for row in found["tables"]}
+    for tenant in ("default", "other"):
+        await succeed("keys", "create", "--tenant", tenant, url=database_url)
+    await succeed("tenants", "limit", "default", "--storage-bytes", 90_000, url=database_url)
+    done = await succeed("tenants", "usage", "default", "--json", url=database_url)
+    own = json.loads(done.stdout)
+    assert set(own) == {"tenants", "conversations"} and len(own["conversations"]) == 3
+    (shown_tenant,) = own["tenants"]
+    assert 41_000 < shown_tenant["counted_bytes"] < shown_tenant["storage_bytes"] == 90_000
+    assert {name: shown_tenant[name] for name in tenant_row} == tenant_row
+    done = await succeed("tenants", "usage", "other", "--json", url=database_url)
+    empty = {"tenant": "other", "counted_bytes": 0, "storage_bytes": None}
+    assert json.loads(done.stdout) == {"tenants": [empty], "conversations": []}
+    unknown = await command("tenants", "usage", "nobody", url=database_url)
+    assert unknown.code == 1 and "No tenant nobody" in unknown.stderr
     shown = await succeed("usage", url=database_url)
     assert "of-40000" in shown.stdout and "MESSAGE_BYTES" in shown.stdout

@@ -224,6 +224,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         ("keys", "uses", "nothing"),
         ("tenants", "list"),
         ("tenants", "limit", "acme", "--create"),
+        ("audit", "export"),
     ],
 )
 def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
@@ -294,13 +295,39 @@ def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
 def test_scripts_read_json(database_url: str) -> None:
     """`--json` has the rows of the tables, with times in ISO 8601. [operation.cli]"""
     at = ("--database-url", database_url)
-    key_id = invoke("keys", "create", "--tenant", "acme", *at).stdout.split("_")[1]
+    made = json.loads(invoke("keys", "create", "--tenant", "acme", "--json", *at).stdout)
+    key_id = made["key_id"]
+    assert made["key"].startswith(f"ctx_{key_id}_")
     (key,) = json.loads(invoke("keys", "list", "--json", *at).stdout)
     assert (key["key_id"], key["state"], key["expires"]) == (key_id, "usable", None)
     assert datetime.fromisoformat(key["created"]).tzinfo is not None
     assert json.loads(invoke("keys", "uses", key_id, "--json", *at).stdout) == []
     (tenant,) = json.loads(invoke("tenants", "list", "--json", *at).stdout)
     assert tenant["tenant"] == "acme" and tenant["storage_bytes"] is None
+    rotated = json.loads(invoke("keys", "rotate", key_id, "--json", *at).stdout)
+    assert rotated["key"].startswith(f"ctx_{rotated['key_id']}_") and rotated["key_id"] != key_id
+    deleted = json.loads(invoke("tenants", "delete", "acme", "--yes", "--json", *at).stdout)
+    assert deleted == {"revoked_keys": 2, "tenants": 1}
+
+
+def test_the_audit_is_exported_as_lines(database_url: str, tmp_path: Path) -> None:
+    """Each line is an entry; times without a zone are of UTC. [tenancy.audit]"""
+    at = ("--database-url", database_url)
+    invoke("keys", "create", "--tenant", "acme", *at)
+    invoke("keys", "create", "--tenant", "other", *at)
+    done = invoke("audit", "export", *at)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["action"], line["tenant_id"]) for line in lines] == [
+        ("key_created", "acme"),
+        ("key_created", "other"),
+    ]
+    assert done.stderr == "Exported 2 entries.\n"
+    file = tmp_path / "audit.ndjson"
+    invoke("audit", "export", str(file), "--tenant", "other", "--since", lines[0]["at"], *at)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == lines[1:]
+    assert invoke("audit", "export", "--until", "2026-01-01", *at).stdout == ""
+    wrong = invoke("audit", "export", "--since", "yesterday", *at)
+    assert wrong.returncode == 2 and "no time such as" in wrong.stderr
 
 
 def test_the_expiry_of_a_key_can_change(database_url: str) -> None:

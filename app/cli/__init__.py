@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import click
 
+from app.cli.audit import audit
 from app.cli.backup import backup, restore
 from app.cli.check import check, usage
 from app.cli.compare import compare
@@ -19,6 +20,7 @@ from app.cli.migrate import migrate
 from app.cli.replay import demo
 from app.cli.serve import serve
 from app.cli.tenants import keys, tenants
+from app.cli.upgrade import upgrade_database
 from app.cli.work import worker
 
 
@@ -33,8 +35,8 @@ def cli() -> None:
 
 
 for command in (
-    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants),
-    *(demo, compare, openapi, settings),
+    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants, audit),
+    *(upgrade_database, demo, compare, openapi, settings),
 ):
     cli.add_command(command)
 

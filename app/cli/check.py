@@ -54,14 +54,17 @@ def check(context: click.Context, with_objects: bool, is_json: bool) -> None:
     context.exit(1 if wrong else 0)
 
 
-@click.command()
-@click.option(
+largest_shown = click.option(
     "--largest",
     type=click.IntRange(0, 10_000),
     default=10,
     show_default=True,
     help="How many of the largest conversations are shown.",
 )
+
+
+@click.command()
+@largest_shown
 @as_json
 @on_database
 def usage(largest: int, is_json: bool) -> None:
@@ -71,7 +74,11 @@ def usage(largest: int, is_json: bool) -> None:
     async def work(settings: Settings) -> Usage:
         return await usage_of(direct_url(settings), largest)
 
-    found = _run(work)
+    print_usage(_run(work), is_json=is_json)
+
+
+def print_usage(found: Usage, *, is_json: bool) -> None:
+    """Print sizes, as one table for each of what they are of."""
     if is_json:
         print_json(found)
         return

@@ -8,9 +8,10 @@ from typing import BinaryIO
 
 import click
 
+from app.cli.check import largest_shown, print_usage
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
-from app.cli.output import as_json, print_rows
+from app.cli.output import as_json, print_json, print_rows
 
 KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
 
@@ -28,8 +29,11 @@ def keys() -> None:
 @click.option("--name", default="", help="Purpose of the key, shown in lists.")
 @click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="Default: never.")
 @click.option("--read-only", is_flag=True, help="Only requests that change nothing are allowed.")
+@as_json
 @on_database
-def create_key(tenant: str, name: str, expires_in_days: int | None, read_only: bool) -> None:
+def create_key(
+    tenant: str, name: str, expires_in_days: int | None, read_only: bool, is_json: bool
+) -> None:
     """Create a key and print it as the last word of stdout; it cannot be shown again.
 
     A line on stderr names the database. A private database is created if it does not exist.
@@ -45,7 +49,7 @@ def create_key(tenant: str, name: str, expires_in_days: int | None, read_only: b
     if not exists:
         message += ", which is new: services of other directories do not use it"
     click.echo(f"{message}. Keep the key: it is not stored.", err=True)
-    click.echo(text)
+    _print_key(text, is_json=is_json)
 
 
 @keys.command("rotate")
@@ -57,8 +61,9 @@ def create_key(tenant: str, name: str, expires_in_days: int | None, read_only: b
     show_default=True,
     help="How long KEY_ID stays valid.",
 )
+@as_json
 @on_database
-def rotate_key(key_id: str, overlap_hours: int) -> None:
+def rotate_key(key_id: str, overlap_hours: int, is_json: bool) -> None:
     """Replace a key by a new one, and print that as the last word of stdout.
 
     The new key has the tenant, name, scope and lifetime of KEY_ID, which stays valid for the
@@ -68,7 +73,14 @@ def rotate_key(key_id: str, overlap_hours: int) -> None:
 
     text, sentence = run_migrated(existing_settings(), partial(rotate, key_id, overlap_hours))
     click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
-    click.echo(text)
+    _print_key(text, is_json=is_json)
+
+
+def _print_key(text: str, *, is_json: bool) -> None:
+    if is_json:
+        print_json({"key_id": text.split("_")[1], "key": text})
+    else:
+        click.echo(text)
 
 
 @keys.command("list")
@@ -122,7 +134,7 @@ def list_uses(key_id: str, days: int, is_json: bool) -> None:
 
 @click.group()
 def tenants() -> None:
-    """List and disable tenants, set their limits, export and delete them."""
+    """List and disable tenants, show what they store, set limits, export and delete them."""
 
 
 @tenants.command("list")
@@ -136,6 +148,19 @@ def list_tenants(is_json: bool) -> None:
     rows = run_migrated(existing_settings(), list_of_tenants)
     heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
     print_rows(rows, heads, is_json=is_json)
+
+
+@tenants.command("usage")
+@click.argument("tenant")
+@largest_shown
+@as_json
+@on_database
+def show_usage(tenant: str, largest: int, is_json: bool) -> None:
+    """Show what TENANT stores: what its storage limit counts, and its largest conversations."""
+    from app.keys import usage_of_tenant
+
+    found = run_migrated(existing_settings(), partial(usage_of_tenant, tenant, largest))
+    print_usage(found, is_json=is_json)
 
 
 @tenants.command("limit")
@@ -198,8 +223,9 @@ def export_tenant(tenant: str, file: BinaryIO) -> None:
 @tenants.command("delete")
 @click.argument("tenant")
 @click.option("--yes", is_flag=True, help="Delete without a question; needed.")
+@as_json
 @on_database
-def delete_tenant(tenant: str, yes: bool) -> None:
+def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
     """Delete all data of TENANT for good. Its keys are revoked first.
 
     The keys and the counts of their uses stay. Repeat it after an interruption.
@@ -211,4 +237,9 @@ def delete_tenant(tenant: str, yes: bool) -> None:
             f"This deletes all data of tenant {tenant}: repeat it with --yes."
         )
     counts = run_migrated(existing_settings(), partial(delete, tenant))
-    click.echo(f"Deleted tenant {tenant}.\n{counts}")
+    if is_json:
+        print_json(counts)
+        return
+    click.echo(f"Deleted tenant {tenant}.")
+    for name, count in counts.items():
+        click.echo(f"{name}  {count}")

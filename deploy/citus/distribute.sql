@@ -30,6 +30,7 @@ SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
 SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
+SELECT create_distributed_table('audit', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import click
 
-from tests.torture.run import run
-
 GAP = (20, 120)
 """Operations between two faults."""
 
@@ -35,6 +33,8 @@ def main(
     calm: bool,
 ) -> None:
     """Torture the service; the exit code is 1 if it breaks a promise."""
+    from tests.torture.run import run  # not in the processes that are forked
+
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     folder.chmod(0o755)
     click.echo(f"The logs of all processes are in {folder}", err=True)
@@ -60,4 +60,5 @@ def main(
     sys.exit(1 if report.failures else 0)
 
 
-main()
+if __name__ == "__main__":  # the fork server imports this module as well
+    main()

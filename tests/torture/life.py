@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from tests.judge import refusals
 from tests.payload_tokens import payload_tokens
+from tests.torture.admin import Admin
 from tests.torture.faults import Outages, Progress
 from tests.torture.log import (
     ITEMS,
@@ -72,6 +74,8 @@ class Surroundings:
     progress: Progress
     settle: Callable[[], None]
     """Wait until no statement of a request that had no answer runs any more."""
+    admin: Admin | None = None
+    """Without one, requests have no keys."""
     tamper: Tamper | None = None
 
 
@@ -89,6 +93,10 @@ class Life:
     conversations: list[Conversation] = field(default_factory=list)
     deleted: list[Conversation] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
+    agent: str | None = None
+    """The agent of some of its conversations."""
+    revoked: list[tuple[str, float]] = field(default_factory=list)
+    """Keys that are refused from a time on."""
     recent: deque[str] = field(default_factory=lambda: deque(maxlen=30))
     _named: int = 0
     _chance: Random = field(default_factory=Random)
@@ -97,6 +105,32 @@ class Life:
     def __post_init__(self) -> None:
         around = self.surroundings
         self.wire = Wire(around.urls, around.outages, self.tally, around.tamper)
+
+    @property
+    def tenant(self) -> str:
+        """Its tenant, which no other life has."""
+        return f"life-{self.number}"
+
+    def other_wire(self, tally: Counter[str]) -> Wire:
+        """Return further connections, for requests at the same time."""
+        around = self.surroundings
+        wire = Wire(around.urls, around.outages, tally, around.tamper)
+        wire.key = self.wire.key
+        return wire
+
+    def at_once(self, *requests: Callable[[Wire], Answer]) -> list[Answer]:
+        """Send several requests at the same time, over connections of their own."""
+        tallies = [Counter[str]() for _ in requests]
+
+        def send(place: int) -> Answer:
+            with closing(self.other_wire(tallies[place])) as wire:
+                return requests[place](wire)
+
+        with ThreadPoolExecutor(len(requests)) as pool:
+            answers = list(pool.map(send, range(len(requests))))
+        for tally in tallies:
+            self.tally.update(tally)
+        return answers
 
     def broken_by(self, acts: Callable[[], None]) -> str | None:
         """Do something and return what is broken, None if all is well."""
@@ -144,7 +178,12 @@ class Life:
 
     def equal(self, got: object, expected: object, what: str) -> None:
         """Count a check that two values are equal."""
-        self.check(got == expected, f"{what}: {got!r:.400}, not {expected!r:.400}")
+        if got != expected and isinstance(got, list) and isinstance(expected, list):
+            places = [at for at, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b]
+            at = places[0] if places else min(len(got), len(expected))
+            what = f"{what}: at {at} of {len(got)} and {len(expected)}"
+            got, expected = got[at : at + 1], expected[at : at + 1]
+        self.check(got == expected, f"{what}: {got!r:.2000}, not {expected!r:.2000}")
 
     def get(self, path: str, *, is_stream: bool = False) -> Answer:
         """Read."""

@@ -87,6 +87,7 @@ class Conversation:
     window: int
     sections: list[str]
     kept_last: int | None = None
+    agent: str | None = None
     entries: list[Entry] = field(default_factory=list)
     active: set[int] = field(default_factory=set)
     pinned: set[int] = field(default_factory=set)
@@ -139,7 +140,7 @@ class Conversation:
         )
 
     def _copy(self, id: str, **log: Any) -> Conversation:
-        made = Conversation(id, self.window, self.sections, self.kept_last, **log)
+        made = Conversation(id, self.window, self.sections, self.kept_last, self.agent, **log)
         made.is_moved = self.is_moved
         return made
 
@@ -188,6 +189,7 @@ _NOTES = re.compile(
     r"\[Earlier messages are not shown\.\]|\[The conversation starts here\.\]|\[Continue\.\]"
     r"|\[.*left out to fit the window\.\]|\[no result recorded\]|\[Context: \d+% used[^\]]*\]"
     r"|\[tool output trimmed; [^\]]*\]"
+    r"|\[Status\]\nOther conversations of this agent:(\n- .*)+(\n\n\[Context: [^\]]*\])?"
 )
 _LABELLED = ("[Earlier summary, lossy: ", "[Kept from earlier in the conversation: ")
 _CUT = re.compile(r"\[[^\[\]]*cut: [\d,]+ of [\d,]+ bytes shown[^\]]*\]")

@@ -6,13 +6,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from random import Random
+from threading import Event
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
 from tests.payload_tokens import payload_tokens
+from tests.torture.admin import KNOWN_SECONDS
+from tests.torture.faults import DATABASE, FREEZE
 from tests.torture.life import (
     CONVERSATIONS,
     KEPT_LAST,
@@ -32,6 +36,7 @@ from tests.torture.wire import MARK, Answer, Wire
 
 ACTS: dict[str, tuple[Act, int]] = {}
 """Each operation with how often it is done."""
+_pause = Event()
 
 
 def act(weight: int) -> Callable[[Act], Act]:
@@ -48,6 +53,8 @@ def live(life: Life, operations: int, acts: Mapping[str, tuple[Act, int]] = ACTS
     """Do so many operations, then look at everything; returns what is broken, None if well."""
 
     def all_of_it() -> None:
+        if life.surroundings.admin is not None:
+            life.wire.key = life.surroundings.admin.create_key(life.tenant)
         for number in range(operations):
             life.begin(str(number))
             _act(life, number, acts)
@@ -64,6 +71,7 @@ def look_again(life: Life) -> str | None:
 def inquest(life: Life) -> None:
     """Compare all that can be read with the model."""
     life.begin("inquest")
+    revoked_keys(life)
     for conversation in life.conversations:
         life.recent.append(f"inquest of {conversation.id}")
         transcript(life, conversation)
@@ -109,8 +117,10 @@ def create(life: Life) -> None:
         "tool_output": {"max_message_bytes": chance.choice((2_000, 8_000, 51_200))},
         "agent_tools": chance.choice(("auto", "none")),
     }
+    agent = _agent(life) if chance.random() < 0.4 else None
     body = {
         "conversation_id": id,
+        "agent_id": agent,
         "model": MODELS["openai_chat"],
         "policy": policy,
         "sections": [
@@ -122,7 +132,16 @@ def create(life: Life) -> None:
     answer = life.post("/v1/conversations", body)
     life.check(answer.status == 201, "a conversation is created", answer)
     kept = KEPT_LAST if strategy == "sliding_window" else None
-    life.conversations.append(Conversation(id, window, sections, kept))
+    life.conversations.append(Conversation(id, window, sections, kept, agent))
+
+
+def _agent(life: Life) -> str:
+    """Return the agent of the life, which begins with its first conversation."""
+    if life.agent is None:
+        life.agent = life.name("a")
+        answer = life.post("/v1/agents", {"agent_id": life.agent, "name": "torture"})
+        life.check(answer.status == 201, "an agent is created", answer)
+    return life.agent
 
 
 @act(30)
@@ -153,7 +172,8 @@ def build(life: Life, conversation: Conversation) -> None:
     if held is not None and conversation.active and life.chance.random() < 0.4:
         life.build(conversation, format, whole=True)
         now = conversation.held[format]
-        if now.epoch == held.epoch:
+        # A payload ends with the status of an agent's other conversations, which may change.
+        if now.epoch == held.epoch and conversation.agent is None:
             life.tally["deltas compared"] += 1
             life.equal(now.items, held.items, "the items of a delta on what was held")
             life.equal(now.rest, held.rest, "the rest of a payload inside an epoch")
@@ -192,9 +212,20 @@ def search(life: Life, conversation: Conversation) -> None:
     found = life.pages(f"{path(conversation)}/messages?q={entry.mark}&content=view")
     expected = [] if entry.is_redacted else [entry.id]
     life.equal([message["id"] for message in found], expected, f"the hits for {entry.mark}")
-    hits = life.pages(f"/v1/search?q={entry.mark}")
-    here = {hit["id"] for hit in hits if hit["conversation_id"] == conversation.id}
+    here, tries = set[str](), 5
+    while tries:
+        hits = life.pages(f"/v1/search?q={entry.mark}")
+        here = {hit["id"] for hit in hits if hit["conversation_id"] == conversation.id}
+        if here == set(expected) or not _is_archived(life, conversation):
+            break
+        life.get(path(conversation))  # brings it back
+        tries -= 1
     life.equal(here, set(expected), f"the hits for {entry.mark} in all conversations")
+
+
+def _is_archived(life: Life, conversation: Conversation) -> bool:
+    listed = life.pages("/v1/conversations")
+    return any(one["conversation_id"] == conversation.id and one["archived"] for one in listed)
 
 
 @act(6)
@@ -368,10 +399,122 @@ def delete(life: Life, conversation: Conversation) -> None:
     answer = life.send("DELETE", path(conversation))
     gone = answer.resent and answer.status == 404
     life.check(answer.ok or gone, "a deletion", answer)
-    life.conversations.remove(conversation)
-    life.deleted.append(conversation)
-    life.snapshots = [saved for saved in life.snapshots if saved.source is not conversation]
-    _forget(life, conversation.entries)
+    _deleted(life, [conversation])
+
+
+@act(1)
+def clear_agent(life: Life, conversation: Conversation) -> None:
+    """Empty the windows of all conversations of the agent, no others."""
+    if life.agent is None:
+        return
+    answer = life.send("POST", f"/v1/agents/{life.agent}/clear")
+    life.check(answer.ok, "a clear of an agent", answer)
+    own = _of_agent(life)
+    life.equal(answer.body["conversations"], len(own), "the conversations that a clear reaches")
+    for one in own:
+        one.active.clear()
+        one.is_moved = True
+
+
+@act(1)
+def delete_agent(life: Life, conversation: Conversation) -> None:
+    """Delete the agent with its conversations, perhaps while it is cleared, or one is used."""
+    own = _of_agent(life)
+    if life.agent is None or len(own) == len(life.conversations):
+        return
+    where, chance = f"/v1/agents/{life.agent}", life.chance
+    draws = [Random(chance.random()) for _ in range(3)]
+    others = [
+        lambda wire: wire.send(draws[1], "POST", f"{where}/clear"),
+        lambda wire: wire.send(draws[2], "GET", path(own[0]) if own else where),
+    ]
+    deleted, *answers = life.at_once(
+        lambda wire: wire.send(draws[0], "DELETE", where),
+        *chance.sample(others, chance.randrange(3)),
+    )
+    life.surroundings.settle()
+    gone = deleted.resent and deleted.status == 404
+    life.check(deleted.ok or gone, "a deletion of an agent", deleted)
+    for answer in answers:
+        life.check(answer.ok or answer.status == 404, "a request beside a deletion", answer)
+    life.agent = None
+    _deleted(life, own)
+
+
+def _of_agent(life: Life) -> list[Conversation]:
+    return [one for one in life.conversations if one.agent is not None]
+
+
+def _deleted(life: Life, conversations: list[Conversation]) -> None:
+    """Their parts of snapshots are gone with them."""
+    life.conversations = [one for one in life.conversations if one not in conversations]
+    life.deleted += conversations
+    life.snapshots = [saved for saved in life.snapshots if saved.source not in conversations]
+    _forget(life, [entry for one in conversations for entry in one.entries])
+
+
+@act(1)
+def change_key(life: Life, conversation: Conversation) -> None:
+    """Rotate the key: the new one works at once, the old one until it is revoked."""
+    admin, old = life.surroundings.admin, life.wire.key
+    if admin is None or old is None:
+        return
+    new = life.wire.key = admin.rotate_key(old)
+    for key in (new, old):
+        with life.wire.using(key):
+            caller = life.get("/v1/caller")
+        life.equal(caller.body.get("tenant_id"), life.tenant, "the tenant of a key")
+    admin.revoke_key(old)
+    life.revoked.append((old, monotonic() + KNOWN_SECONDS))
+    with life.wire.using(admin.create_key(life.tenant, read_only=True)):
+        life.check(life.get(path(conversation)).ok, "a read-only key reads")
+        answer = life.send("POST", f"{path(conversation)}/clear")
+    life.check(answer.code == "FORBIDDEN", "a read-only key changes nothing", answer)
+
+
+@act(1)
+def disable(life: Life, conversation: Conversation) -> None:
+    """Disable the tenant: soon nothing is answered; then enable it, and nothing is lost."""
+    admin = life.surroundings.admin
+    if admin is None or life.chance.random() < 0.7:
+        return
+    admin.set_disabled(life.tenant, True)
+    _until(life, 403)
+    body = {"messages": [life.message("user").body]}
+    answer = life.send("POST", f"{path(conversation)}/messages", body)
+    life.check(answer.status == 403, "an append of a disabled tenant", answer)
+    admin.set_disabled(life.tenant, False)
+    _until(life, 200)
+    transcript(life, conversation)
+
+
+def _until(life: Life, status: int) -> None:
+    """Wait until every process answers with a status to the tenant's key."""
+    began, outages = monotonic(), life.surroundings.outages
+    for url in life.surroundings.urls:
+        with closing(Wire([url], outages, life.tally, None)) as wire:
+            wire.key = life.wire.key
+            while wire.send(life.chance, "GET", "/v1/caller").status != status:
+                late = monotonic() > began + KNOWN_SECONDS
+                excused = life.surroundings.outages.met(
+                    began, DATABASE, FREEZE, url, grace=KNOWN_SECONDS
+                )
+                life.check(not late or excused, f"{status} within {KNOWN_SECONDS} s")
+                _pause.wait(0.3)
+
+
+def revoked_keys(life: Life) -> None:
+    """A revoked key is refused, once every process can know."""
+    outages = life.surroundings.outages
+    for key, since in life.revoked:
+        now = monotonic()
+        # While the database is away, a process keeps what it knows.
+        if now < since or outages.met(now - 2 * KNOWN_SECONDS, DATABASE, FREEZE):
+            continue
+        with life.wire.using(key):
+            answer = life.get("/v1/caller")
+        life.check(answer.status == 401, "a revoked key is refused", answer)
+        life.tally["revoked keys tried"] += 1
 
 
 def _forget(life: Life, entries: Iterable[Entry]) -> None:
@@ -444,7 +587,7 @@ def undo(life: Life, conversation: Conversation) -> None:
 
 @act(6)
 def report(life: Life, conversation: Conversation) -> None:
-    """Report the usage of a call, as much as its payload has; totals have it once."""
+    """Report the usage of calls, as much as their payload has; totals have each once."""
     if not conversation.held:
         return
     _, held = life.chance.choice(sorted(conversation.held.items()))
@@ -459,15 +602,27 @@ def report(life: Life, conversation: Conversation) -> None:
         "prompt_tokens_details": {"cached_tokens": cached},
     }
     body = {"usage": usage, "build_id": held.build_id}
-    answer = life.post(f"{path(conversation)}/usage", body, compares=False)
-    life.check(answer.ok, "a report", answer)
-    conversation.usage += Counter(
-        calls=1,
-        input_tokens=given - cached,
-        output_tokens=out,
-        cache_read_tokens=cached,
-        total_tokens=given + out,
-    )
+    where = f"{path(conversation)}/usage"
+    many = life.chance.choice((1, 1, 1, 2, 4))
+    if many == 1:
+        answers = [life.post(where, body, compares=False)]
+    else:
+        draws = [(Random(life.chance.random()), life.name("key")) for _ in range(many)]
+        answers = life.at_once(
+            *(
+                lambda wire, draw=draw: wire.send(draw[0], "POST", where, body, key=draw[1])
+                for draw in draws
+            )
+        )
+    for answer in answers:
+        life.check(answer.ok, "a report", answer)
+        conversation.usage += Counter(
+            calls=1,
+            input_tokens=given - cached,
+            output_tokens=out,
+            cache_read_tokens=cached,
+            total_tokens=given + out,
+        )
 
 
 @act(2)
@@ -492,21 +647,15 @@ def race(life: Life, conversation: Conversation) -> None:
     chances = [Random(life.chance.random()) for _ in pair]
     keys = [life.name("key") for _ in pair]
 
-    def write(place: int) -> Answer:
+    def write(wire: Wire, place: int) -> Answer:
         body: dict[str, Any] = {"messages": [pair[place].body]}
         if is_strict:
             body["expected_seq"] = conversation.head
-        around = life.surroundings
-        wire = Wire(around.urls, around.outages, tallies[place], around.tamper)
-        with closing(wire):
-            where = f"{path(conversation)}/messages"
-            return wire.send(chances[place], "POST", where, body, key=keys[place])
+        return wire.send(
+            chances[place], "POST", f"{path(conversation)}/messages", body, key=keys[place]
+        )
 
-    tallies = [Counter[str](), Counter[str]()]
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(write, range(2)))
-    for tally in tallies:
-        life.tally.update(tally)
+    answers = life.at_once(partial(write, place=0), partial(write, place=1))
     won = [place for place, answer in enumerate(answers) if answer.ok]
     for answer in answers:
         fine = answer.ok or (is_strict and answer.code == "CONFLICT")

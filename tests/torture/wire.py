@@ -6,8 +6,8 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from random import Random
@@ -76,6 +76,8 @@ class Wire:
         self._tamper = tamper
         self._open: dict[str, tuple[HTTPConnection, float]] = {}
         self._pause = Event()
+        self.key: str | None = None
+        """The API key of its requests."""
         self.gone: set[str] = set()
         """Marks that no answer may have any more."""
 
@@ -100,6 +102,8 @@ class Wire:
         headers = {"Content-Type": "application/json"} if raw is None and data else {}
         if key is not None:
             headers["Idempotency-Key"] = key
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
         started, resent = monotonic(), False
         urls = list(self._urls)
         chance.shuffle(urls)
@@ -132,6 +136,15 @@ class Wire:
                 raise Broken(f"{method} {path}: not answered within {PATIENCE_SECONDS} s")
             self._pause.wait(min(0.5, 0.02 * 2 ** min(attempt, 6)))
         raise AssertionError("unreachable")
+
+    @contextmanager
+    def using(self, key: str) -> Iterator[None]:
+        """Send with another API key during the block."""
+        kept, self.key = self.key, key
+        try:
+            yield
+        finally:
+            self.key = kept
 
     def close(self) -> None:
         """Close all connections."""

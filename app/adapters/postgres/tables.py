@@ -82,6 +82,21 @@ key_uses = sa.Table(
     sa.Column("refused", sa.BigInteger, nullable=False),
 )
 
+# Who has changed keys and tenants, and who has deleted data; stays when the tenant is deleted.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("audit_id", sa.Uuid, primary_key=True),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("key_id", sa.Text),
+    sa.Column("account", sa.Text),
+    sa.Column("details", sa.Text, nullable=False),
+    sa.Index("audit_by_time", "at", "audit_id"),
+)
+
 # The use of a tenant's quotas in a rate window, by all processes.
 allowances = sa.Table(
     "allowances",

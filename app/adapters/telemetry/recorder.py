@@ -154,6 +154,10 @@ class Telemetry:
         """Count an answer of `recall`, by its ranking and why there was no other one."""
         self._metrics.recalls.labels(ranking, reason).inc()
 
+    def key_refused(self, reason: str) -> None:
+        """Count a refused API key."""
+        self._metrics.refused_keys.labels(reason).inc()
+
     # --- called by the gateway, the worker and the store ----------------------------------
 
     @contextmanager

@@ -22,6 +22,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
+    actor_of,
     agent_id_from,
     services,
     tenant_of,
@@ -142,7 +143,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
     agent_id = agent_id_from(agent_id)
-    return Json({"deleted": await services(request).agents.remove(tenant_of(request), agent_id)})
+    deleted = await services(request).agents.remove(tenant_of(request), agent_id, actor_of(request))
+    return Json({"deleted": deleted})
 
 
 @router.post(

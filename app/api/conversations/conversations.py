@@ -30,6 +30,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
+    actor_of,
     services,
     tenant_of,
 )
@@ -181,7 +182,7 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     return Json(
         {
             "deleted": await services(request).conversations.remove(
-                tenant_of(request), conversation_id
+                tenant_of(request), conversation_id, actor_of(request)
             )
         }
     )

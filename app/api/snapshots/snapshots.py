@@ -19,6 +19,7 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
+    actor_of,
     agent_id_from,
     services,
     tenant_of,
@@ -239,7 +240,11 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     session_id = _session_id_from(session_id)
     return Json(
-        {"deleted": await services(request).snapshots.remove(tenant_of(request), session_id)}
+        {
+            "deleted": await services(request).snapshots.remove(
+                tenant_of(request), session_id, actor_of(request)
+            )
+        }
     )
 
 

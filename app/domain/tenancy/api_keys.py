@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Network, ip_address
 
 from app.domain.common.errors import ValidationError
 
@@ -127,6 +127,20 @@ def bearer_of(header: str) -> str | None:
     """Return the token of an `Authorization` header, None when it holds none."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+@lru_cache(maxsize=4096)
+def network_of(text: str) -> str:
+    """Return the network of a client's address: of IPv6 the /64, which one client has whole."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return ""
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((int(address), 64), strict=False))
 
 
 def is_address(text: str) -> bool:

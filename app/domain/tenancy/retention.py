@@ -19,6 +19,7 @@ class RetainedKind(StrEnum):
     EVENTS = "events"
     JOBS = "jobs"
     KEY_USES = "key_uses"
+    AUDIT = "audit"
     USED_QUOTAS = "allowances"
     SUMMARISER_CALLS = "summariser_calls"
 
@@ -35,6 +36,7 @@ class Retention:
     events: timedelta | None = None
     jobs: timedelta | None = timedelta(days=30)
     key_uses: timedelta | None = timedelta(days=365)
+    audit: timedelta | None = None
 
     @property
     def max_ages(self) -> Mapping[RetainedKind, timedelta]:
@@ -43,6 +45,7 @@ class Retention:
             RetainedKind.EVENTS: self.events,
             RetainedKind.JOBS: self.jobs,
             RetainedKind.KEY_USES: self.key_uses,
+            RetainedKind.AUDIT: self.audit,
             # Idempotency keys hold for 24 hours; quotas are needed until their rate window ends.
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),

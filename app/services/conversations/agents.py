@@ -19,6 +19,7 @@ from app.domain.conversations.rolling_window import (
     OwnWindow,
     agent_window,
 )
+from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
 from app.services.common.lookup import lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
@@ -101,7 +102,9 @@ class AgentService(ConfigurableService[Agent]):
             count = await repositories.windows.clear_all(tenant_id, agent_id, cleared_at, event)
         return ClearedAgent(cleared_at, count)
 
-    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+    async def remove(
+        self, tenant_id: str, agent_id: str, actor: Actor = NOBODY
+    ) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()
         removed: list[str] = []
@@ -120,6 +123,10 @@ class AgentService(ConfigurableService[Agent]):
                     continue  # given to another agent since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
+            details = {"conversations": len(removed)}
+            await repositories.audit.add(
+                tenant_id, AuditAction.AGENT_DELETED, agent_id, actor, details
+            )
         await self._delete_objects(tenant_id, removed)
         return dict(deleted)
 

@@ -24,6 +24,7 @@ from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ExportRepository, ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
+    AuditRepository,
     QuotaRepository,
     RetentionRepository,
     StorageRepository,
@@ -35,6 +36,11 @@ from app.services.ports.tool_output import BlobRepository
 
 class Repositories(Protocol):
     """All repositories, over one session."""
+
+    @property
+    def audit(self) -> AuditRepository:
+        """Changes of keys and tenants, and deletions."""
+        ...
 
     @property
     def agents(self) -> AgentRepository:

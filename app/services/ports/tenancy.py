@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from app.domain.tenancy.api_keys import ApiKey, KeyUse
+from app.domain.tenancy.audit import Actor, AuditAction, AuditEntry
 from app.domain.tenancy.quotas import QuotaKind, TenantLimits
 from app.domain.tenancy.retention import RetainedKind
 
@@ -150,6 +151,32 @@ class ApiKeyRepository(Protocol):
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
         """Return the counts of a key from an hour on, newest first."""
+        ...
+
+
+class AuditRepository(Protocol):
+    """Who has changed keys and tenants, and who has deleted data."""
+
+    async def add(
+        self,
+        tenant_id: str,
+        action: AuditAction,
+        subject: str,
+        actor: Actor,
+        details: Mapping[str, Any],
+    ) -> None:
+        """Add an entry, at the time of the database."""
+        ...
+
+    async def page(
+        self,
+        tenant_id: str | None,
+        since: datetime,
+        until: datetime,
+        after: AuditEntry | None,
+        limit: int,
+    ) -> list[AuditEntry]:
+        """Return entries of a tenant or of all from a time range, oldest first."""
         ...
 
 

@@ -62,7 +62,7 @@ class ExportService:
         for kind in (RecordKind.SETTINGS, RecordKind.STATE):
             yield writer.record(kind, {name: row[name] for name in FIELDS[kind]})
         for kind in _AFTER_STATE:
-            pages = self._pages(kind, conversation_id, row["head_seq"], writer, read)
+            pages = self._pages(kind, conversation_id, row, writer, read)
             async with aclosing(pages):
                 async for lines in pages:
                     yield lines
@@ -72,10 +72,12 @@ class ExportService:
         self,
         kind: RecordKind,
         conversation_id: str,
-        head_seq: int,
+        state: Mapping[str, Any],
         writer: ExportWriter,
         read: ReadPermit,
     ) -> AsyncGenerator[bytes]:
+        head_seq = state["head_seq"]
+        newer = {state["compaction_id"]} - {None}
         last: Mapping[str, Any] | None = None
         count, has_more = 0, True
         while has_more:
@@ -89,7 +91,9 @@ class ExportService:
                     async for lines in self._blob(conversation_id, blob, writer):
                         yield lines
                 continue
-            written = b"".join([writer.record(kind, record) for record in page])
+            records = [record for record in page if not _follows(kind, record, newer)]
+            written = b"".join([writer.record(kind, record) for record in records])
+            del records
             page.clear()
             yield written
             del written
@@ -129,3 +133,16 @@ class ExportService:
             async for chunks in batches:
                 pieces = [piece for chunk in chunks for piece in blob_pieces(chunk)]
                 yield b"".join([writer.record("blob_piece", piece) for piece in pieces])
+
+
+def _follows(kind: RecordKind, record: Mapping[str, Any], newer: set[str]) -> bool:
+    """Return whether a record is a receipt made since the state was read, and note that it is.
+
+    Then it follows the receipt that was active, or one that does.
+    """
+    if kind is not RecordKind.COMPACTION or record["undone_at"] is not None:
+        return False
+    if record["parent_id"] not in newer:
+        return False
+    newer.add(record["compaction_id"])
+    return True

@@ -39,6 +39,9 @@ from app.services.snapshots.import_writer import ImportWriter
 
 STALE_SECONDS = 600
 """After this time without a line, an import may be removed."""
+MAX_WAIT_SECONDS = 30.0
+"""How long a repeated import waits for the first one."""
+_POLL_SECONDS = 0.25
 _DROP_TIMEOUT_SECONDS = 60
 _STALE_BATCH = 50
 _LINES_AT_ONCE = 100
@@ -99,7 +102,7 @@ class ImportService:
         self._max_blob_bytes = max_blob_bytes
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
-        """Import an export; a repeated idempotency key returns the first import.
+        """Import an export; a repeated idempotency key returns the first import, and waits for it.
 
         Raises ValidationError or PayloadTooLarge with the number of the line, or Conflict when the
         id is taken. Then nothing is stored.
@@ -108,7 +111,18 @@ class ImportService:
         if repeated is not None:
             return repeated
         public_id = new.public_id or self._new_id()
-        conversation_id = await self._begin(tenant_id, public_id)
+        conversation_id, waited = None, 0.0
+        while conversation_id is None:
+            try:
+                conversation_id = await self._begin(tenant_id, public_id)
+            except Conflict:
+                is_running = await self._is_running(tenant_id, public_id)
+                if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
+                    return repeated
+                if new.idempotency_key is None or not is_running or waited >= MAX_WAIT_SECONDS:
+                    raise
+                await asyncio.sleep(_POLL_SECONDS)
+                waited += _POLL_SECONDS
         try:
             imported = await self._store_all(tenant_id, conversation_id, public_id, pieces, new)
         except BaseException:
@@ -135,6 +149,13 @@ class ImportService:
             raise Conflict("The Idempotency-Key was used with another body")
         async with self._database.session() as session:
             return await _imported_from(session, tenant_id, creation[1])
+
+    async def _is_running(self, tenant_id: str, public_id: str) -> bool:
+        """Return whether an import with this id runs: its key is used, and by no tenant."""
+        keys = keys_of(tenant_id, public_id)
+        async with self._database.session() as session:
+            stored = await session.conversations.stored_keys(tenant_id, public_id, keys)
+        return bool(stored) and not any(stored.values())
 
     async def _begin(self, tenant_id: str, public_id: str) -> str:
         """Create the conversation, which no tenant sees, and return its key; raises Conflict."""

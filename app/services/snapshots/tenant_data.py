@@ -5,8 +5,8 @@
    `export` to the type `end`, can be imported alone.
 2. A deletion revokes the keys first, then deletes conversation by conversation and the other rows
    in batches. The tenant's own row is the last, so that an interrupted deletion is repeated.
-   Revoked keys and their uses stay, as they do for every tenant: a service that had keys never
-   accepts requests without one.
+   Revoked keys, their uses and the audit stay, as they do for every tenant: a service that had keys
+   never accepts requests without one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
+from types import MappingProxyType
 
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.snapshots.exports import VERSION
+from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
 from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.ports import Database
@@ -48,15 +50,18 @@ class TenantDataService:
         conversations: ConversationService,
         exports: ExportService,
         archives: ArchiveService,
+        actor: Actor = NOBODY,
     ) -> None:
         self._database = database
         self._conversations = conversations
         self._exports = exports
         self._archives = archives
+        self._actor = actor
 
     async def export(self, tenant_id: str) -> AsyncGenerator[bytes]:
         """Yield the lines of an export of a tenant (rule 1)."""
         counts: Counter[str] = Counter()
+        await self._record(tenant_id, AuditAction.TENANT_EXPORTED)
         first = {"type": "tenant", "format": _TENANT_FORMAT, "version": VERSION}
         yield json_text.dump_stored({**first, "tenant_id": tenant_id}) + b"\n"
         for table in _EXPORTED:
@@ -88,8 +93,11 @@ class TenantDataService:
     async def delete(self, tenant_id: str) -> Mapping[str, int]:
         """Delete everything of a tenant; return the numbers of rows by table (rule 2)."""
         counts: Counter[str] = Counter()
-        async with self._database.session() as session:
+        async with self._database.transaction() as session:
             counts["revoked_keys"] = await session.tenant_data.revoke_keys(tenant_id)
+            await session.audit.add(
+                tenant_id, AuditAction.TENANT_DELETION_BEGUN, tenant_id, self._actor, {}
+            )
         while conversations := await self._page(tenant_id, None):
             for _, conversation_id in conversations:
                 try:
@@ -102,7 +110,14 @@ class TenantDataService:
                 async with self._database.session() as session:
                     deleted = await session.tenant_data.delete(table, tenant_id, _ROWS_PER_DELETION)
                 counts[table] += deleted
+        await self._record(tenant_id, AuditAction.TENANT_DELETED, +counts)
         return +counts
+
+    async def _record(
+        self, tenant_id: str, action: AuditAction, details: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        async with self._database.session() as session:
+            await session.audit.add(tenant_id, action, tenant_id, self._actor, dict(details))
 
     async def _page(
         self, tenant_id: str, after: tuple[datetime, str] | None

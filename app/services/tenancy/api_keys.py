@@ -6,7 +6,8 @@
    key works that much longer. While the database is unavailable the cached keys stay valid. Unknown
    keys have a cache of their own, and few are looked up at once, so that guessing neither evicts
    keys in use nor takes up the connections.
-3. Uses are counted in memory and written at most once a minute, by hour and client address. What
+3. Many refused keys from one network are answered with RateLimited (`refused_keys.py`).
+4. Uses are counted in memory and written at most once a minute, by hour and client address. What
    cannot be written is written with the next batch.
 """
 
@@ -26,6 +27,7 @@ from app.domain.common.errors import (
     Conflict,
     Forbidden,
     NotFound,
+    RateLimited,
     ServiceUnavailable,
     Unauthenticated,
 )
@@ -34,7 +36,6 @@ from app.domain.tenancy.api_keys import (
     ApiKey,
     Caller,
     KeyUse,
-    PresentedKey,
     bearer_of,
     hash_of,
     is_address,
@@ -42,7 +43,9 @@ from app.domain.tenancy.api_keys import (
     presented_key,
     require_tenant_id,
 )
+from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
 from app.services.ports import Database
+from app.services.tenancy.refused_keys import RefusedKeys
 
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to read a cached key from an unavailable database."""
@@ -82,39 +85,54 @@ class KeyService:
         clock: Callable[[], float],
         *,
         cache_seconds: float = 10.0,
+        actor: Actor = NOBODY,
+        refused_per_minute: int = 0,
+        refused: Callable[[str], None] = lambda _reason: None,
     ) -> None:
+        """`refused` gets the reason of each refused key."""
         self._database = database
         self._now = now
         self._clock = clock
         self._cache_seconds = cache_seconds
+        self._actor = actor
         self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, cache_seconds, clock)
         self._has_keys: bool | None = None
         self._checked_at = float("-inf")
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._guesses = asyncio.Semaphore(1)
+        self._refused_keys = RefusedKeys(refused_per_minute, clock)
+        self._refused = refused
         self._retry_at = float("-inf")
         self._uses = KeyUses(database, now, clock)
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return the caller that the `Authorization` header authenticates.
 
-        Raises Unauthenticated, Forbidden where its tenant is disabled, or ServiceUnavailable when
-        the key is not cached and the database does not answer.
+        Raises Unauthenticated, RateLimited in its place after many refused keys, Forbidden where
+        the tenant is disabled, or ServiceUnavailable when the key is not cached and the database
+        does not answer.
         """
         presented = presented_key(bearer_of(authorization) or "")
         if presented is None:
-            if await self._is_key_required():
-                detail = "An API key is needed" if not authorization else "That is no API key"
-                raise Unauthenticated(f"{detail}: send Authorization: Bearer ctx_…")
-            return Caller(DEFAULT_TENANT)
+            if not await self._is_key_required():
+                return Caller(DEFAULT_TENANT)
+            if not authorization:
+                raise Unauthenticated("An API key is needed: send Authorization: Bearer ctx_…")
+            detail = "That is no API key: send Authorization: Bearer ctx_…"
+            raise self._refusal(detail, None, "malformed", address)
         address = address if is_address(address) else OTHER_ADDRESSES
-        key = await self._find(presented.key_id)
+        is_guessing = self._refused_keys.is_over(address)
+        key = await self._find(presented.key_id, self._guesses if is_guessing else self._lookups)
         is_valid = presented.matches(key, self._now())
         if key is not None:
             self._uses.count(key.key_id, address, is_admitted=is_valid)
         if key is None or not is_valid:
-            self._log_refusal(presented, key, address)
-            raise Unauthenticated("The API key is unknown, revoked or expired")
+            reason = "unknown"
+            if key is not None:
+                reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
+            detail = "The API key is unknown, revoked or expired"
+            raise self._refusal(detail, presented.key_id, reason, address)
         if key.is_disabled:
             raise Forbidden("The tenant of this key is disabled", {"reason": "tenant_disabled"})
         return Caller(key.tenant_id, key.key_id, read_only=key.read_only)
@@ -124,7 +142,7 @@ class KeyService:
         try:
             if caller.key_id is None:
                 return not await self._is_key_required()
-            key = await self._find(caller.key_id)
+            key = await self._find(caller.key_id, self._lookups)
         except ServiceUnavailable:
             return False  # the key is not cached any more, and the database does not answer
         return key is not None and key.is_usable(self._now()) and not key.is_disabled
@@ -156,6 +174,10 @@ class KeyService:
         async with self._database.transaction() as session:
             await session.tenants.add(tenant_id)
             await session.keys.add(key)
+            details = {"name": name, "expires_at": _text(expires_at), "read_only": read_only}
+            await session.audit.add(
+                tenant_id, AuditAction.KEY_CREATED, key_id, self._actor, details
+            )
         return key_text(key_id, secret)
 
     async def rotate(
@@ -175,6 +197,10 @@ class KeyService:
             expires_at = min(now + overlap, old.expires_at or datetime.max.replace(tzinfo=UTC))
             await session.keys.add(old.replacement(new_id, new_secret, now))
             await session.keys.expire(key_id, expires_at)
+            details = {"new_key_id": new_id, "expires_at": _text(expires_at)}
+            await session.audit.add(
+                old.tenant_id, AuditAction.KEY_ROTATED, key_id, self._actor, details
+            )
         self._cached.pop(key_id, None)
         return key_text(new_id, new_secret), expires_at
 
@@ -190,6 +216,10 @@ class KeyService:
             if key.revoked_at is not None:
                 raise Conflict(f"API key {key_id} is revoked", {"key_id": key_id})
             await session.keys.expire(key_id, expires_at)
+            details = {"expires_at": _text(expires_at), "before": _text(key.expires_at)}
+            await session.audit.add(
+                key.tenant_id, AuditAction.KEY_EXPIRY_CHANGED, key_id, self._actor, details
+            )
         self._cached.pop(key_id, None)
 
     async def set_disabled(self, tenant_id: str, *, is_disabled: bool) -> None:
@@ -197,10 +227,12 @@ class KeyService:
 
         Effective as a revocation is. Requests without a key are not of a disabled tenant.
         """
-        async with self._database.session() as session:
+        action = AuditAction.TENANT_DISABLED if is_disabled else AuditAction.TENANT_ENABLED
+        async with self._database.transaction() as session:
             at = self._now() if is_disabled else None
             if not await session.tenants.set_disabled(tenant_id, at):
                 raise NotFound(f"No tenant {tenant_id}", {"tenant_id": tenant_id})
+            await session.audit.add(tenant_id, action, tenant_id, self._actor, {})
 
     async def disabled_tenants(self) -> frozenset[str]:
         """Return the disabled tenants."""
@@ -214,10 +246,15 @@ class KeyService:
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
-        async with self._database.session() as session:
-            key = await session.keys.revoke(key_id, self._now())
-        if key is None:
-            raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+        async with self._database.transaction() as session:
+            now = self._now()
+            key = await session.keys.revoke(key_id, now)
+            if key is None:
+                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            if key.revoked_at == now:  # it was not revoked before
+                await session.audit.add(
+                    key.tenant_id, AuditAction.KEY_REVOKED, key_id, self._actor, {}
+                )
         self._cached.pop(key_id, None)
         return key
 
@@ -252,7 +289,7 @@ class KeyService:
             self._checked_at = self._clock()
         return bool(self._has_keys)
 
-    async def _find(self, key_id: str) -> ApiKey | None:
+    async def _find(self, key_id: str, lookups: asyncio.Semaphore) -> ApiKey | None:
         cached = self._cached.get(key_id)
         if cached is not None and self._clock() < cached.fresh_until:
             return cached.key
@@ -266,7 +303,7 @@ class KeyService:
                 return cached.key
         if key_id in self._unknown:
             return None
-        async with self._lookups:
+        async with lookups:
             if (cached := self._cached.get(key_id)) is not None:
                 return cached.key  # cached by a lookup before this one
             if key_id in self._unknown:
@@ -291,16 +328,30 @@ class KeyService:
         self._cached[key_id] = _CachedKey(key, self._clock() + self._cache_seconds)
         return key
 
-    def _log_refusal(self, presented: PresentedKey, key: ApiKey | None, address: str) -> None:
-        reason = "unknown"
-        if key is not None:
-            reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
-        data = {"key_id": presented.key_id, "reason": reason, "address": address}
-        _log.warning("key_refused", extra={"data": data})
+    def _refusal(
+        self, detail: str, key_id: str | None, reason: str, address: str
+    ) -> Unauthenticated | RateLimited:
+        """Count and log a refused key, and return the error for it."""
+        over = self._refused_keys.count(address)
+        data = {"key_id": key_id, "reason": reason, "address": address}
+        if not over:
+            self._refused(reason)
+            if key_id is not None:
+                _log.warning("key_refused", extra={"data": data})
+            return Unauthenticated(detail)
+        self._refused("rate_limited")
+        if over == 1:  # one line for all that follow in this minute
+            _log.warning("keys_refused_often", extra={"data": data})
+        facts = {"reason": "refused_keys", "retry_after": self._refused_keys.seconds_left()}
+        return RateLimited("Too many refused API keys from this address", facts)
+
+
+def _text(at: datetime | None) -> str | None:
+    return at.isoformat() if at is not None else None
 
 
 class KeyUses:
-    """Counts uses of keys, and writes the counts now and then (rule 3)."""
+    """Counts uses of keys, and writes the counts now and then (rule 4)."""
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
+from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
 from app.domain.tenancy.quotas import (
     QuotaKind,
     QuotaState,
@@ -106,11 +107,14 @@ class QuotaService:
             known = await self._known(tenant_id)
         return known.limits
 
-    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
+    async def set_limits(self, tenant_id: str, limits: TenantLimits, actor: Actor = NOBODY) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
-        async with self._database.session() as session:
+        async with self._database.transaction() as session:
             await session.quotas.set_limits(tenant_id, limits)
+            await session.audit.add(
+                tenant_id, AuditAction.TENANT_LIMITED, tenant_id, actor, asdict(limits)
+            )
         if (known := self._tenants.get(tenant_id)) is not None:
             known.fresh_until = float("-inf")
 

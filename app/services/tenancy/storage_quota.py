@@ -39,6 +39,16 @@ class _StoredBytes:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+async def measured_bytes(database: Database, tenant_id: str) -> int:
+    """Return what the limit of a tenant counts, after measuring what is new."""
+    is_behind = True
+    while is_behind:
+        async with database.session() as session:
+            is_behind = await session.storage.measure(tenant_id)
+    async with database.session() as session:
+        return await session.storage.total(tenant_id)
+
+
 class StorageQuota:
     """Counts the stored bytes of tenants against their limits."""
 
@@ -85,11 +95,6 @@ class StorageQuota:
                 return
             usage.read_at, added_before = self._clock(), usage.added_bytes
             with suppress(ServiceUnavailable):
-                is_behind = True
-                while is_behind:
-                    async with self._database.session() as session:
-                        is_behind = await session.storage.measure(tenant_id)
-                async with self._database.session() as session:
-                    usage.total_bytes = await session.storage.total(tenant_id)
+                usage.total_bytes = await measured_bytes(self._database, tenant_id)
                 # Bytes that were added during the read may not be in the sum.
                 usage.added_bytes -= added_before

@@ -324,7 +324,7 @@ def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
     """A cluster of another PostgreSQL is refused with what to do about it."""
     (data_dir / "postgres" / "PG_VERSION").write_text("16\n")
     with (
-        pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*backup FILE"),
+        pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*upgrade-database"),
         running(data_dir),
     ):
         pass

@@ -329,7 +329,7 @@ async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: 
 
 async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
     """They end without events as well; the streams of other keys continue."""
-    keys = keys_of(PostgresDatabase(store))
+    keys = keys_of(settings, PostgresDatabase(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
     with serving(
         create_app(settings.model_copy(update={"events_keep_alive_seconds": 0.1}))

@@ -28,7 +28,8 @@ async def key(settings: Settings) -> str:
 @pytest_asyncio.fixture
 async def guarded(settings: Settings, key: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client without a key of a service that requires one."""
-    async with started(create_app(settings)) as opened:
+    unlimited = settings.model_copy(update={"refused_keys_per_minute": 0})
+    async with started(create_app(unlimited)) as opened:
         yield opened
 
 
@@ -56,6 +57,25 @@ async def test_every_operation_requires_a_key(guarded: httpx.AsyncClient, key: s
     assert (await guarded.get("/openapi.json")).status_code == 200
     assert (await guarded.get("/docs")).status_code in (200, 404)  # as it is built or not
     assert (await guarded.get("/v1/agents", headers=bearer(key))).status_code == 200
+
+
+async def test_guesses_are_429_and_keys_pass(settings: Settings, key: str) -> None:
+    """Over HTTP a guess over the limit has Retry-After, and metrics have its reason.
+
+    [tenancy.guessing]
+    """
+    limited = settings.model_copy(update={"refused_keys_per_minute": 2})
+    async with started(create_app(limited)) as opened:
+        guess = bearer(key[:-1] + ("A" if key[-1] != "A" else "B"))
+        answers = [await opened.get("/v1/agents", headers=guess) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [401, 401, 429, 429]
+        assert_problem(answers[3], 429, "RATE_LIMITED")
+        assert 0 < int(answers[3].headers["retry-after"]) <= 60
+        assert (await opened.get("/v1/agents", headers=bearer(key))).status_code == 200
+        assert (await opened.get("/v1/agents")).status_code == 401
+        metrics = (await opened.get("/metrics")).text
+        assert 'context_refused_keys_total{reason="wrong_secret"} 2.0' in metrics
+        assert 'context_refused_keys_total{reason="rate_limited"} 2.0' in metrics
 
 
 async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:

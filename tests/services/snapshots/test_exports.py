@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -94,6 +95,53 @@ async def test_an_import_equals_its_export(
             one, other = await built(harness, cid, format), await built(harness, copy, format)
             assert other.text.replace(copy.encode(), cid.encode()) == one.text
     await harness.conversations.remove(TENANT, copy)
+
+
+async def test_a_compaction_during_an_export_is_not_in_it(database: PostgresDatabase) -> None:
+    """An export has the receipts of its state, so that none of an import follows another twice."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
+    cid = await harness.conversation(SHORT)
+    await harness.talk(cid, 8, words=60)
+    assert (await harness.compact(cid)).compacted
+    await harness.talk(cid, 8, words=60)
+    before = await export(harness, cid)
+    lines = ExportService(harness.database, harness.outputs, harness.clock.utc).export(TENANT, cid)
+    body = await anext(lines)
+    while b'"type":"state"' not in body:
+        body += await anext(lines)
+    assert (await harness.compact(cid)).compacted
+    body += b"".join([line async for line in lines])
+    assert after_first(body) == after_first(before)
+    assert after_first(await export(harness, cid)) != after_first(before)
+
+
+async def test_an_equal_import_waits_for_the_first(database: PostgresDatabase) -> None:
+    """The same key and id while the first import runs: one conversation, and the same answer.
+
+    [log.idempotency-key]
+    """
+    harness = Harness(WatchedDatabase(database))
+    cid = await harness.conversation()
+    await harness.talk(cid, 3)
+    body, gate, has_begun = await export(harness, cid), asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:100]
+        has_begun.set()
+        await gate.wait()
+        yield body[100:]
+
+    new = NewImport("customer-7", idempotency_key="import-1")
+    first = asyncio.create_task(imports_of(harness).add(TENANT, slowly(), new))
+    await has_begun.wait()
+    again = asyncio.create_task(imports_of(harness).add(TENANT, pieces_of(body, 1000), new))
+    await asyncio.wait({again}, timeout=0.5)
+    assert not again.done()
+    with pytest.raises(Conflict, match="is taken"):  # without the key there is nothing to wait for
+        await bring_in(harness, body, public_id="customer-7")
+    gate.set()
+    assert await first == await again
+    assert (await harness.stored((await first).conversation_id)).state.head_seq == 6
 
 
 async def test_an_import_that_a_crash_interrupts_is_removed(database: PostgresDatabase) -> None:

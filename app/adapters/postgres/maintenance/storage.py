@@ -39,29 +39,35 @@ _BY_TENANT = f"""
     SELECT tenant_id AS tenant, count(*) AS conversations, sum(head_seq)::bigint AS messages,
         sum(tokens)::bigint AS tokens, sum(message_bytes)::bigint AS message_bytes,
         sum(output_bytes)::bigint AS output_bytes, sum(receipt_bytes)::bigint AS receipt_bytes
-    FROM ({_CONVERSATIONS}) c GROUP BY 1 ORDER BY 5 DESC, 1
+    FROM ({_CONVERSATIONS}) c WHERE $1::text IS NULL OR tenant_id = $1
+    GROUP BY 1 ORDER BY 5 DESC, 1
 """
 _LARGEST = f"""
     SELECT coalesce(own_id, conversation_id::text) AS conversation, tenant_id AS tenant,
         head_seq AS messages, tokens, message_bytes, output_bytes, receipt_bytes
-    FROM ({_CONVERSATIONS}) c
-    ORDER BY message_bytes + output_bytes + receipt_bytes DESC, conversation_id LIMIT $1
+    FROM ({_CONVERSATIONS}) c WHERE $1::text IS NULL OR tenant_id = $1
+    ORDER BY message_bytes + output_bytes + receipt_bytes DESC, conversation_id LIMIT $2
 """
 
 Usage = dict[str, list[dict[str, Any]]]
 """Rows by what they are of: `tables`, `tenants` and `conversations`."""
 
 
-async def usage_of(url: str, largest: int) -> Usage:
-    """Return the sizes in bytes, largest first; raises DatabaseUnusable.
+async def usage_of(url: str, largest: int, tenant_id: str | None = None) -> Usage:
+    """Return the sizes in bytes, largest first, perhaps of a tenant alone.
+
+    Raises DatabaseUnusable.
 
     The bytes of a table are those on disk, with the space that updates have left. Those of messages
     and receipts are as PostgreSQL stores them (compressed, without indexes), those of outputs
     before compression. The number of rows of a table is PostgreSQL's estimate.
     """
     async with snapshot(url) as connection:
-        return {
-            "tables": [dict(row) for row in await connection.fetch(_TABLES)],
-            "tenants": [dict(row) for row in await connection.fetch(_BY_TENANT)],
-            "conversations": [dict(row) for row in await connection.fetch(_LARGEST, largest)],
+        of_tenants = {
+            "tenants": await connection.fetch(_BY_TENANT, tenant_id),
+            "conversations": await connection.fetch(_LARGEST, tenant_id, largest),
         }
+        found = (
+            of_tenants if tenant_id else {"tables": await connection.fetch(_TABLES)} | of_tenants
+        )
+        return {name: [dict(row) for row in rows] for name, rows in found.items()}

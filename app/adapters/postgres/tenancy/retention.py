@@ -14,6 +14,7 @@ _AGES = {
     RetainedKind.EVENTS: ("conversation_id, event_seq", "created_at"),
     RetainedKind.JOBS: ("conversation_id, job_id", "created_at"),
     RetainedKind.KEY_USES: ("key_id, hour, address", "hour"),
+    RetainedKind.AUDIT: ("tenant_id, audit_id", "at"),
     RetainedKind.USED_QUOTAS: ("tenant_id, kind, window_start", "window_start"),
     RetainedKind.SUMMARISER_CALLS: ("tenant_id, window_start", "window_start"),
 }

@@ -1,0 +1,132 @@
+"""The private database of another major version of PostgreSQL. [operation.new-major]"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from pathlib import Path
+
+import asyncpg
+import pytest
+from click.testing import CliRunner, Result
+
+from app.adapters.postgres.embedded import running
+from app.adapters.postgres.embedded_cluster import (
+    DATABASE,
+    UPGRADED,
+    Cluster,
+    account_for,
+    programs,
+)
+from app.adapters.postgres.embedded_upgrade import Upgrade, programs_of
+from app.adapters.postgres.migrate import migrate
+from app.cli import cli
+from tests.test_backups import rows_of
+
+OTHERS = [version for version in ("14", "15", "16", "17") if programs_of(version) is not None]
+pytestmark = pytest.mark.direct
+other_version = pytest.mark.skipif(not OTHERS, reason="no other PostgreSQL is installed here")
+
+
+def invoke(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(cli, arguments)
+
+
+async def fill(url: str) -> dict[str, list[str]]:
+    """Migrate, add rows with any text, and return all rows."""
+    await asyncio.to_thread(migrate, url)
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.executemany(
+            "INSERT INTO tenants (tenant_id) VALUES ($1)", [("acme",), ("tab\t, \\N, 続",)]
+        )
+    finally:
+        await connection.close()
+    return await rows_of(url)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> tuple[Path, dict[str, list[str]]]:
+    """A data directory as a release with an older PostgreSQL has left it, and its rows."""
+    version = OTHERS[-1]
+    folder = programs_of(version)
+    assert folder is not None
+    tmp_path.chmod(0o755)
+    cluster = Cluster(tmp_path / "postgres", folder, account_for(tmp_path / "postgres"))
+    cluster.path.mkdir()
+    if cluster.account is not None:
+        os.chown(cluster.path, cluster.account.uid, cluster.account.gid)
+    options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+    made = cluster.run("initdb", "-D", str(cluster.path), *options)
+    assert made.returncode == 0, made.stdout
+    text = f'CREATE DATABASE "{DATABASE}"\n'
+    cluster.run("postgres", "--single", "-D", str(cluster.path), "postgres", text=text)
+    with Upgrade(tmp_path, version).running(folder) as url:
+        rows = asyncio.run(fill(url))
+    return tmp_path, rows
+
+
+@other_version
+def test_a_database_of_another_version_is_moved(old: tuple[Path, dict[str, list[str]]]) -> None:
+    """Other commands name the command; it moves all rows, keeps the old database, and is done."""
+    data_dir, rows = old
+    here = ("--data-dir", str(data_dir))
+    refused = invoke("tenants", "list", *here)
+    assert refused.exit_code == 1
+    assert f"PostgreSQL {OTHERS[-1]}, and this is" in refused.stderr
+    assert "run `context-service upgrade-database` once" in refused.stderr
+    done = invoke("upgrade-database", *here)
+    assert done.exit_code == 0, done.stderr
+    kept = data_dir / f"postgres.{OTHERS[-1]}"
+    assert done.stdout.endswith(f"The old database is {kept}: delete it once all is well.\n")
+    with running(data_dir) as url:
+        assert asyncio.run(rows_of(url)) == rows
+    assert (kept / "PG_VERSION").exists()
+    assert not list(data_dir.glob("upgrade.*"))
+    assert invoke("upgrade-database", *here).stdout == "The database is of this version already.\n"
+
+
+@other_version
+def test_a_crash_between_the_renames_loses_nothing(
+    old: tuple[Path, dict[str, list[str]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The new cluster takes its place at the next start; before, the old one is still there."""
+    data_dir, _ = old
+    new = tmp_path_factory.mktemp("new")
+    new.chmod(0o755)
+    with running(new) as url:
+        rows = asyncio.run(fill(url))
+    (new / "postgres").rename(data_dir / UPGRADED)
+    assert "upgrade-database" in invoke("tenants", "list", "--data-dir", str(data_dir)).stderr
+    (data_dir / "postgres").rename(data_dir / "postgres.old")
+    with running(data_dir) as url:
+        assert asyncio.run(rows_of(url)) == rows
+
+
+@other_version
+def test_what_is_in_use_or_wrong_is_left_alone(
+    old: tuple[Path, dict[str, list[str]]],
+) -> None:
+    """Programs of another version, a service that runs, and an earlier copy are refused."""
+    data_dir, _ = old
+    here = ("--data-dir", str(data_dir))
+    wrong = invoke("upgrade-database", "--programs", str(programs()), *here)
+    assert wrong.exit_code == 1 and f"the data is of PostgreSQL {OTHERS[-1]}" in wrong.stderr
+    (data_dir / f"postgres.{OTHERS[-1]}").mkdir()
+    assert "move it away" in invoke("upgrade-database", *here).stderr
+    (data_dir / f"postgres.{OTHERS[-1]}").rmdir()
+    with (data_dir / "postgres.in-use").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        assert "stop the service" in invoke("upgrade-database", *here).stderr
+    assert (data_dir / "postgres" / "PG_VERSION").read_text() == f"{OTHERS[-1]}\n"
+
+
+def test_without_the_old_programs_the_package_is_named(tmp_path: Path) -> None:
+    """A version whose programs are nowhere is told with what to install."""
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "PG_VERSION").write_text("9\n")
+    told = invoke("upgrade-database", "--data-dir", str(tmp_path)).stderr
+    assert "such as postgresql-9, or name their folder by --programs" in told
+    assert "There is no database" in invoke("upgrade-database", "--data-dir", "/nowhere").stderr
