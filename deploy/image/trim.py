@@ -14,11 +14,16 @@ import sys
 from pathlib import Path
 
 UNUSED = (
-    "litellm/proxy/_experimental/out",  # the pages of LiteLLM's own server, as the two below
+    "litellm/proxy/_experimental/out",  # LiteLLM's own server: its pages, and what answers there
     "litellm/proxy/_lazy_openapi_snapshot.json",
+    "litellm/proxy/guardrails/guardrail_hooks",
+    "litellm/proxy/management_endpoints",
     "litellm/proxy/swagger",
     "litellm/rust_bridge/_native*",  # another implementation of what its Python does
-    "hf_xet*",  # downloads of models, where `huggingface_hub` finds it; LiteLLM downloads nothing
+    "fsspec*",  # counting tokens by models of a hub, as the three below: the service has its own
+    "hf_xet*",
+    "huggingface_hub*",
+    "tokenizers*",
     "sqlalchemy/testing",
 )
 """Patterns of paths; a test runs the service without these."""
