@@ -18,7 +18,7 @@ from typing import Any
 
 def environment(python: str) -> dict[str, Any]:
     """Return the document of what a Python has installed."""
-    options = ("--output-reproducible", "--spec-version", "1.6", "--output-file", "-")
+    options = ("--output-reproducible", "--spec-version", "1.6", "--no-validate")
     command = (sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=-1).stdout)
     return found
