@@ -42,7 +42,7 @@ RUN python -m venv /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY migrations migrations
-COPY inspector/package-lock.json inspector/
+COPY --from=inspector /src/inspector/package-lock.json inspector/
 COPY --from=inspector /src/app/inspector_files app/inspector_files
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps --no-index \

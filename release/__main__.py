@@ -1,8 +1,8 @@
 """Builds a release into `dist/` and tries it: `python -m release [--trial] [--base IMAGE]`.
 
-1. Before anything is built: the tree is committed, the CHANGELOG has a section of this version, and
-   the API breaks no client of the last release, unless its major version is a new one. `--trial`
-   passes over the first two.
+1. Before anything is built: the tree is committed, the CHANGELOG has a section of this version, the
+   API breaks no client of the last release, unless its major version is a new one, and each locked
+   package has a wheel for Intel and ARM. `--trial` passes over the first two.
 2. Wheel and source archive are built twice, with the time of the last commit, and must be equal.
 3. The wheel is installed into an empty environment and tried outside of the checkout: `serve` with
    its private database, and the demo. What only the checkout has must not be importable there.
@@ -35,6 +35,9 @@ DIST = ROOT / "dist"
 IMAGE_FILES = ROOT / "deploy" / "image"
 RELEASED, CURRENT = (ROOT / "openapi" / name for name in ("released.json", "openapi.json"))
 MAX_IMAGE_MB = 350
+ARCHITECTURES = ("x86_64", "aarch64")
+GLIBC = ("1", "2010", "2014", *(f"_2_{minor}" for minor in range(5, 37)))
+"""The tags of wheels for Debian 12, which has glibc 2.36."""
 ONLY_IN_THE_CHECKOUT = ("benchmarks", "examples", "release", "tests")
 
 
@@ -51,6 +54,13 @@ def run(*command: str | Path, cwd: Path = ROOT, **environ: str) -> str:
     if done.returncode:
         raise Refused(f"{command[0]} failed with {done.returncode}.\n{done.stdout}")
     return done.stdout.strip()
+
+
+def works(*command: str) -> bool:
+    """Return whether a program is there and succeeds."""
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def version() -> str:
@@ -74,6 +84,18 @@ def check_api() -> None:
     found = breaks(released, current)
     if found and not is_new_major(released, current):
         raise Refused("\n".join([*found, "These changes need a new major version of the API."]))
+
+
+def check_wheels() -> None:
+    """Refuse a lock without a wheel for one of the architectures that the image is for (rule 1)."""
+    with tempfile.TemporaryDirectory() as folder:
+        for architecture in ARCHITECTURES:
+            platforms = [f"manylinux{name}_{architecture}" for name in GLIBC]
+            options = [text for name in platforms for text in ("--platform", name)]
+            hashed = ("--only-binary", ":all:", "--require-hashes", "-r", "requirements.lock")
+            target = ("--dry-run", "--ignore-installed", "--target", folder, *hashed)
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--python-version", "3.11")
+            run(*pip, "--implementation", "cp", *options, *target)
 
 
 def build(number: str, epoch: str) -> tuple[Path, Path]:
@@ -138,11 +160,11 @@ def build_image(number: str, epoch: str, base: str | None) -> None:
     """Build the image without the private database, and refuse one that is too large (rule 4)."""
     tag = f"context-service:{number}"
     options = ("--tag", tag, *(("--build-arg", f"BASE={base}") if base else ()), ".")
-    if shutil.which("docker"):
+    if works("docker", "info") and works("docker", "buildx", "version"):
         fixed = "type=docker,rewrite-timestamp=true"
         run("docker", "buildx", "build", "--output", fixed, *options, SOURCE_DATE_EPOCH=epoch)
         size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", tag)) / 1e6
-    elif shutil.which("buildah"):
+    elif works("buildah", "--version"):
         extra = os.environ.get("BUILDAH_OPTIONS", "").split()
         # The format of Docker has a health check.
         fixed_options = ("--format", "docker", "--timestamp", epoch, "--layers")
@@ -150,7 +172,9 @@ def build_image(number: str, epoch: str, base: str | None) -> None:
         number, unit = json.loads(run("buildah", "images", "--json", tag))[0]["size"].split()
         size = float(number) * {"MB": 1, "GB": 1000}[unit]
     else:
-        click.echo("No image: neither docker nor buildah is installed. The rest is in dist/.")
+        click.echo(
+            "No image: neither Docker with buildx nor Buildah is there. The rest is in dist/."
+        )
         return
     click.echo(f"{tag}: {size:.0f} MB")
     if size > MAX_IMAGE_MB:
@@ -166,6 +190,7 @@ def main(trial: bool, base: str | None) -> None:
     if not trial:
         check_sources(number)
     check_api()
+    check_wheels()
     epoch = run("git", "log", "-1", "--format=%ct")
     wheel, archive = build(number, epoch)
     bill = DIST / f"context-service-{number}.cdx.json"
