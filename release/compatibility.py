@@ -3,12 +3,13 @@
 1. What could be sent can still be sent: no path, method, parameter, field, type or allowed value is
    gone, nothing more is required, and no limit is tighter.
 2. What was answered is still answered: no status and no field is gone, a field that was always
-   there still is, and has no new type. New fields are allowed, and new values of a set as well:
-   docs/clients.md asks clients to pass over what they do not know.
+   there still is, and has no new type. New fields are allowed, and new values of a set as well;
+   docs/clients.md says what generated clients do with them.
 3. Both are one question: does a reader take all values of a schema? For requests the reader is the
    current schema, and the values are of the released one; for answers it is the other way round.
 4. Of a union, each alternative needs one that takes it. Schemas that refer to themselves are
    compared once for each pair.
+5. Ids of operations and names of schemas stay: they are names in generated clients.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def _allowed(schema: Json) -> list[Any] | None:
 def breaks(released: Json, current: Json) -> list[str]:
     """Return what the current description breaks for clients of the released one."""
     old, new = Document(released), Document(current)
-    found: list[str] = []
+    names = [document.get("components", {}).get("schemas", {}) for document in (released, current)]
+    found = [f"The schema {name}: is gone" for name in names[0] if name not in names[1]]
     for path, methods in released["paths"].items():
         for method in METHODS:
             if method not in methods:
@@ -148,6 +150,8 @@ def breaks(released: Json, current: Json) -> list[str]:
                 found.append(f"{where}: is gone")
                 continue
             before, after = methods[method], current["paths"][path][method]
+            if before.get("operationId") != after.get("operationId"):
+                found.append(f"{where}: has another operationId")
             found += _requests(old, new, before, after, where)
             found += _answers(old, new, before, after, where)
     return found

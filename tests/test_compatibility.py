@@ -44,6 +44,7 @@ DOCUMENT = {
         PATH: {
             "parameters": [],
             "put": {
+                "operationId": "put_note",
                 "parameters": [
                     {"in": "path", "name": "id", "required": True, "schema": {"type": "string"}},
                     {"in": "query", "name": "dry_run", "schema": {"type": "boolean"}},
@@ -67,7 +68,7 @@ DOCUMENT = {
         }
     },
     "components": {
-        "schemas": {"Note": note("Note"), "Stored": note("Stored")},
+        "schemas": {"Note": note("Note"), "Stored": note("Stored"), "Unused": {}},
         "responses": {
             "Note": {
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Stored"}}}
@@ -106,6 +107,11 @@ def drop(name: str) -> Change:
 BREAKS: list[tuple[Change, str]] = [
     (lambda document: document["paths"].pop(PATH), "GET /v1/notes/{id}: is gone"),
     (lambda document: document["paths"][PATH].pop("put"), "PUT /v1/notes/{id}: is gone"),
+    (put(lambda op: op.update(operationId="other")), "PUT /v1/notes/{id}: has another operationId"),
+    (
+        lambda document: document["components"]["schemas"].pop("Unused"),
+        "The schema Unused: is gone",
+    ),
     (put(lambda op: op["parameters"].pop()), "the query parameter dry_run is gone"),
     (put(lambda op: op["parameters"][1].update(required=True)), "dry_run is now required"),
     (
