@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from release.compatibility import breaks
+from release.compatibility import breaks, is_new_major
 
 ROOT = Path(__file__).parent.parent
 RELEASED = ROOT / "openapi" / "released.json"
@@ -199,6 +199,23 @@ def test_a_break_inside_a_schema_that_contains_itself_is_found_once_for_each_use
     """References in a circle end, and each operation that uses them is named."""
     found = changed(answered(drop("kind")))
     assert [line.split(":")[0] for line in found] == [f"GET {PATH}", f"PUT {PATH}"]
+
+
+@pytest.mark.parametrize(
+    ("released", "current", "expected"),
+    [
+        ("1.4.0", "2.0.0", True),
+        ("0.9.1", "1.0.0", True),
+        ("0.1.0", "0.2.0", True),
+        ("0.1.0", "0.1.1", False),
+        ("1.4.0", "1.5.0", False),
+        ("1.4.0", "1.4.0", False),
+    ],
+)
+def test_only_a_major_version_may_break(released: str, current: str, expected: bool) -> None:
+    """The first number says so, and below 1.0 the second one."""
+    versions = [{"info": {"version": version}} for version in (released, current)]
+    assert is_new_major(*versions) == expected
 
 
 def test_the_published_description_breaks_no_client_of_the_last_release() -> None:
