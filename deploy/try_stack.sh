@@ -35,7 +35,12 @@ call $SECOND/v1/conversations/try/messages --data '{"messages": [
     {"role": "user", "content": "Which colour has the sky?"}]}'
 call $FIRST/v1/conversations/try/context --data '{"format": "openai_chat"}' | tee /dev/stderr |
     grep --quiet 'Which colour has the sky?'
-call $SECOND/v1/conversations/try/compact?wait=false --data '{}'
+job=$(call "$SECOND/v1/conversations/try/compact?wait=false" --data '{}' | sed 's/.*"job_id":"\([^"]*\)".*/\1/')
+for _ in $(seq 30); do
+    call "$FIRST/v1/jobs/$job" | tee /dev/stderr | grep --quiet '"status":"done"' && break
+    sleep 1
+done
+call "$FIRST/v1/jobs/$job" | grep --quiet '"status":"done"'
 wait_for $PROMETHEUS/-/ready
 for _ in $(seq 40); do
     call "$PROMETHEUS/api/v1/query" --get --data-urlencode 'query=sum(up{job="context-service"})' |
