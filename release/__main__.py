@@ -166,8 +166,8 @@ def build_image(number: str, epoch: str, base: str | None) -> None:
         size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", tag)) / 1e6
     elif works("buildah", "--version"):
         extra = os.environ.get("BUILDAH_OPTIONS", "").split()
-        # The format of Docker has a health check.
-        fixed_options = ("--format", "docker", "--timestamp", epoch, "--layers")
+        # Docker's format has a health check; cached layers would have the times of other builds.
+        fixed_options = ("--format", "docker", "--timestamp", epoch, "--layers", "--no-cache")
         run("buildah", "build", *fixed_options, *extra, *options)
         number, unit = json.loads(run("buildah", "images", "--json", tag))[0]["size"].split()
         size = float(number) * {"MB": 1, "GB": 1000}[unit]
