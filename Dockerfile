@@ -1,16 +1,26 @@
 # The service, its workers and its command line in one image; docs/deployment.md says how it runs.
-ARG BASE=docker.io/library/python:3.11-slim-bookworm
+# `--target with-database` adds the private PostgreSQL. The digest is that of an index of images for
+# several architectures; a newer one is found by `docker buildx imagetools inspect IMAGE:TAG`.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
-# What the service needs, in a layer that changes with the lock only. It holds no pip, and what is
-# compiled is trusted without a look at its source: the same lock gives the same bytes.
+# What the service needs. Only `strip` comes from Debian, and it does not stay.
 FROM ${BASE} AS dependencies
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends binutils \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY requirements.lock ./
 RUN python -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --only-binary :all: \
-        --require-hashes -r requirements.lock \
- && rm -rf /opt/venv/lib/python3*/site-packages/litellm/proxy/_experimental/out \
- && python -m compileall -q --invalidation-mode unchecked-hash -x /litellm/proxy/ /opt/venv/lib
+        --require-hashes -r requirements.lock
+COPY deploy/image deploy/image
+RUN python deploy/image/trim.py /opt/venv/lib/python3*/site-packages /opt/database
+
+# With bytecode, a layer that changes only with the lock or with what the service loads of it.
+FROM dependencies AS libraries
+COPY app app
+RUN PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 /opt/venv/bin/python deploy/image/bytecode.py
 
 # The page at /inspector. Of this stage the image has only the built files.
 FROM ${BASE} AS inspector
@@ -23,7 +33,7 @@ COPY openapi openapi
 COPY inspector inspector
 RUN mkdir app && /opt/node/bin/python inspector/build.py
 
-# The service itself, which is what most releases change.
+# The service itself, which is what most releases change, and the list of all its parts.
 FROM dependencies AS service
 COPY requirements-build.lock ./
 RUN python -m venv /opt/build \
@@ -32,13 +42,17 @@ RUN python -m venv /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY migrations migrations
+COPY --from=inspector /src/inspector/package-lock.json inspector/
 COPY --from=inspector /src/app/inspector_files app/inspector_files
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
         --prefix /opt/service /wheels/*.whl \
- && python -m compileall -q --invalidation-mode unchecked-hash /opt/service/lib
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/service/lib \
+ && mkdir -p /opt/service/share \
+ && /opt/build/bin/python deploy/image/sbom.py /opt/venv/bin/python inspector/package-lock.json \
+        /opt/service/share/sbom.cdx.json
 
-FROM ${BASE}
+FROM ${BASE} AS image
 LABEL org.opencontainers.image.title="context-service" \
       org.opencontainers.image.description="An HTTP service that owns an LLM agent's context window" \
       org.opencontainers.image.version="0.1.0" \
@@ -50,7 +64,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     CONTEXT_HOST=0.0.0.0 \
     CONTEXT_DATA_DIR=/data
-COPY --from=dependencies /opt/venv /opt/venv
+COPY --from=libraries /opt/venv /opt/venv
 COPY --from=service /opt/service /opt/venv
 USER 10001:10001
 WORKDIR /data
@@ -61,3 +75,10 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${CONTEXT_PORT:-8080} && printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && [ \"$status\" = 200 ]"]
 ENTRYPOINT ["context-service"]
 CMD ["serve"]
+
+FROM image AS with-database
+COPY --from=dependencies /opt/database /opt/database
+ENV PYTHONPATH=/opt/database
+
+# The last stage is what is built without `--target`.
+FROM image

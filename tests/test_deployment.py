@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.environment import variable
-from app.settings import Settings, unknown_variables
+from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 
 ROOT = Path(__file__).parent.parent
@@ -214,7 +214,7 @@ def test_the_proxy_lets_through_what_the_service_takes() -> None:
 
 def test_the_guide_names_things_that_exist() -> None:
     """Its settings, files and services are there."""
-    known = {variable(name) for name in Settings.model_fields}
+    known = {variable(name) for name in Settings.model_fields} | {*secret_files().values()}
     assert set(re.findall(r"CONTEXT_[A-Z_]*[A-Z]", GUIDE)) <= known
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", GUIDE):
         assert (ROOT / "docs" / link).exists(), link

@@ -11,18 +11,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from heapq import nsmallest
 
 from app.adapters.tool_ranking.synonyms import synonyms, value_words
 from app.adapters.tool_ranking.texts import MAX_CHARACTERS, parameters_text
 from app.adapters.tool_ranking.words import name_parts, words
 from app.domain.formats import ToolDefinition
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _WEIGHTS = (0.7, 1.0, 0.4)
 """Of name, description and parameters; rule 2 adds to the weight of names."""
@@ -59,9 +56,9 @@ class Index:
             word: _scored(found, self._rarity[word]) for word, found in frequencies.items()
         }
         self._name_positions = _positions(fields[0] for fields in texts)
-        self._name_weight = _array(
+        self._name_weight = [
             sum(self._rarity[word] for word in name_parts(name)) or 1.0 for name in self.names
-        )
+        ]
         self._by_prefix: dict[str, list[str]] = {}
         for word in frequencies:
             if len(word) >= _MIN_SPELLED:
@@ -69,21 +66,21 @@ class Index:
 
     def rank(self, query: str, limit: int) -> list[str]:
         """Return the names of the best tools."""
-        import numpy as np
-
-        scores = np.zeros(len(self.names))
-        named = np.zeros(len(self.names))
+        scores = [0.0] * len(self.names)
+        named: dict[int, float] = {}
         for word, weight in self._weighted(query).items():
-            positions, values = self._scores[word]
-            scores[positions] += weight * values
-            if word in self._name_positions:
-                named[self._name_positions[word]] += weight * self._rarity[word]
-        scores *= 1 + _NAME_COVERAGE * np.minimum(1, named / self._name_weight)
+            for position, value in zip(*self._scores[word], strict=True):
+                scores[position] += weight * value
+            for position in self._name_positions.get(word, ()):
+                named[position] = named.get(position, 0.0) + weight * self._rarity[word]
+        for position, weight in named.items():
+            scores[position] *= 1 + _NAME_COVERAGE * min(1, weight / self._name_weight[position])
         exact = self._exact.get(query.strip())
         if exact is not None:
             scores[exact] = math.inf
-        best = np.argsort(-scores, kind="stable")[:limit]
-        return [self.names[position] for position in best.tolist() if scores[position] > 0]
+        found = (position for position, score in enumerate(scores) if score > 0)
+        best = nsmallest(limit, found, key=lambda position: (-scores[position], position))
+        return [self.names[position] for position in best]
 
     def _weighted(self, query: str) -> Mapping[str, float]:
         """Return the indexed words that stand for a query, with their weights (rule 3)."""
@@ -140,13 +137,13 @@ def _frequencies(texts: Sequence[_Fields]) -> dict[str, dict[int, float]]:
     return found
 
 
-def _scored(found: Mapping[int, float], rarity: float) -> tuple[NDArray[Any], NDArray[Any]]:
+def _scored(found: Mapping[int, float], rarity: float) -> tuple[array[int], array[float]]:
     """Return the positions of the tools with a word, and what it adds to their scores."""
-    import numpy as np
-
-    frequency = _array(found.values())
-    scores = rarity * (frequency * (_SATURATION + 1) / (frequency + _SATURATION) + _PRESENCE)
-    return np.fromiter(found, np.int32, len(found)), scores.astype(np.float32)
+    scores = (
+        rarity * (frequency * (_SATURATION + 1) / (frequency + _SATURATION) + _PRESENCE)
+        for frequency in found.values()
+    )
+    return array("i", found), array("f", scores)
 
 
 def _positions(names: Iterable[Sequence[str]]) -> dict[str, list[int]]:
@@ -156,12 +153,6 @@ def _positions(names: Iterable[Sequence[str]]) -> dict[str, list[int]]:
         for word in dict.fromkeys(name):
             found.setdefault(word, []).append(position)
     return found
-
-
-def _array(values: Iterable[float]) -> NDArray[np.float64]:
-    import numpy as np
-
-    return np.array([*values], np.float64)
 
 
 def _most_similar(word: str, candidates: Iterable[str]) -> list[tuple[str, float]]:

@@ -1,0 +1,1 @@
+"""What makes a release: `python -m release`, and the check that it breaks no client."""

@@ -1,0 +1,231 @@
+"""The manifests of `deploy/kubernetes` are valid, and fit the image, the settings and the app."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from app.settings import Settings, secret_files, unknown_variables
+from tests.commands import settings_from
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "deploy" / "kubernetes"
+GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+PATHS = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))["paths"]
+POSTGRES_CONNECTIONS = 100
+"""What PostgreSQL accepts unless it is configured otherwise."""
+SHUTDOWN_SECONDS = 10
+
+
+def documents(path: Path) -> list[Any]:
+    """Return the documents of a file."""
+    return list(YAML(typ="safe").load_all(path))
+
+
+(KUSTOMIZATION,) = documents(FOLDER / "kustomization.yaml")
+
+
+def rendered() -> Iterator[Any]:
+    """Yield each object as kustomize sends it to the cluster."""
+    images = {
+        image["name"]: f"{image['name']}:{image['newTag']}" for image in KUSTOMIZATION["images"]
+    }
+    for name in KUSTOMIZATION["resources"]:
+        for found in documents(FOLDER / name):
+            if found["kind"] != "Namespace":
+                found["metadata"]["namespace"] = KUSTOMIZATION["namespace"]
+            for container in pod(found).get("containers", ()):
+                container["image"] = images[container["image"]]
+            yield found
+
+
+def pod(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod of an object, empty if it has none."""
+    spec: dict[str, Any] = found.get("spec", {}).get("template", {}).get("spec", {})
+    return spec
+
+
+OBJECTS = list(rendered())
+NAMES = [f"{found['kind']}/{found['metadata']['name']}" for found in OBJECTS]
+PODS = {name: pod(found) for name, found in zip(NAMES, OBJECTS, strict=True) if pod(found)}
+API, WORKER, MIGRATE = (
+    "Deployment/context-service-api",
+    "Deployment/context-service-worker",
+    "Job/context-service-migrate",
+)
+
+
+def named(name: str) -> Any:
+    """Return the object of a kind and name."""
+    return OBJECTS[NAMES.index(name)]
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the environment of a pod's container."""
+    (container,) = PODS[name]["containers"]
+    assert container["envFrom"] == [{"configMapRef": {"name": "context-service"}}]
+    own = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+    return {**named("ConfigMap/context-service")["data"], **own}
+
+
+def settings(name: str, folder: Path) -> Settings:
+    """Return the settings of a pod, whose secrets are in a folder."""
+    environ = environment(name)
+    for variable in secret_files().values():
+        if variable in environ:
+            secret = folder / Path(environ[variable]).name
+            secret.write_text("postgresql://context:word@db/context_service\n", "utf-8")
+            environ[variable] = str(secret)
+    return settings_from(environ)
+
+
+def test_the_kustomization_names_every_file() -> None:
+    """No manifest is forgotten when the folder is applied."""
+    files = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == set(KUSTOMIZATION["resources"])
+    assert set(PODS) == {API, WORKER, MIGRATE}
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+@pytest.mark.parametrize("found", OBJECTS, ids=NAMES)
+def test_each_object_is_valid(found: dict[str, Any], version: str) -> None:
+    """The schemas of Kubernetes accept it, without any field that they do not know."""
+    kubernetes_validate.validate(found, version, strict=True)
+
+
+def test_an_object_with_an_unknown_field_is_refused() -> None:
+    """The schemas are those of the kinds: a misspelt field does not pass."""
+    wrong = copy.deepcopy(named(API))
+    pod(wrong)["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        kubernetes_validate.validate(wrong, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_every_variable_is_a_setting(name: str, tmp_path: Path) -> None:
+    """The service takes all that is set, and finds the database in files of the secret."""
+    assert unknown_variables(environment(name)) == []
+    found = settings(name, tmp_path)
+    assert found.database_url == found.direct_database_url
+    assert found.database_url is not None
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_secrets_are_files_that_the_guide_creates(name: str) -> None:
+    """Each file is in the mounted secret, and the guide names the key it has there."""
+    (container,) = PODS[name]["containers"]
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "secrets")
+    files = [Path(environment(name)[v]) for v in secret_files().values() if v in environment(name)]
+    assert {str(file.parent) for file in files} == {mount["mountPath"]}
+    created = re.findall(r"--from-(?:literal|file)=([a-z-]+)=", GUIDE)
+    assert {file.name for file in files} <= set(created)
+    assert not secret_files().keys() & {
+        key.removeprefix("CONTEXT_").lower() for key in environment(name)
+    }
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pods_can_write_to_memory_only(name: str) -> None:
+    """Who gets into one finds no right to gain, no file to change and no account of the cluster."""
+    found = PODS[name]
+    assert found["automountServiceAccountToken"] is False
+    assert found["securityContext"]["runAsNonRoot"]
+    assert found["securityContext"]["runAsUser"] == 10001
+    assert f"--uid {found['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text(
+        "utf-8"
+    )
+    (container,) = found["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"].keys() == {"requests", "limits"}
+    writable = [volume for volume in found["volumes"] if "secret" not in volume]
+    assert [volume["emptyDir"]["medium"] for volume in writable] == ["Memory"]
+
+
+def test_probes_ask_what_the_app_answers(tmp_path: Path) -> None:
+    """Their ports are those of the settings, and their paths are routes."""
+    (api,), (worker,) = PODS[API]["containers"], PODS[WORKER]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in (*api["ports"], *worker["ports"])}
+    assert ports == {
+        "http": settings(API, tmp_path).port,
+        "metrics": settings(WORKER, tmp_path).metrics_port,
+    }
+    for container in (api, worker):
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if kind in container:
+                asked = container[kind]["httpGet"]
+                assert asked["path"] in PATHS
+                assert asked["port"] in {port["name"] for port in container["ports"]}
+    assert api["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert api["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    for name, container in ((API, api), (WORKER, worker)):
+        annotated = named(name)["spec"]["template"]["metadata"]["annotations"]
+        assert int(annotated["prometheus.io/port"]) == container["ports"][0]["containerPort"]
+
+
+def test_the_api_leaves_background_jobs_to_the_worker(tmp_path: Path) -> None:
+    """Each kind of pod does its own work."""
+    assert not settings(API, tmp_path).worker
+    assert [PODS[name]["containers"][0]["args"] for name in (API, WORKER, MIGRATE)] == [
+        ["serve"],
+        ["worker"],
+        ["migrate"],
+    ]
+
+
+@pytest.mark.parametrize("name", [API, WORKER])
+def test_pods_have_the_time_to_stop_that_they_need(name: str) -> None:
+    """Requests go elsewhere before SIGTERM, and it has time to finish. [operation.shutdown]"""
+    (container,) = PODS[name]["containers"]
+    pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    assert PODS[name]["terminationGracePeriodSeconds"] > pause + SHUTDOWN_SECONDS
+    assert (pause > 0) == (name == API)
+
+
+def test_selectors_find_their_pods() -> None:
+    """Service, autoscaler, budgets and policies mean the pods that are there."""
+    labels = {name: named(name)["spec"]["template"]["metadata"]["labels"] for name in PODS}
+    assert named("Service/context-service")["spec"]["selector"] == labels[API]
+    assert named("Service/context-service")["spec"]["ports"][0]["targetPort"] == "http"
+    for name in (API, WORKER):
+        own = name.partition("/")[2]
+        assert named(name)["spec"]["selector"]["matchLabels"] == labels[name]
+        for kind, field in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+            assert named(f"{kind}/{own}")["spec"][field]["matchLabels"] == labels[name]
+    target = named("HorizontalPodAutoscaler/context-service-api")["spec"]["scaleTargetRef"]
+    assert f"{target['kind']}/{target['name']}" == API
+    # Otherwise each `kubectl apply` would undo what the autoscaler decided.
+    assert "replicas" not in named(API)["spec"]
+
+
+def test_policies_let_in_what_is_asked(tmp_path: Path) -> None:
+    """Requests and metrics reach their ports; nothing else is let in, anywhere."""
+    everyone = named("NetworkPolicy/context-service")["spec"]
+    assert everyone["podSelector"] == {}
+    assert "ingress" not in everyone
+    for name, port in (
+        (API, settings(API, tmp_path).port),
+        (WORKER, settings(WORKER, tmp_path).metrics_port),
+    ):
+        (rule,) = named(f"NetworkPolicy/{name.partition('/')[2]}")["spec"]["ingress"]
+        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
+
+
+def test_all_pods_together_fit_into_postgresql(tmp_path: Path) -> None:
+    """With as many replicas as may be, and one more during a rollout, connections suffice."""
+    most = named("HorizontalPodAutoscaler/context-service-api")["spec"]["maxReplicas"] + 1
+    workers = named(WORKER)["spec"]["replicas"]
+    # A worker listens for notifications on a connection of its own.
+    needed = (most + workers) * settings(API, tmp_path).pool_max_size + workers
+    assert needed < POSTGRES_CONNECTIONS
