@@ -167,7 +167,7 @@ async def test_a_short_absence_of_the_database_is_survived(
     watched: Watched, conversation_id: str
 ) -> None:
     """One renewal may fail if the next one succeeds."""
-    leases = Leases(watched, new_id, seconds=0.6)
+    leases = Leases(watched, new_id, seconds=1.5)
     async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
         assert is_mine
         for is_away in (True, False, False, False):
