@@ -1,10 +1,11 @@
 """The database CPU of operations on a Citus cluster beside that of one PostgreSQL server.
 
-All servers run on this machine. Each is named by its URL and the data directories of its nodes:
+All servers run on this machine. Each database has a name for the output, its URL and the data
+directories of its nodes:
 
-    python -m benchmarks.citus --cluster URL DIR DIR DIR --server URL DIR
+    python -m benchmarks.citus --database one URL DIR --database cluster URL DIR DIR DIR
 
-Both databases are migrated before, and that of the cluster is distributed (docs/scaling.md).
+All are migrated before, and those of clusters distributed: `deploy/citus/cluster.py` does both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import httpx
@@ -21,8 +23,11 @@ import psutil
 from app.main import create_app
 from app.settings import Settings
 
-CALLS = 60
+CALLS = 160
 CONVERSATIONS = 8
+CLIENTS = 16
+STEPS = 25
+"""Steps of each client at once."""
 
 
 def cpu_seconds(data_dir: Path) -> float:
@@ -52,15 +57,23 @@ class Measured:
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
-    async def measure(self, what: str, calls: int, run: Callable[[int], Awaitable[Any]]) -> None:
-        """Print the mean CPU in milliseconds."""
+    async def measure(
+        self, what: str, calls: int, run: Callable[[int], Awaitable[Any]], clients: int = 1
+    ) -> None:
+        """Print the mean CPU in milliseconds, and how many calls a second clients had at once."""
+
+        async def follow(client: int) -> None:
+            for number in range(client, calls, clients):
+                await run(number)
+
         before = [cpu_seconds(each) for each in self._data_dirs]
-        for number in range(calls):
-            await run(number)
+        begun = perf_counter()
+        await asyncio.gather(*map(follow, range(clients)))
+        rate = calls / (perf_counter() - begun)
         after = [cpu_seconds(each) for each in self._data_dirs]
         spent = [(end - start) * 1000 / calls for start, end in zip(before, after, strict=True)]
-        nodes = ", ".join(f"{each:.1f}" for each in spent)
-        print(f"{what:24} {self._name:8} {sum(spent):6.1f} ms ({nodes})", flush=True)
+        nodes = ", ".join(f"{each:.2f}" for each in spent)
+        print(f"{what:24} {self._name:10} {sum(spent):6.2f} ms ({nodes}) {rate:6.0f}/s", flush=True)
 
 
 async def measure(measured: Measured) -> None:
@@ -79,17 +92,30 @@ async def measure(measured: Measured) -> None:
         {"role": "assistant", "content": "This. " * 30},
     ]
     usage = {"model": "gpt-4o", "usage": {"prompt_tokens": 90, "completion_tokens": 5}}
+    add = {"messages": turn}
+
+    def first(place: str, body: Any) -> Callable[[int], Awaitable[Any]]:
+        return lambda number: measured.call("POST", f"{paths[number]}{place}", body)
+
     await measured.measure("create", CALLS, create)
-    await measured.measure(
-        "append two messages", CALLS, on("POST", "/messages", {"messages": turn})
-    )
+    # The first of each reads the whole state, and the first build begins an epoch.
+    await measured.measure("first append", CALLS, first("/messages", add))
+    await measured.measure("first build", CALLS, first("/context", {}))
+    await measured.measure("append two messages", CALLS, on("POST", "/messages", add))
     await measured.measure("build", CALLS, on("POST", "/context", {}))
+    await measured.measure("step", CALLS, on("POST", "/context", {"append": add}))
+    await measured.measure(
+        f"step, {CLIENTS} clients",
+        CLIENTS * STEPS,
+        lambda number: measured.call("POST", f"{paths[number % CLIENTS]}/context", {"append": add}),
+        CLIENTS,
+    )
     await measured.measure("usage report", CALLS, on("POST", "/usage", usage))
     await measured.measure("conversation", CALLS, on("GET", ""))
     await measured.measure("page of messages", CALLS, on("GET", "/messages?limit=20"))
     await measured.measure(
         "list of conversations",
-        CALLS,
+        CALLS // 4,
         lambda _number: measured.call("GET", "/v1/conversations?limit=20"),
     )
     await measured.measure(
@@ -97,13 +123,13 @@ async def measure(measured: Measured) -> None:
     )
 
 
-async def main(servers: dict[str, Sequence[str]]) -> None:
-    """Measure each server twice: the first round plans, and fills caches."""
+async def main(databases: Sequence[Sequence[str]]) -> None:
+    """Measure each database twice: the first round plans, and fills caches."""
     for title in ("first round", "second round"):
         print(title)
-        for name, (url, *data_dirs) in servers.items():
+        for name, url, *data_dirs in databases:
             settings = Settings(
-                database_url=url, pool_max_size=1, worker=False, default_model="gpt-4o"
+                database_url=url, pool_max_size=CLIENTS, worker=False, default_model="gpt-4o"
             )
             app = create_app(settings)
             transport = httpx.ASGITransport(app)
@@ -118,7 +144,7 @@ async def main(servers: dict[str, Sequence[str]]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cluster", nargs="+", required=True, metavar="URL DIR")
-    parser.add_argument("--server", nargs="+", required=True, metavar="URL DIR")
-    arguments = parser.parse_args()
-    asyncio.run(main({"cluster": arguments.cluster, "server": arguments.server}))
+    parser.add_argument(
+        "--database", nargs="+", action="append", required=True, metavar="NAME URL DIR"
+    )
+    asyncio.run(main(parser.parse_args().database))

@@ -198,13 +198,7 @@ takes a table that was never analysed to have ten pages at least.
 A larger index could change one."""
 
 
-DISTRIBUTE = Path(__file__).parents[1] / "deploy" / "citus" / "distribute.sql"
-NODE_SETTINGS = (
-    "CREATE EXTENSION citus",
-    "CREATE EXTENSION IF NOT EXISTS vector",
-    "ALTER DATABASE {name} SET citus.override_table_visibility = off",
-    "ALTER DATABASE {name} SET citus.enable_manual_changes_to_shards = on",  # to empty them
-)
+CITUS = Path(__file__).parents[1] / "deploy" / "citus"
 
 
 class Server:
@@ -301,8 +295,10 @@ class Cluster(Server):
             await connection.execute(f"CREATE DATABASE {self._name}")
             await connection.close()
             connection = await asyncpg.connect(self._node_url(node, self._name))
-            for statement in NODE_SETTINGS:
-                await connection.execute(statement.format(name=self._name))
+            await connection.execute((CITUS / "node.sql").read_text(encoding="utf-8"))
+            await connection.execute(  # so that they can be emptied
+                f"ALTER DATABASE {self._name} SET citus.enable_manual_changes_to_shards = on"
+            )
             await connection.close()
         connection = await asyncpg.connect(self.url_of(self._name))
         for node in nodes:
@@ -315,7 +311,7 @@ class Cluster(Server):
     async def _distribute(self) -> None:
         connection = await asyncpg.connect(self.url_of(self._name))
         await connection.execute("SET citus.shard_count = 4")
-        await connection.execute(DISTRIBUTE.read_text(encoding="utf-8"))
+        await connection.execute((CITUS / "distribute.sql").read_text(encoding="utf-8"))
         await connection.close()
 
     async def _remove_rows(self) -> None:

@@ -94,12 +94,14 @@ class AgentService(ConfigurableService[Agent]):
         Raises NotFound.
         """
         async with self._database.transaction() as repositories:
-            await self._get(repositories, tenant_id, agent_id, lock=True)
-            cleared_at = await repositories.agents.clear(tenant_id, agent_id, self._now())
+            agent = await self._get(repositories, tenant_id, agent_id, lock=True)
+            now = self._now()
+            cleared_at = max(agent.cleared_at or now, now)
             event = json_text.dumps(
                 {"agent_id": agent_id, "last_cleared_at": cleared_at.isoformat()}
             )
             count = await repositories.windows.clear_all(tenant_id, agent_id, cleared_at, event)
+            await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
         return ClearedAgent(cleared_at, count)
 
     async def remove(
@@ -110,9 +112,6 @@ class AgentService(ConfigurableService[Agent]):
         removed: list[str] = []
         async with self._database.transaction() as repositories:
             await self._get(repositories, tenant_id, agent_id, lock=True)
-            # Before the conversations, as a clear does: a change of an agent locks the version of
-            # its tenant's settings.
-            deleted.update(await repositories.agents.remove(tenant_id, agent_id))
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await lock_to_remove(repositories, tenant_id, conversation_id)
@@ -123,6 +122,7 @@ class AgentService(ConfigurableService[Agent]):
                     continue  # given to another agent since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
+            deleted.update(await repositories.agents.remove(tenant_id, agent_id))
             details = {"conversations": len(removed)}
             await repositories.audit.add(
                 tenant_id, AuditAction.AGENT_DELETED, agent_id, actor, details

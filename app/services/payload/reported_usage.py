@@ -42,6 +42,7 @@ from app.domain.payload.reported_usage import (
 from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.services.common.due_compactions import make_compaction_due
+from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.payload.usage_entries import SentCall, usage_entry
@@ -218,10 +219,9 @@ class UsageService:
             session, tenant_id, conversation_id, model
         )
         if conversation.is_outdated(self._active.now()):
-            locked = await session.log.lock(tenant_id, conversation_id, None)
-            if locked is not None:
-                updated = await self._active.update_locked(session, locked)
-                return replace(conversation, state=updated.state)
+            locked = await lock_conversation(session, tenant_id, conversation_id, None)
+            updated = await self._active.update_locked(session, locked)
+            return replace(conversation, state=updated.state)
         return conversation
 
     async def _format(

@@ -149,8 +149,8 @@ class AgentRepository(ConfigurableRepository[Agent], Protocol):
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
 
-    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
-        """Set the time of its last clear unless that is later already, and return it."""
+    async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
+        """Set the time of its last clear."""
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete the agent without its conversations; returns deleted rows by table."""

@@ -25,6 +25,7 @@ from app.domain.common.errors import NotFound
 from app.domain.conversations.settings import StoredSettings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
 from app.services.ports import Repositories
+from tests.conftest import lock_waiters
 
 TENANT = "default"
 NOW = datetime.now(UTC)
@@ -157,16 +158,11 @@ async def hide(
     )
 
 
-async def waited_for(connection: asyncpg.Connection, how_many: int = 1) -> None:
+async def waited_for(database_url: str, how_many: int = 1) -> None:
     """Return once this number of statements in the database wait for a lock."""
     async with asyncio.timeout(10):
-        while True:
-            waiting = await connection.fetchval(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            if waiting >= how_many:
-                return
+        while await lock_waiters(database_url) < how_many:
+            pass
 
 
 async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
@@ -329,7 +325,7 @@ async def test_a_collected_blob_can_be_stored_again(
 
 
 async def test_storing_waits_for_a_collection(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Bytes stored again during a collection keep their chunks."""
     data = b"line\n" * 50_000
@@ -337,7 +333,7 @@ async def test_storing_waits_for_a_collection(
     async with database.transaction() as session:
         await session.log.lock(TENANT, cid, None)
         late = asyncio.create_task(put(database, cid, data))
-        await waited_for(connection)
+        await waited_for(database_url)
         await session.blobs.collect(cid, [blob.id])
     again = await late
     assert await read(database, cid, blob.id) == data
@@ -348,20 +344,20 @@ async def test_storing_waits_for_a_collection(
 
 
 async def test_a_collection_waits_for_an_upload(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """A collection sees the blob of a concurrent upload, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
     async with database.transaction() as session:
         await upload(session, cid, blob, chunks)
         late = asyncio.create_task(collect(database, cid))
-        await waited_for(connection)
+        await waited_for(database_url)
     assert await late == [blob.id]
     assert await counts(connection) == (1, 0, 0)
 
 
 async def test_nothing_is_stored_for_a_deleted_conversation(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Statements that wait for a deletion find no conversation, and store nothing."""
     content_id = new_id()
@@ -387,7 +383,7 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
         await session.conversations.remove(cid)
         works = (begin(new_id()), end(), add_chunks())
         tasks = [asyncio.create_task(work) for work in works]
-        await waited_for(connection, 3)
+        await waited_for(database_url, 3)
     begun, ended, added = await asyncio.gather(*tasks, return_exceptions=True)
     assert (begun, type(ended), added) == (False, NotFound, None)
     assert await counts(connection) == (0, 0, 0)
@@ -465,7 +461,7 @@ async def test_a_dropped_upload_cannot_continue(
 
 
 async def test_dropping_an_upload_deletes_concurrent_chunks(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Chunks that are added while their upload is dropped are deleted."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
@@ -479,7 +475,7 @@ async def test_dropping_an_upload_deletes_concurrent_chunks(
     async with database.transaction() as session:
         await session.blobs.add_chunks(cid, blob.content_id, chunks)
         late = asyncio.create_task(drop())
-        await waited_for(connection)
+        await waited_for(database_url)
     await late
     assert await counts(connection) == (0, 0, 0)
 
@@ -713,7 +709,11 @@ async def test_an_append_stores_its_blobs(
 
 
 async def test_an_append_restores_a_blob_that_is_being_collected(
-    store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    store: Store,
+    database: PostgresDatabase,
+    cid: str,
+    connection: asyncpg.Connection,
+    database_url: str,
 ) -> None:
     """An append that waits for a collection stores the collected blob again."""
     data = b"line\n" * 50_000
@@ -722,7 +722,7 @@ async def test_an_append_restores_a_blob_that_is_being_collected(
     async with database.transaction() as session:
         await session.log.lock(TENANT, cid, None)
         late = asyncio.create_task(append(store, cid, 0, [offered]))
-        await waited_for(connection)
+        await waited_for(database_url)
         await session.blobs.collect(cid, [blob.id])
     assert await late
     assert await read(database, cid, blob.id) == data

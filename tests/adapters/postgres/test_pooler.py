@@ -21,7 +21,10 @@ from tests.commands import settings_from
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed here")
+pytestmark = [
+    pytest.mark.one_server,  # the pooler is in front of the socket of a server
+    pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed here"),
+]
 
 ECHO = Statement("SELECT CAST(:text AS text) AS said, pg_backend_pid() AS pid")
 COUNT = Statement("SELECT count(*) AS n, CAST(:number AS bigint) AS number FROM models")

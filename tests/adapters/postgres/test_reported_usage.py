@@ -84,6 +84,7 @@ async def test_reports_are_returned_as_they_were_stored(database: PostgresDataba
         assert await session.usage.last_epoch(conversation_id, list(FormatName)) is None
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     ("statement", "index"),
     [

@@ -34,6 +34,7 @@ from tests.services.fakes import TENANT, new_id
 BY_WORD = "Bitmap Index Scan on message_words_by_word"
 
 
+@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     ("statement", "words", "walks", "messages"),
     [

@@ -29,7 +29,7 @@ from app.adapters.postgres.tables import metadata
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user
-from tests.conftest import DISTRIBUTE, Server, started
+from tests.conftest import CITUS, Server, started
 
 pytestmark = pytest.mark.one_server
 
@@ -347,7 +347,7 @@ def test_the_script_places_every_table_once() -> None:
     """
     calls = re.findall(
         r"SELECT create_(reference|distributed)_table\('(\w+)'(?:, '(\w+)')?(.*?)\);",
-        DISTRIBUTE.read_text(encoding="utf-8"),
+        (CITUS / "distribute.sql").read_text(encoding="utf-8"),
     )
     assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
     placed = {kind: {call[1] for call in calls if call[2] == kind} for kind in ("", "tenant_id")}

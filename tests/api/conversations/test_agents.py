@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from tests.api.talk import append, assert_problem, new_conversation, talk
+from tests.conftest import lock_waiters
+from tests.test_worker import until
 
 
 async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> dict[str, Any]:
@@ -185,3 +188,47 @@ async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
     count = sum(answer.status_code == 201 for answer in made)
     assert deletion.json()["deleted"].get("conversations", 0) == count
     assert (await client.get("/v1/conversations")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "reported"), [("POST", "/clear", 200), ("DELETE", "", 404)]
+)
+@pytest.mark.parametrize("moves", [False, True])
+async def test_usage_reports_beside_a_clear_or_deletion(
+    client: httpx.AsyncClient,
+    database_url: str,
+    method: str,
+    place: str,
+    reported: int,
+    moves: bool,
+) -> None:
+    """A report that calibrates, also one that moves the window, does not deadlock with them.
+
+    Both lock the conversation first and the version of the settings last. Here it is locked until
+    both wait.
+    """
+    await new_agent(client, "a")
+    path = await new_conversation(client, agent_id="a")
+    await append(client, path, *talk(40))
+    built = (await client.post(f"{path}/context", json={})).json()
+    if moves:
+        answer = await client.patch("/v1/agents/a", json={"rolling_window_seconds": 3_600})
+        assert answer.status_code == 200, answer.text
+    usage = {"prompt_tokens": 2 * built["tokens_used"], "completion_tokens": 5}
+    report = {"model": "gpt-4o", "usage": usage, "build_id": built["build_id"]}
+
+    async def wait(many: int) -> bool:
+        return await lock_waiters(database_url) >= many
+
+    blocker = await asyncpg.connect(database_url)
+    try:
+        async with blocker.transaction():
+            await blocker.execute("SELECT FROM settings_versions FOR UPDATE")
+            change = asyncio.create_task(client.request(method, f"/v1/agents/a{place}"))
+            await until(lambda: wait(1), "the change of the agent waits")
+            told = asyncio.create_task(client.post(f"{path}/usage", json=report))
+            await until(lambda: wait(2), "the report waits")
+    finally:
+        await blocker.close()
+    assert (await change).status_code == 200, change.result().text
+    assert (await told).status_code == reported, told.result().text

@@ -633,7 +633,7 @@ async def test_a_service_with_an_embedding_model(settings: Settings, fake_llm: F
                 "type": "function",
                 "function": {"name": "recall", "arguments": f'{{"query": "{QUESTION}"}}'},
             }
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     answer = await client.post(f"{path}/tool-calls", json={"tool_call": call})
                     assert answer.status_code == 200, answer.text

@@ -3,6 +3,9 @@
 On one server, triggers of `agents`, `models` and `calibrations` count it. On Citus these tables are
 copies on every node, and a trigger of a copy may not write another one. There the repository that
 changes a row counts as well, in the same transaction.
+
+Its row is locked until the transaction ends. So that two transactions do not wait for each other,
+each locks an agent first, then conversations, and changes what is counted last.
 """
 
 from __future__ import annotations

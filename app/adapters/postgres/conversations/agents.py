@@ -79,11 +79,8 @@ CHANGE_AGENT = Statement(f"""
     WHERE {_IS_AGENT}
 """)
 VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
-CLEAR_AGENT = Statement(f"""
-    UPDATE agents
-    SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
-    WHERE {_IS_AGENT}
-    RETURNING last_cleared_at
+SET_CLEARED = Statement(f"""
+    UPDATE agents SET last_cleared_at = CAST(:at AS timestamptz) WHERE {_IS_AGENT}
 """)
 AGENT_DELETE_STATEMENTS = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
@@ -145,12 +142,10 @@ class AgentRepository(ConfigurableRepository):
             )
             await count_change(self._session, tenant_id)
 
-    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
-        key = {"tenant_id": tenant_id, "agent_id": agent_id}
+    async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         async with self._session.together():
-            row = await self._session.first(CLEAR_AGENT, at=at, **key)
+            await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
             await count_change(self._session, tenant_id)
-        return row["last_cleared_at"] if row is not None else at
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
