@@ -139,5 +139,6 @@ def test_the_page_has_its_headings() -> None:
         "Archive",
         "Redaction",
         "Check and usage",
+        "New releases",
         "Keys and limits",
     ]

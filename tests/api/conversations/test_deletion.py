@@ -22,6 +22,7 @@ KEPT = {
     "key_uses",
     "allowances",
     "tenant_usage",
+    "audit",
 }
 
 
