@@ -873,6 +873,7 @@ def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) ->
                 total += len(piece)
         assert total < size
         assert client.get(f"{path}/{ref}/content").status_code == 410
+    wait_until(lambda: bool(lines.told("response_interrupted")), "the interruption was not logged")
     (told,) = lines.told("response_interrupted")
     assert told["level"] == "info"
     assert told["reason"] == "GONE"
