@@ -127,10 +127,10 @@ async def inspector_file(request: Request, name: str) -> Response:
 
 
 def _page(request: Request, name: str) -> Response:
-    folder = _inspector(request)
-    if folder is None:
+    path: Path = request.app.state.inspector / name
+    if not path.is_file():  # not built, or built by a release that did not have this page
         return HTMLResponse(_NOT_BUILT, 404, headers=_PAGE_HEADERS)
-    return FileResponse(folder / name, media_type="text/html", headers=_PAGE_HEADERS)
+    return FileResponse(path, media_type="text/html", headers=_PAGE_HEADERS)
 
 
 def _inspector(request: Request) -> Path | None:

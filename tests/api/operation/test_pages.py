@@ -111,6 +111,20 @@ async def test_an_inspector_that_is_not_built_says_so(settings: Settings, tmp_pa
         assert (await client.get("/")).json()["inspector"] is None
 
 
+async def test_a_page_that_an_earlier_build_lacks_says_so(
+    settings: Settings, inspector: Path
+) -> None:
+    """Files that were built before a page existed serve the others."""
+    (inspector / "docs.html").unlink()
+    app = create_app(settings)
+    app.state.inspector = inspector
+    async with started(app) as client:
+        page = await client.get("/docs")
+        assert page.status_code == 404
+        assert "make inspector" in page.text
+        assert (await client.get("/inspector")).status_code == 200
+
+
 async def test_pages_need_no_key_and_no_other_host(settings: Settings, inspector: Path) -> None:
     """Each file that a page names comes from the app, without a key, as its policy allows."""
     await create("alice", "", None, settings)
