@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 import asyncpg
@@ -54,6 +55,10 @@ def old(tmp_path: Path) -> tuple[Path, dict[str, list[str]]]:
     folder = programs_of(version)
     assert folder is not None
     tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:  # the account of the cluster has to reach it
+        mode = stat.S_IMODE(parent.stat().st_mode)
+        if not mode & stat.S_IXOTH:
+            parent.chmod(mode | stat.S_IXOTH)
     cluster = Cluster(tmp_path / "postgres", folder, account_for(tmp_path / "postgres"))
     cluster.path.mkdir()
     if cluster.account is not None:
