@@ -66,6 +66,8 @@ def old(tmp_path: Path) -> tuple[Path, dict[str, list[str]]]:
     options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
     made = cluster.run("initdb", "-D", str(cluster.path), *options)
     assert made.returncode == 0, made.stdout
+    with (cluster.path / "postgresql.conf").open("a", encoding="utf-8") as file:
+        file.write("listen_addresses = ''\n")  # as every release has it
     text = f'CREATE DATABASE "{DATABASE}"\n'
     cluster.run("postgres", "--single", "-D", str(cluster.path), "postgres", text=text)
     with Upgrade(tmp_path, version).running(folder) as url:
