@@ -30,7 +30,7 @@ from app.adapters.telemetry.recorder import MeasuredEmbeddings, MeasuredGateway,
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
-from app.domain.tenancy.audit import NOBODY, Actor
+from app.domain.tenancy.audit import NO_ACTOR, Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.background import BackgroundCompactions
@@ -280,7 +280,7 @@ def _is_full(settings: Settings) -> bool:
 def keys_of(
     settings: Settings,
     database: PostgresDatabase,
-    actor: Actor = NOBODY,
+    actor: Actor = NO_ACTOR,
     refused: Callable[[str], None] = lambda _reason: None,
 ) -> KeyService:
     """Return the service of API keys; `refused` gets the reason of each refused key."""

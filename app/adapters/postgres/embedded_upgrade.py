@@ -41,7 +41,7 @@ def programs_of(version: str) -> Path | None:
 
 
 class Upgrade:
-    """The old cluster of a data directory, used by nobody else."""
+    """The old cluster of a data directory, which no other process uses."""
 
     def __init__(self, data_dir: Path, version: str) -> None:
         self._path = data_dir / "postgres"
@@ -75,7 +75,7 @@ class Upgrade:
 def upgrading(data_dir: Path, programs: Path | None) -> Iterator[tuple[Upgrade, Path] | None]:
     """Yield the upgrade and the folder of the old programs; None if nothing has to be done.
 
-    Nobody else can use the data directory during the block. Raises EmbeddedPostgresError.
+    No other process can use the data directory during the block. Raises EmbeddedPostgresError.
     """
     with (data_dir / "postgres.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

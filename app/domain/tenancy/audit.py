@@ -1,7 +1,7 @@
 """The audit: who has changed keys and tenants, and who has deleted data.
 
-An entry is written in the transaction of what it tells, so that there is none without the other. It
-has ids, numbers and names of keys, never content.
+An entry is written in the transaction of the change that it records, so that there is none without
+the other. It has ids, numbers and names of keys, never content.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Actor:
     account: str | None = None
 
 
-NOBODY = Actor()
+NO_ACTOR = Actor()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from app.domain.conversations.rolling_window import (
     OwnWindow,
     agent_window,
 )
-from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
+from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
@@ -105,7 +105,7 @@ class AgentService(ConfigurableService[Agent]):
         return ClearedAgent(cleared_at, count)
 
     async def remove(
-        self, tenant_id: str, agent_id: str, actor: Actor = NOBODY
+        self, tenant_id: str, agent_id: str, actor: Actor = NO_ACTOR
     ) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from app.domain.conversations.own_ids import keys_of
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import models_of, parse_import
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
-from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
+from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import get_agent
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
@@ -316,7 +316,7 @@ class SnapshotService:
         )
 
     async def remove(
-        self, tenant_id: str, session_id: str, actor: Actor = NOBODY
+        self, tenant_id: str, session_id: str, actor: Actor = NO_ACTOR
     ) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.transaction() as session:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.snapshots.exports import VERSION
-from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
+from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.ports import Database
@@ -50,7 +50,7 @@ class TenantDataService:
         conversations: ConversationService,
         exports: ExportService,
         archives: ArchiveService,
-        actor: Actor = NOBODY,
+        actor: Actor = NO_ACTOR,
     ) -> None:
         self._database = database
         self._conversations = conversations

@@ -43,7 +43,7 @@ from app.domain.tenancy.api_keys import (
     presented_key,
     require_tenant_id,
 )
-from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
+from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.ports import Database
 from app.services.tenancy.refused_keys import RefusedKeys
 
@@ -85,7 +85,7 @@ class KeyService:
         clock: Callable[[], float],
         *,
         cache_seconds: float = 10.0,
-        actor: Actor = NOBODY,
+        actor: Actor = NO_ACTOR,
         refused_per_minute: int = 0,
         refused: Callable[[str], None] = lambda _reason: None,
     ) -> None:
@@ -122,8 +122,7 @@ class KeyService:
             detail = "That is no API key: send Authorization: Bearer ctx_…"
             raise self._refusal(detail, None, "malformed", address)
         address = address if is_address(address) else OTHER_ADDRESSES
-        is_guessing = self._refused_keys.is_over(address)
-        key = await self._find(presented.key_id, self._guesses if is_guessing else self._lookups)
+        key = await self._find(presented.key_id, address)
         is_valid = presented.matches(key, self._now())
         if key is not None:
             self._uses.count(key.key_id, address, is_admitted=is_valid)
@@ -142,7 +141,7 @@ class KeyService:
         try:
             if caller.key_id is None:
                 return not await self._is_key_required()
-            key = await self._find(caller.key_id, self._lookups)
+            key = await self._find(caller.key_id)
         except ServiceUnavailable:
             return False  # the key is not cached any more, and the database does not answer
         return key is not None and key.is_usable(self._now()) and not key.is_disabled
@@ -289,7 +288,7 @@ class KeyService:
             self._checked_at = self._clock()
         return bool(self._has_keys)
 
-    async def _find(self, key_id: str, lookups: asyncio.Semaphore) -> ApiKey | None:
+    async def _find(self, key_id: str, address: str | None = None) -> ApiKey | None:
         cached = self._cached.get(key_id)
         if cached is not None and self._clock() < cached.fresh_until:
             return cached.key
@@ -303,7 +302,8 @@ class KeyService:
                 return cached.key
         if key_id in self._unknown:
             return None
-        async with lookups:
+        is_guessing = address is not None and self._refused_keys.is_over(address)
+        async with self._guesses if is_guessing else self._lookups:
             if (cached := self._cached.get(key_id)) is not None:
                 return cached.key  # cached by a lookup before this one
             if key_id in self._unknown:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
-from app.domain.tenancy.audit import NOBODY, Actor, AuditAction
+from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.domain.tenancy.quotas import (
     QuotaKind,
     QuotaState,
@@ -107,7 +107,9 @@ class QuotaService:
             known = await self._known(tenant_id)
         return known.limits
 
-    async def set_limits(self, tenant_id: str, limits: TenantLimits, actor: Actor = NOBODY) -> None:
+    async def set_limits(
+        self, tenant_id: str, limits: TenantLimits, actor: Actor = NO_ACTOR
+    ) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.transaction() as session:

@@ -3,7 +3,7 @@
 1. The count is of one process and one minute, and of a bounded number of networks. More networks
    than that within a minute push out those that were refused longest ago.
 2. It decides only how a refused key is answered, and which lookups wait for each other. A valid key
-   always passes, so nobody can lock out others behind the same address.
+   always passes, so no client can lock out others behind the same address.
 """
 
 from __future__ import annotations
