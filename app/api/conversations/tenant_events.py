@@ -52,7 +52,10 @@ async def stream_tenant_events(
     Types: `created`, `due`, `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`,
     `cleared`, `restored`, `gc`, `deleted`. Appends are in the stream of each conversation only.
     When a conversation is deleted, its events that were not sent yet are left out, except
-    `deleted`. Comments, limits and the end of the stream are those of a conversation's stream.
+    `deleted`. An event is sent once every transaction of the database server that began before it
+    has ended, usually within milliseconds: `follow=false` may not have the newest yet.
+
+    Comments, limits and the end of the stream are those of a conversation's stream.
     """
     last_id = last_event_id or first_event_id
     after = tenant_cursor_from(last_id) if last_id else None
