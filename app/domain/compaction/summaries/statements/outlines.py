@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject
 from app.domain.compaction.summaries.statements.words import (
     Sentence,
-    stem_of,
     stems,
     unspaced_frame,
 )
@@ -24,19 +24,28 @@ MAX_RUN = 3
 QUANTITY, PLAIN = "quantity", "number"
 _NUMBER = r"(?<![A-Za-z0-9_.])\d[\d.,]*"
 _UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
-_VALUE = re.compile(
-    r"(?P<path>(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+"
-    r"|(?<![\w-])[\w-]{1,80}\.(?:py|ya?ml|toml|json|md|conf|txt|csv|ods|xlsx?)\b)"
-    r"|(?P<mail>(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)"
-    r"|(?P<date>\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b)"
-    r"|(?P<time>\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b)"
-    r"|(?P<version>\bv?\d+(?:\.\d+){2,}\b)"
-    r"|(?P<host>(?<![\w-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{0,62})+\b)"
-    r"|(?P<code>\b[A-Z]{2,}-\d+\b|#[\w-]+)"
-    rf"|(?P<quantity>[$€£¥]\s?\d[\d.,]*[A-Za-z]?|{_NUMBER}(?:\s?(?:[%€£¥]|[A-Za-z]+))?)"
-    rf"|(?P<name>(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
-    rf"|^[{_UPPER}][\w-]*[{_LOWER}][\w-]* [{_UPPER}][\w-]+)"
-)
+_VALUES = {
+    "path": r"(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+"
+    r"|(?<![\w-])[\w-]{1,80}\.(?:py|ya?ml|toml|json|md|conf|txt|csv|ods|xlsx?)\b",
+    "mail": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    "date": r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b",
+    "time": r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b",
+    "version": r"\bv?\d+(?:\.\d+){2,}\b",
+    "host": r"(?<![\w-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{0,62})+\b",
+    "code": r"\b[A-Z]{2,}-\d+\b|#[\w-]+",
+    QUANTITY: rf"[$€£¥]\s?\d[\d.,]*[A-Za-z]?|{_NUMBER}(?:\s?(?:[%€£¥]|[A-Za-z]+))?",
+    "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
+    rf"|^[{_UPPER}][\w-]*[{_LOWER}][\w-]* [{_UPPER}][\w-]+",
+}
+"""The shapes of values; the first one that fits counts."""
+_SIGNS = re.compile(rf"(?P<digit>\d)|(?P<capital>[{_UPPER}])(?<= .)|\.(?=\w)|/(?=[\w.@+-])|[@#]")
+MAX_PATTERNS = 2**6
+_NEEDED = {
+    **dict.fromkeys(("date", "time", "version", QUANTITY), {"digit"}),
+    **{"path": {".", "/"}, "mail": {"@"}, "host": {"."}, "code": {"digit", "#"}},
+    "name": {"capital"},
+}
+"""The signs of which a text with a value of a shape has at least one."""
 _UNITS = {
     unit: family
     for family, units in {
@@ -139,18 +148,30 @@ def _family(value: str) -> str:
     return _UNITS.get(unit[:6], PLAIN)
 
 
+def _values_in(text: str) -> Iterator[re.Match[str]]:
+    signs = {match.lastgroup or match[0] for match in _SIGNS.finditer(text)}
+    return _pattern_of(frozenset(signs)).finditer(text) if signs else iter(())
+
+
+@lru_cache(MAX_PATTERNS)
+def _pattern_of(signs: frozenset[str]) -> re.Pattern[str]:
+    """Return the pattern of the values that a text with these signs may have."""
+    shapes = [shape for shape in _VALUES if not signs.isdisjoint(_NEEDED[shape])]
+    return re.compile("|".join(f"(?P<{shape}>{_VALUES[shape]})" for shape in shapes))
+
+
 def outline_of(sentence: Sentence, subject: Subject) -> Outline:
     """Return the outline of a sentence."""
     shapes: dict[str, set[str]] = defaultdict(set)
     values: set[str] = set()
-    said = [] if sentence.is_unspaced else [stem_of(word) for word in sentence.words]
+    said = [] if sentence.is_unspaced else [word.stem for word in sentence.words]
     capitals = [
         sentence.text[start].isupper()
         for stem, (start, _) in zip(said[1:], sentence.spans[1:], strict=False)
         if stem is not None
     ]
     names_are_nouns = 2 * sum(capitals) > len(capitals)  # as in German
-    for match in _VALUE.finditer(sentence.text):
+    for match in _values_in(sentence.text):
         if match.lastgroup == "name" and names_are_nouns:
             continue
         shape, value = match.lastgroup or "", match[0].strip(" .,").lower()
@@ -159,9 +180,9 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
         shapes[shape].add(value)
         values.update(stems(sentence, *match.span()))
     for word, stem in zip(sentence.words, said, strict=False):
-        if word in NUMBER_WORDS:
-            shapes[PLAIN].add(word)
-            values.add(stem or word)
+        if word.text in NUMBER_WORDS:
+            shapes[PLAIN].add(word.text)
+            values.add(stem or word.text)
     content = frozenset(stem for stem in subject.all if not any(map(str.isdigit, stem)))
     words = content - values - unspaced_frame(sentence) or content
     before: dict[str, str] = {}
@@ -188,5 +209,5 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
         before,
         after,
         tuple(runs),
-        tuple(zip(sentence.words, said, strict=False)),
+        tuple(zip([word.text for word in sentence.words], said, strict=False)),
     )

@@ -124,12 +124,12 @@ def _label_end(sentence: Sentence) -> int:
     if match is None:
         return 0
     count = sum(end <= match.end() for _, end in sentence.spans)
-    words = sentence.words[:count]
+    words = [word.text for word in sentence.words[:count]]
     known = all(word in _LABEL_WORDS or is_common(word) for word in words)
     if known and count <= MAX_LABEL_WORDS:
         return match.end()
     verb = _STRONG.search(sentence.text, match.end())
-    names_subject = verb is not None and any(stems(sentence, match.end(), verb.start()))
+    names_subject = verb is not None and bool(stems(sentence, match.end(), verb.start()))
     has_verb = _STRONG.search(sentence.text, 0, match.end()) is not None
     return match.end() if names_subject and not has_verb else 0
 
@@ -140,7 +140,7 @@ def _split(sentence: Sentence, start: int) -> int | None:
         for match in pattern.finditer(sentence.text, start):
             if _CLAUSE.search(sentence.text, start, match.start()):
                 break
-            if any(True for _ in stems(sentence, start, match.start())):
+            if stems(sentence, start, match.start()):
                 return match.start()
     return None
 
