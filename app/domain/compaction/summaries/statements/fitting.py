@@ -192,7 +192,7 @@ class _Choice:
 
     def try_take(self, statement: Statement, place: int) -> None:
         """Choose a statement if it fits; one with older ones only if it was chosen alone."""
-        alone = replace(statement, earlier=())
+        alone = replace(statement, earlier=()) if statement.earlier else statement
         if statement.earlier:
             if (place, alone) not in self._alone:
                 return
@@ -246,7 +246,7 @@ def _ranked(
             continue
         recency = seen[statement.kind] / totals[statement.kind]
         score = _score(statement, recency)
-        yield score, place, replace(statement, earlier=())
+        yield score, place, replace(statement, earlier=()) if statement.earlier else statement
         if statement.earlier:
             is_kept = statement.kind in (Kind.STANDING, Kind.CONSTRAINT)
             yield score * (KEPT_EARLIER_FACTOR if is_kept else EARLIER_FACTOR), place, statement
@@ -272,7 +272,7 @@ def _score(statement: Statement, recency: float) -> float:
 
 
 def _expected_tokens(text: str) -> float:
-    wide = sum(character > "\u2e80" for character in text[:400])
+    wide = 0 if text.isascii() else sum(character > "\u2e80" for character in text[:400])
     return (len(text) - wide) / 4 + wide * 0.8
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject
+from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject, has_digit
 from app.domain.compaction.summaries.statements.words import (
     Sentence,
+    Word,
     stems,
     unspaced_frame,
 )
@@ -60,21 +61,17 @@ MEASURES = frozenset({*_QUANTITIES, "date", "time", "version"})
 """The shapes of values of which only one can hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outline:
     """The stems of a statement: `words` without those of its `values`.
 
-    `shapes` are the values as they stand, by what they look like. `before` and `after` are the
-    words that stand directly beside a word. `said` are all of its words with their stems.
+    `shapes` are the values as they stand, by what they look like.
     """
 
     words: frozenset[str]
     values: frozenset[str]
     shapes: Mapping[str, frozenset[str]]
-    before: Mapping[str, str]
-    after: Mapping[str, str]
-    runs: tuple[tuple[str, ...], ...]
-    said: tuple[tuple[str, str | None], ...]
+    sentence: Sentence
 
     def has_other_value(self, other: Outline, shapes: Set[str] | None = None) -> bool:
         """Whether it has another value of a shape that the other statement has as well.
@@ -92,16 +89,19 @@ class Outline:
 
     def differs_beside(self, other: Outline, shared: frozenset[str]) -> tuple[bool, bool]:
         """Return whether other words stand directly before, and after, a word that both share."""
+        mine, others = self._order, other._order
         before = any(
-            _differ(self.before.get(stem), other.before.get(stem), shared) for stem in shared
+            _differ(mine.before.get(stem), others.before.get(stem), shared) for stem in shared
         )
-        after = any(_differ(self.after.get(stem), other.after.get(stem), shared) for stem in shared)
+        after = any(
+            _differ(mine.after.get(stem), others.after.get(stem), shared) for stem in shared
+        )
         return before, after
 
     def own_run(self, shared: frozenset[str]) -> int:
         """Return how many words at most stand together that are not shared."""
         longest = 0
-        for run in self.runs:
+        for run in self._order.runs:
             length = 0
             for stem in run:
                 length = 0 if stem in shared else length + 1
@@ -110,21 +110,50 @@ class Outline:
 
     def is_framed_alike(self, other: Outline, shared: frozenset[str]) -> bool:
         """Whether all that two statements share is how they begin or end: `I checked it: …`."""
-        frame = _common_start(self.said, other.said)
-        frame |= _common_start(self.said[::-1], other.said[::-1])
-        return shared <= frame
+        if self.sentence.is_unspaced or other.sentence.is_unspaced:
+            return not shared
+        mine, others = self.sentence.words, other.sentence.words
+        return shared <= _common_start(mine, others) | _common_start(mine[::-1], others[::-1])
+
+    @cached_property
+    def _order(self) -> _Order:
+        return _order_of(self.sentence, self.words)
 
 
-_Said = tuple[tuple[str, str | None], ...]
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which words stand together: `before` and `after` are those directly beside a word."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    runs: list[list[str]]
 
 
-def _common_start(one: _Said, other: _Said) -> set[str]:
+def _order_of(sentence: Sentence, words: frozenset[str]) -> _Order:
+    order = _Order({}, {}, [])
+    run: list[str] = []
+    last_end = -2
+    if sentence.is_unspaced:
+        return order
+    for word, (start, end) in zip(sentence.words, sentence.spans, strict=True):
+        if word.stem is not None and word.stem in words:
+            if run and start - last_end <= 1:
+                order.before.setdefault(word.stem, run[-1])
+                order.after.setdefault(run[-1], word.stem)
+            else:
+                order.runs.append(run := [])
+            run.append(word.stem)
+            last_end = end
+    return order
+
+
+def _common_start(one: Sequence[Word], other: Sequence[Word]) -> set[str]:
     """Return the stems of the words by which both begin, if these are at least two."""
     found: list[str | None] = []
-    for (word, stem), (other_word, _) in zip(one, other, strict=False):
-        if word != other_word:
+    for word, other_word in zip(one, other, strict=False):
+        if word.text != other_word.text:
             break
-        found.append(stem)
+        found.append(word.stem)
     return {stem for stem in found if stem is not None} if len(found) > 1 else set()
 
 
@@ -164,50 +193,32 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
     """Return the outline of a sentence."""
     shapes: dict[str, set[str]] = defaultdict(set)
     values: set[str] = set()
-    said = [] if sentence.is_unspaced else [word.stem for word in sentence.words]
-    capitals = [
-        sentence.text[start].isupper()
-        for stem, (start, _) in zip(said[1:], sentence.spans[1:], strict=False)
-        if stem is not None
-    ]
-    names_are_nouns = 2 * sum(capitals) > len(capitals)  # as in German
     for match in _values_in(sentence.text):
-        if match.lastgroup == "name" and names_are_nouns:
+        if match.lastgroup == "name" and _names_are_nouns(sentence):
             continue
         shape, value = match.lastgroup or "", match[0].strip(" .,").lower()
         if shape == QUANTITY:
             shape = _family(value)
         shapes[shape].add(value)
         values.update(stems(sentence, *match.span()))
-    for word, stem in zip(sentence.words, said, strict=False):
+    for word in () if sentence.is_unspaced else sentence.words:
         if word.text in NUMBER_WORDS:
             shapes[PLAIN].add(word.text)
-            values.add(stem or word.text)
-    content = frozenset(stem for stem in subject.all if not any(map(str.isdigit, stem)))
-    words = content - values - unspaced_frame(sentence) or content
-    before: dict[str, str] = {}
-    after: dict[str, str] = {}
-    runs: list[tuple[str, ...]] = []
-    run: list[str] = []
-    last_end = -2
-    for stem, (start, end) in zip(said, sentence.spans, strict=False):
-        if stem is not None and stem in words:
-            if run and start - last_end <= 1:
-                before.setdefault(stem, run[-1])
-                after.setdefault(run[-1], stem)
-            elif run:
-                runs.append(tuple(run))
-                run = []
-            run.append(stem)
-            last_end = end
-    if run:
-        runs.append(tuple(run))
+            values.add(word.stem or word.text)
+    content = frozenset([stem for stem in subject.all if not has_digit(stem)])
     return Outline(
-        words,
+        content - values - unspaced_frame(sentence) or content,
         frozenset(values & subject.all),
         {shape: frozenset(found) for shape, found in shapes.items()},
-        before,
-        after,
-        tuple(runs),
-        tuple(zip([word.text for word in sentence.words], said, strict=False)),
+        sentence,
     )
+
+
+def _names_are_nouns(sentence: Sentence) -> bool:
+    """Whether most words have a capital letter, as in German."""
+    capitals = [
+        sentence.text[start].isupper()
+        for word, (start, _) in zip(sentence.words[1:], sentence.spans[1:], strict=True)
+        if word.stem is not None and not sentence.is_unspaced
+    ]
+    return 2 * sum(capitals) > len(capitals)

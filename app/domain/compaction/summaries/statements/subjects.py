@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from app.domain.compaction.summaries.statements.languages.marker import Marker
 from app.domain.compaction.summaries.statements.words import (
@@ -23,6 +25,12 @@ _STRONG = re.compile(
     r"|は|是|为|為|改成|改为|(?<=[\uac00-\ud7af])[은는](?=\s)",
     re.IGNORECASE,
 )
+_STRONG_WORDS = frozenset(
+    "is are was were equals ist sind lautet beträgt est sont es son é são это será sera".split()
+)
+_RUN = re.compile(r"\w+")
+_OTHER_STRONG = re.compile("['’=]")
+"""Without one of these, and with spaces, only words are strong."""
 _COLON = re.compile(r"(?<=[\w)]): |：")
 _WEAK = re.compile(
     r"\b(?:to|at|uses?|has|have|runs on|prefers?|likes?|want|need|by|from|auf|zu|à|utilise"
@@ -52,6 +60,8 @@ _SPEAKING_WORDS = """
 """
 _SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""
+_NO_SUBJECT = _SPEAKING | ACKNOWLEDGING
+_EXACT = re.compile("[\\d`\"“«「『]")
 NUMBER_WORDS = frozenset(  # tables of words
     """
     zero one two three four five six seven eight nine ten twelve twenty null eins zwei
@@ -82,20 +92,20 @@ def subject_of(sentence: Sentence) -> Subject:
     """Return what a sentence is about: what stands before its verb, values and names left out."""
     text, start, end = sentence.text, _label_end(sentence), len(sentence.text)
     found = dict.fromkeys(stems(sentence, start, end))
-    content = [stem for stem in found if _is_subject(stem)][:MAX_STEMS]
+    content = [stem for stem in found if stem not in _NO_SUBJECT][:MAX_STEMS]
     split = _split(sentence, start)
     quoted = {stem for match in _QUOTED.finditer(text) for stem in stems(sentence, *match.span(1))}
     exact = {
         stem
         for stem in content
-        if any(map(str.isdigit, stem)) or stem in NUMBER_WORDS or stem in quoted
+        if stem in NUMBER_WORDS or stem in quoted or has_digit(stem)
     }
     names = _names(sentence, start)
     ends_in_value = split is not None
     if split is None:
         value = {stem for stem in content if stem in exact or stem in names}
     else:
-        head = {stem for stem in stems(sentence, start, split) if _is_subject(stem)}
+        head = {stem for stem in stems(sentence, start, split) if stem not in _NO_SUBJECT}
         value = {stem for stem in content if stem not in head or stem in quoted}
         names_value = bool(head & (exact | names)) and len(head - exact) <= 1
         if names_value and value and not value & (exact | names):
@@ -114,8 +124,19 @@ def subject_of(sentence: Sentence) -> Subject:
     )
 
 
-def _is_subject(stem: str) -> bool:
-    return stem not in _SPEAKING and stem not in ACKNOWLEDGING
+def may_have_value(sentence: Sentence) -> bool:
+    """Whether its subject can have `exact` values, which is found out faster than what they are."""
+    text = sentence.text
+    if not text.isascii() or _EXACT.search(text):
+        return True
+    return any(word.stem in NUMBER_WORDS for word in sentence.words) or any(
+        text[start].isupper() for start, _ in sentence.spans[1:]
+    )
+
+
+def has_digit(stem: str) -> bool:
+    """Whether a digit is among the characters of a stem."""
+    return not stem.isalpha() and any(map(str.isdigit, stem))
 
 
 def _label_end(sentence: Sentence) -> int:
@@ -136,13 +157,25 @@ def _label_end(sentence: Sentence) -> int:
 
 def _split(sentence: Sentence, start: int) -> int | None:
     """Return the place of the verb behind which a sentence says its value, None without one."""
-    for pattern in (_STRONG, _COLON, _WEAK):
-        for match in pattern.finditer(sentence.text, start):
-            if _CLAUSE.search(sentence.text, start, match.start()):
+    for places in (_strong_verbs, partial(_places, _COLON), partial(_places, _WEAK)):
+        for place in places(sentence, start):
+            if _CLAUSE.search(sentence.text, start, place):
                 break
-            if stems(sentence, start, match.start()):
-                return match.start()
+            if stems(sentence, start, place):
+                return place
     return None
+
+
+def _places(pattern: re.Pattern[str], sentence: Sentence, start: int) -> Iterator[int]:
+    return (match.start() for match in pattern.finditer(sentence.text, start))
+
+
+def _strong_verbs(sentence: Sentence, start: int) -> Iterable[int]:
+    text = sentence.text
+    if sentence.is_unspaced or _OTHER_STRONG.search(text):
+        return _places(_STRONG, sentence, start)
+    runs = _RUN.finditer(text, start)
+    return [run.start() for run in runs if run[0].lower() in _STRONG_WORDS]
 
 
 def _names(sentence: Sentence, label_end: int) -> set[str]:
