@@ -24,8 +24,8 @@ from app.domain.compaction.summaries.statements.statement import Author, Kind, S
 from app.domain.compaction.summaries.statements.subjects import Subject, subject_of
 from app.domain.compaction.summaries.statements.words import UNSPACED, WORD, read_sentence
 
-MAX_CACHED = 512
-"""Of how many statements a process remembers what they name, about 8 KB each."""
+MAX_CACHED = 1024
+"""Of how many statements a process remembers what they name, about 3 KB each."""
 MAX_CANDIDATES = 40
 MAX_LIKELY = 20
 UPDATE_SCORE = 0.5

@@ -11,12 +11,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject, has_digit
 from app.domain.compaction.summaries.statements.words import (
     Sentence,
     Word,
+    read_sentence,
     stems,
     unspaced_frame,
 )
@@ -42,7 +43,7 @@ _VALUES = {
 _SIGNS = re.compile(rf"(?P<digit>\d)|(?P<capital>[{_UPPER}])(?<= .)|\.(?=\w)|/(?=[\w.@+-])|[@#]")
 MAX_PATTERNS = 2**6
 _NEEDED = {
-    **dict.fromkeys(("date", "time", "version", QUANTITY), {"digit"}),
+    **{shape: {"digit"} for shape in ("date", "time", "version", QUANTITY)},
     **{"path": {".", "/"}, "mail": {"@"}, "host": {"."}, "code": {"digit", "#"}},
     "name": {"capital"},
 }
@@ -61,7 +62,7 @@ MEASURES = frozenset({*_QUANTITIES, "date", "time", "version"})
 """The shapes of values of which only one can hold."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outline:
     """The stems of a statement: `words` without those of its `values`.
 
@@ -71,7 +72,7 @@ class Outline:
     words: frozenset[str]
     values: frozenset[str]
     shapes: Mapping[str, frozenset[str]]
-    sentence: Sentence
+    text: str
 
     def has_other_value(self, other: Outline, shapes: Set[str] | None = None) -> bool:
         """Whether it has another value of a shape that the other statement has as well.
@@ -89,7 +90,7 @@ class Outline:
 
     def differs_beside(self, other: Outline, shared: frozenset[str]) -> tuple[bool, bool]:
         """Return whether other words stand directly before, and after, a word that both share."""
-        mine, others = self._order, other._order
+        mine, others = _order_of(self), _order_of(other)
         before = any(
             _differ(mine.before.get(stem), others.before.get(stem), shared) for stem in shared
         )
@@ -101,7 +102,7 @@ class Outline:
     def own_run(self, shared: frozenset[str]) -> int:
         """Return how many words at most stand together that are not shared."""
         longest = 0
-        for run in self._order.runs:
+        for run in _order_of(self).runs:
             length = 0
             for stem in run:
                 length = 0 if stem in shared else length + 1
@@ -110,14 +111,11 @@ class Outline:
 
     def is_framed_alike(self, other: Outline, shared: frozenset[str]) -> bool:
         """Whether all that two statements share is how they begin or end: `I checked it: …`."""
-        if self.sentence.is_unspaced or other.sentence.is_unspaced:
+        mine, others = read_sentence(self.text), read_sentence(other.text)
+        if mine.is_unspaced or others.is_unspaced:
             return not shared
-        mine, others = self.sentence.words, other.sentence.words
-        return shared <= _common_start(mine, others) | _common_start(mine[::-1], others[::-1])
-
-    @cached_property
-    def _order(self) -> _Order:
-        return _order_of(self.sentence, self.words)
+        frame = _common_start(mine.words, others.words)
+        return shared <= frame | _common_start(mine.words[::-1], others.words[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,9 @@ class _Order:
     runs: list[list[str]]
 
 
-def _order_of(sentence: Sentence, words: frozenset[str]) -> _Order:
+def _order_of(outline: Outline) -> _Order:
+    """Return what stands together; this is seldom asked, and not kept."""
+    sentence, words = read_sentence(outline.text), outline.words
     order = _Order({}, {}, [])
     run: list[str] = []
     last_end = -2
@@ -210,7 +210,7 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
         content - values - unspaced_frame(sentence) or content,
         frozenset(values & subject.all),
         {shape: frozenset(found) for shape, found in shapes.items()},
-        sentence,
+        sentence.text,
     )
 
 

@@ -19,18 +19,19 @@ from app.domain.compaction.summaries.statements.words import (
 )
 
 _QUOTED = re.compile(r"[`\"“«「『]([^`\"”»」』]{1,80})[`\"”»」』]")
+_STRONG_WORDS = frozenset(  # a table of words
+    """
+    is are was were equals ist sind lautet beträgt est sont es son é são это será sera
+    """.split()  # noqa: SIM905
+)
 _STRONG = re.compile(
-    r"\b(?:is|are|was|were|equals|ist|sind|lautet|beträgt|est|sont|es|son|é|são|это|será"
-    r"|sera)\b|\b(?:it|that|here|there)['’]s\b|="
+    rf"\b(?:{'|'.join(_STRONG_WORDS)})\b|\b(?:it|that|here|there)['’]s\b|="
     r"|は|是|为|為|改成|改为|(?<=[\uac00-\ud7af])[은는](?=\s)",
     re.IGNORECASE,
 )
-_STRONG_WORDS = frozenset(
-    "is are was were equals ist sind lautet beträgt est sont es son é são это será sera".split()
-)
-_RUN = re.compile(r"\w+")
 _OTHER_STRONG = re.compile("['’=]")
-"""Without one of these, and with spaces, only words are strong."""
+"""In a text with spaces and without one of these, `_STRONG` finds its words only."""
+_RUN = re.compile(r"\w+")
 _COLON = re.compile(r"(?<=[\w)]): |：")
 _WEAK = re.compile(
     r"\b(?:to|at|uses?|has|have|runs on|prefers?|likes?|want|need|by|from|auf|zu|à|utilise"
@@ -61,7 +62,7 @@ _SPEAKING_WORDS = """
 _SPEAKING = frozenset(word[:STEM_CHARS] for word in _SPEAKING_WORDS.split())
 """Stems of words by which a statement begins, and that name no subject."""
 _NO_SUBJECT = _SPEAKING | ACKNOWLEDGING
-_EXACT = re.compile("[\\d`\"“«「『]")
+_EXACT = re.compile('[\\d`"“«「『]')
 NUMBER_WORDS = frozenset(  # tables of words
     """
     zero one two three four five six seven eight nine ten twelve twenty null eins zwei
@@ -74,14 +75,13 @@ NUMBER_WORDS = frozenset(  # tables of words
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The stems of a statement: `topic` names what it is about, `value` what it says of it.
+    """The stems of a statement: `topic` names what it is about, the others its value.
 
     `exact` are the numbers, names and quoted words of the value, `all` are topic and value.
     With `ends_in_value` the sentence says its value behind a verb, as in `the port is 8080`.
     """
 
     topic: frozenset[str]
-    value: frozenset[str]
     exact: frozenset[str]
     all: frozenset[str]
     updates: bool
@@ -95,11 +95,7 @@ def subject_of(sentence: Sentence) -> Subject:
     content = [stem for stem in found if stem not in _NO_SUBJECT][:MAX_STEMS]
     split = _split(sentence, start)
     quoted = {stem for match in _QUOTED.finditer(text) for stem in stems(sentence, *match.span(1))}
-    exact = {
-        stem
-        for stem in content
-        if stem in NUMBER_WORDS or stem in quoted or has_digit(stem)
-    }
+    exact = {stem for stem in content if stem in NUMBER_WORDS or stem in quoted or has_digit(stem)}
     names = _names(sentence, start)
     ends_in_value = split is not None
     if split is None:
@@ -116,7 +112,6 @@ def subject_of(sentence: Sentence) -> Subject:
         topic, value = set(content), set()
     return Subject(
         frozenset(topic),
-        frozenset(value),
         frozenset(value & (exact | names)),
         frozenset(topic | value),
         sentence.has(Marker.UPDATE),

@@ -29,8 +29,8 @@ from app.domain.compaction.summaries.statements.languages import (
 from app.domain.compaction.summaries.statements.languages.marker import Marker, Phrases
 
 STEM_CHARS = 6
-MAX_KNOWN_WORDS = 8192
-"""Of how many words a process remembers what is known of them, about 300 bytes each."""
+MAX_KNOWN_WORDS = 4096
+"""Of how many words a process remembers what is known of them, about 400 bytes each."""
 MAX_KNOWN_CHARS = 40
 """Longer words, such as hashes, are not remembered."""
 _PREFIX_CHARS = 3
@@ -236,9 +236,7 @@ def is_acknowledgement(text: str, words: Sequence[Word]) -> bool:
         return True
     if len(words) > 12 or UNSPACED.search(text):
         return False
-    return any(
-        all(word.text in index.acknowledgements for word in words) for index in _LANGUAGES
-    )
+    return any(all(word.text in index.acknowledgements for word in words) for index in _LANGUAGES)
 
 
 def _add_unspaced_habit(text: str, found: set[Marker]) -> None:
