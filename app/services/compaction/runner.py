@@ -394,7 +394,7 @@ class CompactionRunner:
                 )
             if created_at is None:
                 raise Conflict(_CHANGED)
-            inline.receipt = replace(receipt, created_at=created_at)
+            inline.change = replace(change, receipt=replace(receipt, created_at=created_at))
             return result
         async with self.database.transaction() as session:
             await lock_conversation(session, run.source.tenant_id, conversation_id, None)

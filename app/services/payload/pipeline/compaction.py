@@ -36,9 +36,16 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
     if isinstance(plan, NoCompaction):
         return state
-    if await deps.compaction.clear_tool_results(_source(state), plan):
+    cleared = await deps.compaction.clear_tool_results(_source(state), plan)
+    if isinstance(cleared, CompactionPending):
+        return state
+    shown = None
+    if cleared is not None and state.rendered is not None:
+        shown = state.rendered.with_cleared(cleared.change.visible.view)
+    if cleared is None or shown is None:
         raise state.restart()
-    return state
+    attempt = replace(state.attempt, basis=cleared.basis)
+    raise replace(state, attempt=attempt).restart(_input_after(state.input, cleared), shown)
 
 
 def _output_budget(state: BuildState) -> int | None:
@@ -120,7 +127,7 @@ async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     known: BuildInput | None = None
     if isinstance(result, InlineCompaction):
         known, result = _input_after(state.input, result), result.result
-    compacted = replace(state, attempt=replace(state.attempt, compaction=result))
+    compacted = replace(state, attempt=replace(state.attempt, compaction=result, basis=None))
     raise compacted.degrade(*result.degraded).restart(known)
 
 
@@ -137,14 +144,19 @@ def _source(state: BuildState) -> BuildSource:
             for item in entries
         ]
     return BuildSource(
-        attempt.tenant_id, conversation, attempt.settings, state.view, tuple(entries)
+        attempt.tenant_id,
+        conversation,
+        attempt.settings,
+        state.view,
+        tuple(entries),
+        attempt.basis,
     )
 
 
 def _input_after(build_input: BuildInput, inline: InlineCompaction) -> BuildInput:
     """Return what the build would read now, after an inline compaction of its conversation."""
-    receipt, rows = inline.receipt, inline.rows
-    state = state_after(build_input.conversation.state, receipt)
+    receipt, rows = inline.change.receipt, inline.rows
+    state = state_after(build_input.conversation.state, inline.change)
     has_rows = rows is not None and rows.shown_spans == receipt.view.spans
     return replace(
         build_input,
