@@ -46,6 +46,7 @@ _VALUE = re.compile(  # begins with all characters that matter: others are skipp
 )
 _NAME = re.compile(r"[A-ZÀ-ÖØ-ÞА-Я](?<=[\w,;:)] .)[\w-]+")
 _LEADING_BOLD = re.compile(r"^\*\*([^*]+)\*\*")
+_LABEL_END = (":", "：")
 _TRIM = " \t\r\n-*#>•"
 
 
@@ -56,7 +57,8 @@ def classify_user(text: str) -> Iterator[Statement]:
     if is_resumption(text):
         for segment in segments(scanned(text, *USER_CHARS)):
             line = _one_line(segment.text)
-            if segment.form is not Form.BLOCK and len(line) <= MAX_SENTENCE_CHARS and line:
+            is_line = segment.form not in (Form.BLOCK, Form.HEADING) and not line.endswith(_LABEL_END)
+            if is_line and line and len(line) <= MAX_SENTENCE_CHARS:
                 yield Statement(Kind.EARLIER, line)
         return
     has_request = False
@@ -163,7 +165,7 @@ def _is_statement(text: str) -> bool:
     return (
         len(text) <= MAX_SENTENCE_CHARS
         and not is_code(text)
-        and not text.endswith((":", "：", "{"))
+        and not text.endswith((*_LABEL_END, "{"))
     )
 
 

@@ -50,7 +50,7 @@ WEIGHTS: dict[Kind, float] = {
 }
 RETAINED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.DECISION, Kind.REFERENCE, Kind.EARLIER})
 """The sections that are kept beside a summary where its policy asks for retained text."""
-ASSISTANT_FACTOR = {Kind.FACT: 0.9, Kind.DECISION: 0.85}
+ASSISTANT_FACTOR = {Kind.FACT: 0.75, Kind.DECISION: 0.9}
 USUAL_ASSISTANT_FACTOR = 0.6
 DONE_FACTOR = 0.3
 EARLIER_FACTOR, KEPT_EARLIER_FACTOR = 0.6, 0.95
@@ -260,7 +260,7 @@ def _score(statement: Statement, recency: float) -> float:
         score *= DONE_FACTOR
     if statement.is_earlier:
         score *= EARLIER_FACTOR
-    if statement.kind not in AGELESS:
+    if statement.kind not in AGELESS or statement.author is Author.ASSISTANT:
         score += RECENCY_WEIGHT * recency
     else:
         score += recency  # only decides between equals
