@@ -57,8 +57,9 @@ def classify_user(text: str) -> Iterator[Statement]:
     if is_resumption(text):
         for segment in segments(scanned(text, *USER_CHARS)):
             line = _one_line(segment.text)
-            is_line = segment.form not in (Form.BLOCK, Form.HEADING) and not line.endswith(_LABEL_END)
-            if is_line and line and len(line) <= MAX_SENTENCE_CHARS:
+            if segment.form in (Form.BLOCK, Form.HEADING) or line.endswith(_LABEL_END):
+                continue
+            if line and len(line) <= MAX_SENTENCE_CHARS:
                 yield Statement(Kind.EARLIER, line)
         return
     has_request = False
