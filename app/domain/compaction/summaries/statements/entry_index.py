@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from app.domain.compaction.summaries.statements.classification import is_question
 from app.domain.compaction.summaries.statements.outlines import MEASURES, Outline, outline_of
@@ -239,10 +239,11 @@ class EntryIndex:
     def _candidates(self, subject: Subject) -> list[str]:
         """Return the statements that share a rare word of the subject, the newest of them."""
         shared = [(len(found), stem) for stem in subject.all if (found := self._by_stem.get(stem))]
-        counts: Counter[str] = Counter()
-        for _, stem in sorted(shared)[:5]:
-            newest = [*islice(reversed(self._by_stem[stem]), MAX_CANDIDATES)]
-            counts.update(reversed(newest))
+        newest = (
+            [*islice(reversed(self._by_stem[stem]), MAX_CANDIDATES)][::-1]
+            for _, stem in sorted(shared)[:5]
+        )
+        counts = Counter(chain.from_iterable(newest))
         return sorted(counts, key=counts.__getitem__, reverse=True)[:MAX_CANDIDATES]
 
     def _certainty(
