@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -64,10 +64,13 @@ class EpochStart:
 
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
-        stored = {_STORED_NAMES.get(key, key): value for key, value in asdict(self).items()}
-        tools = stored["offer"]
+        stored = {_STORED_NAMES.get(own.name, own.name): getattr(self, own.name) for own in _FIELDS}
+        tools = asdict(self.tools)
         stored["offer"] = {"extra": tools.pop("agent_tools"), **tools}
         return json_text.dumps(stored | {"view": self.view.as_stored()})
+
+
+_FIELDS = fields(EpochStart)
 
 
 @lru_cache(maxsize=1024)

@@ -42,12 +42,12 @@ _VALUES = {
 """The shapes of values; the first one that fits counts."""
 _SIGNS = re.compile(rf"(?P<digit>\d)|(?P<capital>[{_UPPER}])(?<= .)|\.(?=\w)|/(?=[\w.@+-])|[@#]")
 MAX_PATTERNS = 2**6
-_NEEDED = {
+SIGNS = {
     **{shape: {"digit"} for shape in ("date", "time", "version", QUANTITY)},
     **{"path": {".", "/"}, "mail": {"@"}, "host": {"."}, "code": {"digit", "#"}},
     "name": {"capital"},
 }
-"""The signs of which a text with a value of a shape has at least one."""
+"""The signs of which a text has at least one if it has a value of a shape."""
 _UNITS = {
     unit: family
     for family, units in {
@@ -177,15 +177,16 @@ def _family(value: str) -> str:
     return _UNITS.get(unit[:6], PLAIN)
 
 
-def _values_in(text: str) -> Iterator[re.Match[str]]:
+def values_in(text: str) -> Iterator[re.Match[str]]:
+    """Yield the values of a text; the last group of a match names its shape."""
     signs = {match.lastgroup or match[0] for match in _SIGNS.finditer(text)}
-    return _pattern_of(frozenset(signs)).finditer(text) if signs else iter(())
+    return pattern_of(frozenset(signs)).finditer(text) if signs else iter(())
 
 
 @lru_cache(MAX_PATTERNS)
-def _pattern_of(signs: frozenset[str]) -> re.Pattern[str]:
+def pattern_of(signs: frozenset[str]) -> re.Pattern[str]:
     """Return the pattern of the values that a text with these signs may have."""
-    shapes = [shape for shape in _VALUES if not signs.isdisjoint(_NEEDED[shape])]
+    shapes = [shape for shape in _VALUES if not signs.isdisjoint(SIGNS[shape])]
     return re.compile("|".join(f"(?P<{shape}>{_VALUES[shape]})" for shape in shapes))
 
 
@@ -193,7 +194,7 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
     """Return the outline of a sentence."""
     shapes: dict[str, set[str]] = defaultdict(set)
     values: set[str] = set()
-    for match in _values_in(sentence.text):
+    for match in values_in(sentence.text):
         if match.lastgroup == "name" and _names_are_nouns(sentence):
             continue
         shape, value = match.lastgroup or "", match[0].strip(" .,").lower()

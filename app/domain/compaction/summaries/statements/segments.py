@@ -194,10 +194,10 @@ def is_code(text: str) -> bool:
     if not plain.strip():
         return False
     symbols = len(plain) - len(plain.translate(_NO_SYMBOLS))
-    return symbols > MAX_SYMBOL_SHARE * len(plain) or _letters(plain) < 0.4 * len(plain)
+    return symbols > MAX_SYMBOL_SHARE * len(plain) or letters_in(plain) < 0.4 * len(plain)
 
 
-def _letters(text: str) -> int:
+def letters_in(text: str) -> int:
     """Return how many letters a text has."""
     if text.isascii():
         return len(text.encode().translate(None, _NO_LETTERS))

@@ -24,13 +24,13 @@ _STRONG_WORDS = frozenset(  # a table of words
     is are was were equals ist sind lautet beträgt est sont es son é são это será sera
     """.split()  # noqa: SIM905
 )
-_STRONG = re.compile(
+STRONG = re.compile(
     rf"\b(?:{'|'.join(_STRONG_WORDS)})\b|\b(?:it|that|here|there)['’]s\b|="
     r"|は|是|为|為|改成|改为|(?<=[\uac00-\ud7af])[은는](?=\s)",
     re.IGNORECASE,
 )
-_OTHER_STRONG = re.compile("['’=]")
-"""In a text with spaces and without one of these, `_STRONG` finds its words only."""
+_OTHERSTRONG = re.compile("['’=]")
+"""In a text with spaces and without one of these, `STRONG` finds its words only."""
 _RUN = re.compile(r"\w+")
 _COLON = re.compile(r"(?<=[\w)]): |：")
 _WEAK = re.compile(
@@ -144,15 +144,15 @@ def _label_end(sentence: Sentence) -> int:
     known = all(word in _LABEL_WORDS or is_common(word) for word in words)
     if known and count <= MAX_LABEL_WORDS:
         return match.end()
-    verb = _STRONG.search(sentence.text, match.end())
+    verb = STRONG.search(sentence.text, match.end())
     names_subject = verb is not None and bool(stems(sentence, match.end(), verb.start()))
-    has_verb = _STRONG.search(sentence.text, 0, match.end()) is not None
+    has_verb = STRONG.search(sentence.text, 0, match.end()) is not None
     return match.end() if names_subject and not has_verb else 0
 
 
 def _split(sentence: Sentence, start: int) -> int | None:
     """Return the place of the verb behind which a sentence says its value, None without one."""
-    for places in (_strong_verbs, partial(_places, _COLON), partial(_places, _WEAK)):
+    for places in (strong_verbs, partial(_places, _COLON), partial(_places, _WEAK)):
         for place in places(sentence, start):
             if _CLAUSE.search(sentence.text, start, place):
                 break
@@ -165,10 +165,11 @@ def _places(pattern: re.Pattern[str], sentence: Sentence, start: int) -> Iterato
     return (match.start() for match in pattern.finditer(sentence.text, start))
 
 
-def _strong_verbs(sentence: Sentence, start: int) -> Iterable[int]:
+def strong_verbs(sentence: Sentence, start: int) -> Iterable[int]:
+    """Return the places, from one on, of the verbs and signs of `STRONG`."""
     text = sentence.text
-    if sentence.is_unspaced or _OTHER_STRONG.search(text):
-        return _places(_STRONG, sentence, start)
+    if sentence.is_unspaced or _OTHERSTRONG.search(text):
+        return _places(STRONG, sentence, start)
     runs = _RUN.finditer(text, start)
     return [run.start() for run in runs if run[0].lower() in _STRONG_WORDS]
 

@@ -95,7 +95,8 @@ class WorkState:
         call = self._pending.pop(message.tool_call_id or "", None)
         text = message.text
         ends = text[:4096] + text[-1024:]
-        for reference in _REFERENCE.findall(ends)[:3] if "ref" in ends else ():
+        has_reference = "ref=" in ends or "ref_id=" in ends
+        for reference in _REFERENCE.findall(ends)[:3] if has_reference else ():
             _put(self.references, reference.rstrip("."), None, MAX_ENTRIES)
         if call is None:
             return
