@@ -6,7 +6,8 @@
    the log they are closed after the stable items, because a result may still come.
 3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
    is rewritten. A result whose call is not shown is not shown either.
-4. A payload starts with a user message: where it would not, a note comes first.
+4. A payload starts with a user message: where it would not, a note comes first. It also stands for
+   a first message of which nothing is sent (rule 8), so that no payload is empty.
 5. Text names an agent tool only where the payload can have that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
@@ -163,18 +164,25 @@ class Assembler(ABC):
                 self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
+            if not self._has_first_message and row.role is Role.ASSISTANT:
+                self._put_first_note(row)
+            self._has_first_message = True
             if _may_have_compaction(row) and self._without_compactions(row) is None:
                 self._record_cost(row, 0)
             else:
-                if not self._has_first_message and row.role is Role.ASSISTANT:
-                    self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
-                self._has_first_message = True
                 self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _put_first_note(self, row: LogRow) -> None:
+        """Begin with a note, because this row of the assistant is the first (rule 4)."""
+        has_item = _may_have_compaction(row) and compactions.last_compaction(row.message())
+        if has_item:  # nothing shows what it stands for
+            self._not_carried[compactions.COMPACTION] = None
+        self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
 
     def with_cleared(self, view: View) -> Self | None:
         """Return a copy with the placeholders of a view that only clears more tool results.

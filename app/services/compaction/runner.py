@@ -468,7 +468,7 @@ def _prefix_not_used(run: CompactionRun) -> Iterator[str]:
 def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
     """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
     for summary in summaries:
-        max_bytes -= len(summary.text.encode("utf-8", "replace"))
+        max_bytes -= len(f"{summary.text}{summary.unlisted}".encode("utf-8", "replace"))
         if max_bytes < 0:
             return
         yield summary

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.common.messages import (
@@ -143,12 +143,8 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @given(cases())
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
-    """Any view of any log, at any point of it, satisfies the provider's types and rules.
-
-    A log that begins with an item that only its own provider has is shown by a summary of it.
-    """
+    """Any view of any log, at any point of it, satisfies the provider's types and rules."""
     assembler = ASSEMBLERS[case.format](case.view, third)
-    assume(not any(raw.get("type") == "compaction" for _, raw in case.log.messages[:1]))
     for shown in case.shown:
         assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
@@ -652,6 +648,43 @@ def test_a_note_precedes_a_payload_that_would_start_with_an_assistant(
     for format in FormatName:
         wire = items_of(format, says, says, view=view)
         assert messages_of(format, wire[:1])[0].text == note
+
+
+COMPACTED = {"type": "compaction", "encrypted_content": "Y29tcGFjdA=="}
+FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": None}]}
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize(
+    ("made_in", "first", "note", "not_carried"),
+    [
+        (RESPONSES, COMPACTED, WINDOW_NOTE, ("compaction",)),
+        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE, ("compaction",)),
+        (ANTHROPIC, FAILED, START_NOTE, ()),
+    ],
+)
+def test_a_note_stands_for_a_first_item_that_is_not_sent(
+    format: FormatName,
+    made_in: FormatName,
+    first: dict[str, Any],
+    note: str,
+    not_carried: tuple[str, ...],
+) -> None:
+    """What only a left out item stands for is not lost silently, nor is the payload empty.
+
+    [payload.valid, payload.starts-with-user, compaction.provider-family]
+    """
+    says = {"role": "assistant", "content": "hello"}
+    alone = assembled(RawLog([(made_in, first)]), format).items()
+    assert issues(Case(RawLog(), format, EVERYTHING, 1), parsed(alone)) == []
+    items = assembled(RawLog([(made_in, first), (CHAT, says)]), format).items()
+    for found in (alone, items):
+        assert messages_of(format, parsed(found)[:1])[0].text.startswith(note)
+        assert found.not_carried == not_carried
+    assert "hello" in texts_in(format, items)
+    late = assembled(RawLog([(CHAT, user("hi")), (made_in, first)]), format).items()
+    assert texts_in(format, late)[:1] == ["hi"]
+    assert late.not_carried == ()
 
 
 def test_a_summary_is_between_the_preserved_messages() -> None:

@@ -20,7 +20,8 @@ from app.domain.compaction.views import state_after
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import entry, pinned_seqs
 from app.domain.conversations.view import Span, spans_through
-from app.domain.models.budget import Limits, Pressure, pressure_status
+from app.domain.models.budget import Pressure, pressure_status
+from app.domain.payload.reported_usage import is_suspended
 from app.services.compaction.inline import BuildSource, InlineCompaction
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
@@ -29,7 +30,9 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     """Clear tool results over their budget. Raises Restart when that changed the view."""
     limits, policy = state.resolved.compaction_limits(), state.resolved.policy.tool_output
     budget = _output_budget(state)
-    if budget is None or state.output_tokens <= budget or _is_clearing_suspended(state, limits):
+    if budget is None or state.output_tokens <= budget:
+        return state
+    if is_suspended(state.input.conversation.state, state.policy_usage.total, limits):
         return state
     state = await find_excluded_seqs(deps, state)
     min_cleared = min_cleared_tokens(policy, limits.total)
@@ -90,15 +93,6 @@ async def find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> Buil
         rendered.tool_names_through = max(rendered.tool_names_through, last_seq)
     excluded = excluded_seqs(entries, state.view, tool_names, tools)
     return replace(state, entries=entries, excluded_seqs=excluded)
-
-
-def _is_clearing_suspended(state: BuildState, limits: Limits) -> bool:
-    """Whether no results are cleared yet, because a compaction was undone."""
-    conversation_state = state.input.conversation.state
-    if conversation_state.tokens >= conversation_state.resume_at_tokens:
-        return False
-    pressure = pressure_status(state.policy_usage.total, limits).pressure
-    return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
 async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
@@ -179,13 +173,12 @@ def _is_compaction_due(state: BuildState) -> bool:
     is_provider = resolved.policy.strategy is StrategyName.PROVIDER
     if is_provider and has_compaction(state.format, resolved.model or ""):
         return False
-    conversation_state, usage = state.input.conversation.state, state.policy_usage
+    usage = state.policy_usage
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
     inline = (
-        policy.mode is CompactionMode.INLINE
-        and conversation_state.tokens >= conversation_state.resume_at_tokens
+        policy.mode is CompactionMode.INLINE and not state.input.conversation.state.is_suspended
     )
     due_levels = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
     return pressure in due_levels and policy.auto
