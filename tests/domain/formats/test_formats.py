@@ -780,6 +780,23 @@ def test_null_fields_are_sent_where_anthropic_requires_them_alone(
     assert "exclude_none" in dumping or blocks[0] == ANSWERED[0]
 
 
+def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
+    """Each payload places the few that it may have, also where a block holds others."""
+    marked = {"cache_control": {"type": "ephemeral"}}
+    text = {"type": "text", "text": "found"}
+    found = {"type": "search_result", "source": "a", "title": "b"}
+    source = {"type": "content"}
+    content = [
+        {**found, "content": [{**text, **marked}], **marked},
+        {"type": "document", "source": {**source, "content": [{**text, **marked}]}},
+    ]
+    message = clean(parse_one(anthropic, {"role": "user", "content": content}))
+    assert anthropic.render(message)[1] == [
+        {**found, "content": [text]},
+        {"type": "document", "source": {**source, "content": [text]}},
+    ]
+
+
 def test_thinking_is_replayed_whole_or_not_at_all() -> None:
     """Signed blocks go back verbatim on request, plain reasoning never."""
     signed = Reasoning("hm", THINKING, FormatName.ANTHROPIC)

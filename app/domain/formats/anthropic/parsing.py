@@ -160,7 +160,20 @@ def _citation(citation: Mapping[str, Any]) -> dict[str, Any]:
 
 def _opaque(block: Fields) -> Opaque:
     """Keep a block but for cache breakpoints, which each payload places itself, and nulls."""
-    return Opaque(json_fields.without_nulls(block.json("cache_control")), _FORMAT)
+    return Opaque(_without_breakpoints(json_fields.without_nulls(block.json())), _FORMAT)
+
+
+def _without_breakpoints(value: Any) -> Any:
+    """Leave out the cache breakpoints of a block and of the blocks in it."""
+    if isinstance(value, list):
+        return [_without_breakpoints(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _without_breakpoints(item) if key in ("content", "source") else item
+        for key, item in value.items()
+        if key != "cache_control"
+    }
 
 
 def _parse_thinking(block: Fields) -> Reasoning:
