@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject
@@ -56,7 +56,7 @@ class Outline:
     """The stems of a statement: `words` without those of its `values`.
 
     `shapes` are the values as they stand, by what they look like. `before` and `after` are the
-    words that stand directly beside a word. `said` are all of its words with their stems.
+    words that stand directly beside a word. `said` are all of its words, `stems` those of them.
     """
 
     words: frozenset[str]
@@ -65,7 +65,8 @@ class Outline:
     before: Mapping[str, str]
     after: Mapping[str, str]
     runs: tuple[tuple[str, ...], ...]
-    said: tuple[tuple[str, str | None], ...]
+    said: tuple[str, ...]
+    stems: tuple[str | None, ...]
 
     def has_other_value(self, other: Outline, shapes: Set[str] | None = None) -> bool:
         """Whether it has another value of a shape that the other statement has as well.
@@ -101,18 +102,17 @@ class Outline:
 
     def is_framed_alike(self, other: Outline, shared: frozenset[str]) -> bool:
         """Whether all that two statements share is how they begin or end: `I checked it: …`."""
-        frame = _common_start(self.said, other.said)
-        frame |= _common_start(self.said[::-1], other.said[::-1])
+        frame = _common_start(self.said, other.said, self.stems)
+        frame |= _common_start(self.said[::-1], other.said[::-1], self.stems[::-1])
         return shared <= frame
 
 
-_Said = tuple[tuple[str, str | None], ...]
-
-
-def _common_start(one: _Said, other: _Said) -> set[str]:
+def _common_start(
+    one: Sequence[str], other: Sequence[str], stems_of_one: Sequence[str | None]
+) -> set[str]:
     """Return the stems of the words by which both begin, if these are at least two."""
     found: list[str | None] = []
-    for (word, stem), (other_word, _) in zip(one, other, strict=False):
+    for word, other_word, stem in zip(one, other, stems_of_one, strict=False):
         if word != other_word:
             break
         found.append(stem)
@@ -139,6 +139,11 @@ def _family(value: str) -> str:
     return _UNITS.get(unit[:6], PLAIN)
 
 
+def _left(stems: frozenset[str], others: Set[str]) -> frozenset[str]:
+    """Return the stems that are not among the others; all of them are the same object, no copy."""
+    return stems if stems.isdisjoint(others) else stems - others
+
+
 def outline_of(sentence: Sentence, subject: Subject) -> Outline:
     """Return the outline of a sentence."""
     shapes: dict[str, set[str]] = defaultdict(set)
@@ -162,8 +167,8 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
         if word in NUMBER_WORDS:
             shapes[PLAIN].add(word)
             values.add(stem or word)
-    content = frozenset(stem for stem in subject.all if not any(map(str.isdigit, stem)))
-    words = content - values - unspaced_frame(sentence) or content
+    content = _left(subject.all, {stem for stem in subject.all if any(map(str.isdigit, stem))})
+    words = _left(content, values | unspaced_frame(sentence)) or content
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     runs: list[tuple[str, ...]] = []
@@ -188,5 +193,6 @@ def outline_of(sentence: Sentence, subject: Subject) -> Outline:
         before,
         after,
         tuple(runs),
-        tuple(zip(sentence.words, said, strict=False)),
+        sentence.words if said else (),
+        tuple(said),
     )

@@ -34,6 +34,8 @@ UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uff
 _HANGUL = re.compile("[\uac00-\ud7af]")
 _HIRAGANA = re.compile("(?=([\u3040-\u309f]{2}))")
 _UNSPACED_WORD = re.compile(rf"{UNSPACED.pattern}|[A-Za-z0-9](?:[\w./:@-]*[A-Za-z0-9])?", re.ASCII)
+MAX_CACHED_WORDS = 4096
+"""Of how many words a process remembers the written form and the stem: statements share them."""
 _EDGES = " \t\r\n.!?~,\u3002\uff01\uff1f\u3001\uff0c"
 """What surrounds a sentence: blanks, and the stops and commas of Latin and CJK text."""
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
@@ -139,7 +141,7 @@ class Sentence:
 def read_sentence(text: str) -> Sentence:
     """Return a sentence with its words and markers."""
     matches = list(WORD.finditer(text))
-    words = tuple(match[0].lower().replace("\u2019", "'") for match in matches)
+    words = tuple(_plain(match[0]) for match in matches)
     spans = tuple(match.span() for match in matches)
     found: set[Marker] = set()
     copulas: list[int] = []
@@ -257,6 +259,12 @@ def unspaced_frame(sentence: Sentence) -> frozenset[str]:
     return frozenset(found - starts)
 
 
+@lru_cache(MAX_CACHED_WORDS)
+def _plain(word: str) -> str:
+    return word.lower().replace("\u2019", "'")
+
+
+@lru_cache(MAX_CACHED_WORDS)
 def stem_of(word: str) -> str | None:
     """Return the stem of a word in lower case, None of one that names no subject."""
     if is_common(word):
