@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from operator import itemgetter
+from threading import Lock
 from typing import Any
+
+from cachetools import LRUCache, cached
 
 from app.domain.common import json_text
 from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
@@ -41,6 +44,8 @@ PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
+MAX_CACHED_CHARS = 2 * 2**20
+"""Of how much stored text a process remembers what it says."""
 _STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}
 """Fields of an epoch's start that are stored under the names that earlier versions read."""
 
@@ -70,11 +75,16 @@ class EpochStart:
         return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 
-@lru_cache(maxsize=1024)
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
+    return _read_start(text)[0]
+
+
+@cached(LRUCache(MAX_CACHED_CHARS, getsizeof=itemgetter(1)), lock=Lock())
+def _read_start(text: str) -> tuple[EpochStart, int]:
+    """Return the start and the length of its text, which may contain a long summary."""
     raw = json_text.loads(text)
-    return EpochStart(
+    start = EpochStart(
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
@@ -83,6 +93,7 @@ def epoch_start_from(text: str) -> EpochStart:
         raw.get("factor", 1.0),
         raw.get("dynamic", ""),
     )
+    return start, len(text)
 
 
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:
