@@ -11,11 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from operator import itemgetter
-from threading import Lock
+from functools import lru_cache
 from typing import Any
-
-from cachetools import LRUCache, cached
 
 from app.domain.common import json_text
 from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
@@ -44,8 +41,8 @@ PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
-MAX_CACHED_CHARS = 2 * 2**20
-"""Of how much stored text a process remembers what it says."""
+LONG_CHARS = 4096
+"""Longer starts have long summaries: a process remembers fewer of them."""
 _STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}
 """Fields of an epoch's start that are stored under the names that earlier versions read."""
 
@@ -77,14 +74,12 @@ class EpochStart:
 
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
-    return _read_start(text)[0]
+    return (_long_start if len(text) > LONG_CHARS else _short_start)(text)
 
 
-@cached(LRUCache(MAX_CACHED_CHARS, getsizeof=itemgetter(1)), lock=Lock())
-def _read_start(text: str) -> tuple[EpochStart, int]:
-    """Return the start and the length of its text, which may contain a long summary."""
+def _read_start(text: str) -> EpochStart:
     raw = json_text.loads(text)
-    start = EpochStart(
+    return EpochStart(
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
@@ -93,7 +88,10 @@ def _read_start(text: str) -> tuple[EpochStart, int]:
         raw.get("factor", 1.0),
         raw.get("dynamic", ""),
     )
-    return start, len(text)
+
+
+_short_start = lru_cache(1024)(_read_start)
+_long_start = lru_cache(32)(_read_start)
 
 
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:

@@ -31,7 +31,7 @@ from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH_MESSAGES = 200
 BATCH_BYTES = 500_000
-"""Messages, and bytes of their bodies, that are indexed at once; their words take ten times as much."""
+"""Messages, and bytes of their bodies, that are indexed at once; words take ten times as much."""
 MAX_CHECKED = 200
 """Messages whose text is checked at once."""
 
