@@ -110,10 +110,11 @@ def subject_of(sentence: Sentence) -> Subject:
     topic = {stem for stem in content if stem not in value}
     if not topic:
         topic, value = set(content), set()
+    whole = frozenset(topic | value)
     return Subject(
-        frozenset(topic),
+        frozenset(topic) if value else whole,
         frozenset(value & (exact | names)),
-        frozenset(topic | value),
+        whole,
         sentence.has(Marker.UPDATE),
         ends_in_value,
     )
