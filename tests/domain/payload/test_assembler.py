@@ -152,15 +152,6 @@ def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     assert issues(case, parsed(assembler.items())) == []
 
 
-@pytest.mark.parametrize("format", FormatName)
-def test_a_log_with_nothing_to_show_asks_to_continue(format: FormatName) -> None:
-    """A provider's compaction alone stands for no message, and other providers need text."""
-    made = {"type": "compaction", "encrypted_content": "eA=="}
-    (item,) = parsed(assembled(RawLog([(RESPONSES, made)]), format).items())
-    assert CONTINUE_NOTE in str(item)
-    assert item["role"] == "user"
-
-
 @given(cases())
 @QUICK
 def test_calls_and_results_pair_up(case: Case) -> None:

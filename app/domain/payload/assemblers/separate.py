@@ -11,7 +11,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT
-from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
+from app.domain.payload.assembler import Assembler
 from app.domain.payload.payload_items import PayloadItems
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
@@ -52,9 +52,6 @@ class SeparateAssembler(Assembler):
             wire_items.append(json_text.dump_payload(item))
             tokens += item_tokens
         wire_items += self._media_items()
-        if not wire_items:
-            item, tokens = self._note_item((CONTINUE_NOTE,), as_system=False)
-            wire_items.append(json_text.dump_payload(item))
         tail_tokens = 0
         if tail.texts:
             item, tail_tokens = self._note_item(tail.texts, tail.as_system)
