@@ -222,7 +222,8 @@ def _clear_all(table: str, also: str = "", condition: str = "true") -> Statement
     """)
 
 
-# Locks in the order in which other transactions lock conversations. Citus refuses it.
+# Locks in the order in which other transactions lock conversations. Citus refuses it; there two
+# clears are ordered by the lock of the agent, and other transactions may have to be sent again.
 LOCK_ALL = Statement("""
     SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
     WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
